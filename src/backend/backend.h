@@ -1,0 +1,81 @@
+// The seam between core and the backends: a table of functions each way, and nothing else.
+//
+// A backend is a `const Backend`. The CPU's is linked in; a GPU's lives in a module, whose one exported symbol `flashattn_backend_v1`
+// (a BackendEntry) returns it. Core hands its own services in (Host), so that a module has no undefined symbol of ours.
+#pragma once
+#include <stdarg.h>
+#include <stdio.h>
+#include "problem.h"
+
+namespace fa {
+
+constexpr uint32_t kBackendAbi = 1;  // raised whenever this file, problem.h or the public structs change their layout
+
+// The sentence behind a failure. Empty means none.
+struct Message {
+    char text[512];
+};
+
+// Writes the sentence and returns the status, so that a check reads `return fail(…)`.
+__attribute__((format(printf, 3, 4))) static inline fa_status_t fail(Message* m, fa_status_t status, const char* format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(m->text, sizeof m->text, format, list);
+    va_end(list);
+    return status;
+}
+
+// What core offers to a backend.
+struct Host {
+    uint32_t abi;
+    void* (*allocate)(uint64_t bytes, uint64_t alignment);  // NULL when out of memory
+    void (*release)(void*);
+    void (*log)(void* log_context, int32_t level, const char* message);
+    void* log_context;
+};
+
+// What a call would do, for fa_supports, fa_explain and fa_workspace_size alike: query and execution cannot disagree.
+struct Plan {
+    uint64_t workspace;
+    char text[384];  // kernel, tiles, splits
+};
+
+struct Context;  // a backend's own part of a handle
+
+struct Backend {
+    uint32_t abi;
+    int32_t id;        // FA_BACKEND_…
+    const char* name;  // "cpu", "cuda", "hip"
+
+    // Without a handle. usable: FA_OK, or why not (no driver, no device, an unknown instruction set asked for, …).
+    fa_status_t (*usable)(Message*);
+    fa_status_t (*device_count)(int32_t* count, Message*);
+    fa_status_t (*device_info)(int32_t device, fa_device_info_t* info, Message*);
+
+    fa_status_t (*create)(const Host*, const fa_create_info_t*, Context**, Message*);
+    void (*destroy)(Context*, bool forked);  // forked: in a child process, free host memory only
+
+    fa_status_t (*set)(Context*, int32_t key, int64_t value, Message*);  // keys of this backend; bounds already checked
+    fa_status_t (*get)(Context*, int32_t key, int64_t* value, Message*);
+
+    // op: FA_OP_… . FA_OK, or FA_UNSUPPORTED with the reason.
+    fa_status_t (*plan)(Context*, const Problem*, int32_t op, Plan*, Message*);
+
+    // Args are checked and complete: default strides filled in, host metadata verified when it can be read. workspace is NULL or
+    // at least the planned size.
+    fa_status_t (*forward)(Context*, const Problem*, const fa_forward_args_t*, Message*);
+    fa_status_t (*merge)(Context*, const Problem*, const fa_merge_args_t*, Message*);
+    fa_status_t (*append_kv)(Context*, const Problem*, const fa_append_kv_args_t*, Message*);
+    fa_status_t (*rotary)(Context*, const Problem*, const fa_rotary_args_t*, Message*);
+
+    fa_status_t (*allocate)(Context*, uint64_t bytes, void** pointer, Message*);
+    fa_status_t (*release)(Context*, void* pointer, Message*);
+    fa_status_t (*copy)(Context*, void* to, const void* from, uint64_t bytes, Message*);
+    fa_status_t (*synchronize)(Context*, Message*);
+};
+
+// Returns NULL, with the message, when the module cannot serve this host.
+using BackendEntry = const Backend* (*)(uint32_t host_abi, Message*);
+constexpr char kBackendEntry[] = "flashattn_backend_v1";
+
+}  // namespace fa

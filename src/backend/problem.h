@@ -1,0 +1,50 @@
+// The resolved problem: what core hands to a backend once a call has been checked.
+#pragma once
+#include <flashattn.h>
+
+namespace fa {
+
+// The caller's descriptor with every default filled in: no zero type, heads_kv, dim_v, literal scale and strides, page_table_stride.
+// Backends trust it: sizes are in range, products fit, operands and flags are known and consistent.
+struct Problem {
+    fa_attention_desc_t d;
+    int64_t group;         // query heads per k and v head
+    int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
+
+    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
+    bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
+    bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
+    bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
+};
+
+// One sequence of the batch: where its rows and keys begin and how many there are, in elements of a row index.
+struct Sequence {
+    int64_t q_begin;   // first row of q and o: in the packed tensor, else 0
+    int64_t q_len;     // valid rows
+    int64_t k_begin;   // first slot of key 0: packed start + left padding, or left padding alone
+    int64_t k_len;     // valid keys, left padding excluded
+    int64_t kv_index;  // sequence of the cache, or row of the page table
+    int64_t off;       // row i stands on key i + off
+};
+
+static inline Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t b) {
+    Sequence s;
+    s.q_begin = p.packed_q() ? a.cu_seqlens_q[b] : 0;
+    s.q_len   = p.packed_q() ? a.cu_seqlens_q[b + 1] - a.cu_seqlens_q[b] : p.d.seqlen_q;
+    if (p.has(FA_OPERAND_SEQUSED_Q)) s.q_len = a.seqused_q[b];
+    s.k_begin = p.packed_k() ? a.cu_seqlens_k[b] : 0;
+    s.k_len   = p.packed_k() ? a.cu_seqlens_k[b + 1] - a.cu_seqlens_k[b] : p.d.seqlen_k;
+    if (p.has(FA_OPERAND_SEQUSED_K)) s.k_len = a.seqused_k[b];
+    if (p.has(FA_OPERAND_LEFTPAD_K)) {
+        s.k_begin += a.leftpad_k[b];
+        s.k_len -= a.leftpad_k[b];
+    }
+    s.kv_index = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    s.off = p.d.alignment == FA_ALIGN_BOTTOM_RIGHT ? s.k_len - s.q_len
+          : p.d.alignment == FA_ALIGN_EXPLICIT     ? a.causal_offset[b]
+                                                   : 0;
+    return s;
+}
+
+}  // namespace fa

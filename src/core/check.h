@@ -1,0 +1,21 @@
+// From what the caller wrote to what a backend may trust. Each function imports a sized struct, checks every field against the
+// contract, fills in defaults, and reports the first fault with the field's name, its value and what was expected.
+#pragma once
+#include "backend/backend.h"
+
+namespace fa {
+
+// Checks the descriptor for one operation (FA_OP_…) and fills in defaults.
+fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* problem, Message* message);
+
+// host_metadata: int32 arrays are readable here, so their contents are checked as well.
+fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Message*);
+fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Message*);
+fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out, Message*);
+fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Message*);
+
+// Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `minimum`: invalid; a tail beyond
+// `size` that is not all zero: unsupported field.
+fa_status_t import_struct(void* to, const void* user, uint32_t size, uint32_t minimum, const char* name, Message* message);
+
+}  // namespace fa
