@@ -1,0 +1,22 @@
+# What a user of the installed tree sees: header, libraries, tool, pkg-config file, CMake package, licence, manual page.
+include(CMakePackageConfigHelpers)
+
+# Everything finds everything else by relative paths, so that the tree may be moved.
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashattn)
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH FA_PC_PREFIX /${pkgconfig_dir} /)
+string(REGEX REPLACE "/$" "" FA_PC_PREFIX "${FA_PC_PREFIX}")
+list(TRANSFORM FA_SYSTEM_LIBRARIES PREPEND -l OUTPUT_VARIABLE FA_PC_LIBRARIES)
+string(JOIN " " FA_PC_LIBRARIES ${FA_PC_LIBRARIES})
+
+configure_file(flashattn.pc.in flashattn.pc @ONLY)
+configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+
+install(TARGETS flashattn flashattn_static EXPORT flashattnTargets)
+install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
+        DESTINATION ${package_dir})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
