@@ -1,0 +1,163 @@
+// The entry points that take a handle: enter, check, plan, run, leave.
+#include "core/check.h"
+#include "core/handle.h"
+
+namespace fa {
+namespace {
+
+template <class Args>
+struct Operation {
+    int32_t op;
+    const char* name;
+    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Args* out, Message*);
+    fa_status_t (*Backend::*run)(Context*, const Problem*, const Args*, Message*);
+};
+
+fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
+                                Message* m) {
+    if (p.d.operands != 0)
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "desc.operands is 0x%x, expected 0: fa_forward takes q, k, v and o alone; use fa_forward_ex", p.d.operands);
+    return check_forward(p, user, host_metadata, out, m);
+}
+
+constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};
+constexpr Operation<fa_forward_args_t> kForward = {FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward};
+constexpr Operation<fa_merge_args_t> kMerge = {FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge};
+constexpr Operation<fa_append_kv_args_t> kAppendKv = {FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv};
+constexpr Operation<fa_rotary_args_t> kRotary = {FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary};
+
+void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t& d, const Plan& plan, fa_status_t status) {
+    log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
+             (long long)d.batch, (long long)d.heads_q, (long long)d.heads_kv, (long long)d.seqlen_q, (long long)d.seqlen_k,
+             (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_string(status));
+}
+
+template <class Args>
+fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args>& operation) {
+    return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
+        Message* m = &h.message;
+        Problem problem{};
+        Plan plan{};
+        Args args{};
+        fa_status_t status = resolve(desc, operation.op, &problem, m);
+        if (status == FA_OK) status = operation.check(problem, user, h.host_metadata, &args, m);
+        if (status == FA_OK) status = h.backend->plan(h.context, &problem, operation.op, &plan, m);
+        if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan.workspace)
+            status = fail(m, FA_WORKSPACE_TOO_SMALL, "args.workspace_size is %llu, expected %llu or more",
+                          (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
+        if (status != FA_OK) return status;
+        status = (h.backend->*operation.run)(h.context, &problem, &args, m);
+        log_call(h, operation.name, problem.d, plan, status);
+        return status;
+    });
+}
+
+fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Plan* plan) {
+    Problem problem;
+    const fa_status_t status = resolve(desc, op, &problem, &h.message);
+    return status != FA_OK ? status : h.backend->plan(h.context, &problem, op, plan, &h.message);
+}
+
+}  // namespace
+}  // namespace fa
+
+using fa::fail;
+using fa::Plan;
+using fa::within;
+
+fa_status_t fa_forward(fa_handle_t handle, const fa_attention_desc_t* desc, const void* q, const void* k, const void* v, void* o) {
+    fa_forward_args_t args = FA_FORWARD_ARGS_INIT;
+    args.q = q;
+    args.k = k;
+    args.v = v;
+    args.o = o;
+    return fa::execute(handle, desc, &args, fa::kPlainForward);
+}
+
+fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_forward_args_t* args) {
+    return fa::execute(handle, desc, args, fa::kForward);
+}
+
+fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_merge_args_t* args) {
+    return fa::execute(handle, desc, args, fa::kMerge);
+}
+
+fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_append_kv_args_t* args) {
+    return fa::execute(handle, desc, args, fa::kAppendKv);
+}
+
+fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_rotary_args_t* args) {
+    return fa::execute(handle, desc, args, fa::kRotary);
+}
+
+fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op) {
+    return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
+        Plan plan{};
+        return fa::make_plan(h, desc, op, &plan);
+    });
+}
+
+fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n) {
+    return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
+        if (text == nullptr) n = 0;
+        if (desc == nullptr) {
+            fa::describe(h, text, n);
+            return FA_OK;
+        }
+        Plan plan{};
+        const fa_status_t status = fa::make_plan(h, desc, op, &plan);
+        if (status == FA_OK)
+            snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, plan.text,
+                     (unsigned long long)plan.workspace);
+        else snprintf(text, n, "%s", h.message.text);
+        return status;
+    });
+}
+
+fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL, expected where to write the size");
+        Plan plan{};
+        const fa_status_t status = fa::make_plan(h, desc, op, &plan);
+        if (status == FA_OK) *bytes = plan.workspace;
+        return status;
+    });
+}
+
+fa_status_t fa_get_backend(fa_handle_t handle, int32_t* backend) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        if (backend == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "backend is NULL, expected where to write it");
+        *backend = h.backend->id;
+        return FA_OK;
+    });
+}
+
+fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        if (pointer == nullptr)
+            return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL, expected where to write the address");
+        *pointer = nullptr;
+        return bytes == 0 ? FA_OK : h.backend->allocate(h.context, bytes, pointer, &h.message);
+    });
+}
+
+fa_status_t fa_free(fa_handle_t handle, void* pointer) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        return pointer == nullptr ? FA_OK : h.backend->release(h.context, pointer, &h.message);
+    });
+}
+
+fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        if (bytes == 0) return FA_OK;
+        if (to == nullptr || from == nullptr)
+            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is NULL, expected %llu bytes", to == nullptr ? "to" : "from",
+                        (unsigned long long)bytes);
+        return h.backend->copy(h.context, to, from, bytes, &h.message);
+    });
+}
+
+fa_status_t fa_synchronize(fa_handle_t handle) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, &h.message); });
+}

@@ -1,0 +1,61 @@
+#include "core/env.h"
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace fa {
+namespace {
+
+// Copies, because the program may change its environment while another thread reads it.
+struct Variables {
+    char backend_dir[PATH_MAX];
+    char log[16];
+    char max_isa[16];
+} variables;
+
+struct Word {
+    const char* text;
+    int32_t value;
+};
+constexpr Word kLogWords[] = {{"none", FA_LOG_NONE}, {"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
+constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}};
+
+// secure_getenv: a set-user-id program must not take folders of code from whoever started it.
+void copy(char* to, size_t size, const char* name) {
+    const char* value = secure_getenv(name);
+    snprintf(to, size, "%s", value == nullptr ? "" : value);  // no valid path or word is cut by this
+}
+
+void read_all() {
+    copy(variables.backend_dir, sizeof variables.backend_dir, "FLASHATTN_BACKEND_DIR");
+    copy(variables.log, sizeof variables.log, "FLASHATTN_LOG");
+    copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
+}
+
+template <size_t N>
+bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
+    if (text[0] == 0) return true;
+    for (const Word& w : words)
+        if (strcmp(w.text, text) == 0) {
+            *value = w.value;
+            return true;
+        }
+    return false;
+}
+
+}  // namespace
+
+fa_status_t environment(Environment* out, Message* message) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_all);
+    *out = {variables.backend_dir[0] != 0 ? variables.backend_dir : nullptr, FA_LOG_NONE, 0};
+    if (!look_up(kLogWords, variables.log, &out->log_level))
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\", expected none, error, info or debug", variables.log);
+    if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\", expected generic, avx2 or avx512",
+                    variables.max_isa);
+    return FA_OK;
+}
+
+}  // namespace fa

@@ -1,0 +1,219 @@
+#include "core/handle.h"
+#include <string.h>
+#include <unistd.h>
+#include <new>
+#include "core/check.h"
+#include "core/env.h"
+#include "core/memory.h"
+
+namespace fa {
+namespace {
+
+constexpr uint32_t kCreateInfoV01 = 80;  // sizeof in version 0.1
+
+thread_local Message own_message;
+
+fa_status_t check_info(const fa_create_info_t& i, Message* m) {
+    if (i.flags != 0) return fail(m, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x, expected 0", i.flags);
+    if (i.backend != FA_BACKEND_AUTO && registered(i.backend) == nullptr)
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.backend is %d, expected an FA_BACKEND_ value", i.backend);
+    if (i.memory < FA_MEMORY_DEFAULT || i.memory > FA_MEMORY_DEVICE)
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.memory is %d, expected an FA_MEMORY_ value", i.memory);
+    if (i.log_level < FA_LOG_NONE || i.log_level > FA_LOG_DEBUG)
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.log_level is %d, expected an FA_LOG_ value", i.log_level);
+    if (i.device < 0) return fail(m, FA_INVALID_ARGUMENT, "info.device is %d, expected 0 or more", i.device);
+    if (i.stream != nullptr && (i.backend == FA_BACKEND_AUTO || i.backend == FA_BACKEND_CPU))
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "info.stream is given, expected NULL: a native stream needs a GPU backend named in info.backend");
+    if (i.backend_dir != nullptr && i.backend_dir[0] != '/')
+        return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\", expected an absolute path", i.backend_dir);
+    return FA_OK;
+}
+
+fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Message* m) {
+    *info = FA_CREATE_INFO_INIT;
+    if (user == nullptr) return FA_OK;
+    const fa_status_t status = import_struct(info, user, sizeof *info, kCreateInfoV01, "info", m);
+    return status != FA_OK ? status : check_info(*info, m);
+}
+
+fa_status_t open_backend(fa_handle_s& h, const Registered& entry, fa_create_info_t info, const Environment& env, Message* m) {
+    fa_status_t status = find_backend(entry, info.backend_dir, &h.backend, m);
+    if (status != FA_OK) return status;
+    info.backend = entry.id;
+    status = h.backend->create(&h.host, &info, &h.context, m);
+    if (status != FA_OK || entry.id != FA_BACKEND_CPU || env.max_isa == 0) return status;
+    status = h.backend->set(h.context, FA_PARAM_MAX_ISA, env.max_isa, m);
+    if (status != FA_OK) h.backend->destroy(h.context, false);
+    return status;
+}
+
+// AUTO: any failure is a reason to go on; the last one, the CPU's, is the caller's.
+fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const Environment& env, Message* m) {
+    if (info.backend != FA_BACKEND_AUTO) return open_backend(h, *registered(info.backend), info, env, m);
+    fa_status_t status = FA_OK;
+    for (int i = 0; i < kBackends; i++) {
+        status = open_backend(h, kRegistry[i], info, env, m);
+        if (status == FA_OK) break;
+        h.passed_over[i] = *m;
+    }
+    return status;
+}
+
+fa_status_t make_handle(const fa_create_info_t* user, fa_handle_t* handle, Message* m) {
+    fa_create_info_t info;
+    Environment env;
+    fa_status_t status = read_info(user, &info, m);
+    if (status == FA_OK) status = environment(&env, m);
+    if (status != FA_OK) return status;
+    if (info.memory == FA_MEMORY_DEFAULT) info.memory = info.backend == FA_BACKEND_AUTO ? FA_MEMORY_HOST : FA_MEMORY_DEVICE;
+    if (info.log_level == FA_LOG_NONE) info.log_level = env.log_level;
+
+    void* memory = allocate(sizeof(fa_handle_s), alignof(fa_handle_s));
+    if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
+    fa_handle_s& h = *new (memory) fa_handle_s{};
+    h.log = {info.log, info.log_user, info.log_level};
+    h.host = {kBackendAbi, allocate, release, log_from_backend, &h.log};
+    h.owner = getpid();
+    h.device = info.device;
+    h.memory = info.memory;
+    status = choose_backend(h, info, env, m);
+    if (status != FA_OK) {
+        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_string(status), m->text);
+        release(memory);
+        return status;
+    }
+    h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
+    if (logs(h.log, FA_LOG_INFO)) {
+        char text[2048];
+        describe(h, text, sizeof text);
+        log_line(h.log, FA_LOG_INFO, "%s", text);
+    }
+    *handle = &h;
+    m->text[0] = 0;
+    return FA_OK;
+}
+
+// What fa_create would give for a backend. A CPU handle is cheap to try, and settles FLASHATTN_MAX_ISA too; a handle of a GPU
+// would start a context on the device.
+fa_status_t probe(int32_t id, const Backend** backend, Message* m) {
+    const Registered* entry = registered(id);
+    if (entry == nullptr)
+        return fail(m, FA_INVALID_ARGUMENT, "backend is %d, expected FA_BACKEND_CPU, FA_BACKEND_CUDA or FA_BACKEND_HIP", id);
+    Environment env;
+    fa_status_t status = environment(&env, m);
+    if (status == FA_OK) status = find_backend(*entry, nullptr, backend, m);
+    if (status != FA_OK || id != FA_BACKEND_CPU) return status;
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = id;
+    fa_handle_t trial;
+    status = make_handle(&info, &trial, m);
+    return status != FA_OK ? status : fa_destroy(trial);
+}
+
+}  // namespace
+
+Message* thread_message() {
+    own_message.text[0] = 0;
+    return &own_message;
+}
+
+fa_status_t enter(fa_handle_t h) {
+    if (h == nullptr) return fail(thread_message(), FA_INVALID_ARGUMENT, "handle is NULL, expected one from fa_create");
+    if (h->owner != getpid())
+        return fail(
+            thread_message(), FA_INVALID_STATE,
+            "the handle belongs to process %d, this is its forked child %d: make a new handle here; only fa_destroy is allowed",
+            int(h->owner), int(getpid()));
+    if (h->busy.exchange(true, std::memory_order_acquire))
+        return fail(thread_message(), FA_INVALID_STATE,
+                    "another call on this handle has not returned: a handle serves one thread at a time, and no log or "
+                    "parallel_for callback may call back into it");
+    h->message.text[0] = 0;
+    return FA_OK;
+}
+
+fa_status_t leave(fa_handle_t h, const char* name, int32_t level, fa_status_t status) {
+    if (status == FA_OK) h->message.text[0] = 0;
+    else log_line(h->log, level, "%s: %s: %s", name, fa_status_string(status), h->message.text);
+    h->busy.store(false, std::memory_order_release);
+    return status;
+}
+
+void describe(const fa_handle_s& h, char* text, uint64_t n) {
+    fa_device_info_t device{};
+    Message ignored;
+    const bool known = h.backend->device_info(h.device, &device, &ignored) == FA_OK;
+    uint64_t at = 0;
+    const auto rest = [&](int written) { at = at + uint64_t(written) < n ? at + uint64_t(written) : n; };
+    rest(snprintf(text, n, "backend %s, device %d%s%s%s%s, %s memory", h.backend->name, h.device, known ? " " : "",
+                  known ? device.name : "", known ? ", " : "", known ? device.arch : "",
+                  h.memory == FA_MEMORY_HOST ? "host" : "device"));
+    for (int i = 0; i < kBackends && at < n; i++)
+        if (h.passed_over[i].text[0] != 0)
+            rest(snprintf(text + at, n - at, "; passed over %s: %s", kRegistry[i].name, h.passed_over[i].text));
+}
+
+}  // namespace fa
+
+using fa::Backend;
+using fa::Message;
+
+fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info) {
+    Message* m = fa::thread_message();
+    if (handle == nullptr) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL, expected where to write the handle");
+    *handle = nullptr;
+    return fa::make_handle(info, handle, m);
+}
+
+fa_status_t fa_destroy(fa_handle_t handle) {
+    Message* m = fa::thread_message();
+    if (handle == nullptr) return FA_OK;
+    const bool forked = handle->owner != getpid();
+    if (!forked && handle->busy.exchange(true, std::memory_order_acquire))
+        return fail(m, FA_INVALID_STATE, "another call on this handle has not returned: it is not destroyed");
+    handle->backend->destroy(handle->context, forked);
+    fa::release(handle);
+    return FA_OK;
+}
+
+const char* fa_last_error(fa_handle_t handle) {
+    // While a call is inside, its message is being written; whoever was turned away has the reason in the thread's own.
+    const bool readable = handle != nullptr && handle->owner == getpid() && !handle->busy.load(std::memory_order_acquire);
+    return readable ? handle->message.text : fa::own_message.text;
+}
+
+fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n) {
+    Message* m = fa::thread_message();
+    const Backend* found;
+    const fa_status_t status = fa::probe(backend, &found, m);
+    if (text != nullptr && n > 0) snprintf(text, n, "%s", status == FA_OK ? "usable" : m->text);
+    return status;
+}
+
+fa_status_t fa_device_count(int32_t backend, int32_t* count) {
+    Message* m = fa::thread_message();
+    if (count == nullptr) return fail(m, FA_INVALID_ARGUMENT, "count is NULL, expected where to write the number of devices");
+    *count = 0;
+    const Backend* found;
+    const fa_status_t status = fa::probe(backend, &found, m);
+    return status != FA_OK ? status : found->device_count(count, m);
+}
+
+fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info) {
+    Message* m = fa::thread_message();
+    constexpr uint32_t kV01 = 216;  // sizeof in version 0.1
+    if (info == nullptr) return fail(m, FA_INVALID_ARGUMENT, "info is NULL, expected a struct to fill");
+    const uint32_t size = info->struct_size;
+    if (size < kV01) return fail(m, FA_INVALID_ARGUMENT, "info.struct_size is %u, expected sizeof *info, %u or more", size, kV01);
+    if (device < 0) return fail(m, FA_INVALID_ARGUMENT, "device is %d, expected 0 or more", device);
+    const Backend* found;
+    fa_device_info_t ours = {};
+    fa_status_t status = fa::probe(backend, &found, m);
+    if (status == FA_OK) status = found->device_info(device, &ours, m);
+    if (status != FA_OK) return status;
+    ours.struct_size = size;
+    memset(info, 0, size);
+    memcpy(info, &ours, size < sizeof ours ? size : sizeof ours);
+    return FA_OK;
+}
