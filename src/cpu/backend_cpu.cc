@@ -1,0 +1,220 @@
+// The CPU backend's table.
+#include <stdlib.h>
+#include <sys/sysinfo.h>
+#include "forward.h"
+#include "rowwise.h"
+
+namespace fa {
+
+// What a CPU handle owns. Scratch memory is kept between calls and grows.
+struct Context {
+    Host host;
+    const cpu::Kernels* kernels;
+    int64_t max_isa;
+    cpu::Threads threads;
+    bool count;
+    cpu::Counters counters;
+    int64_t extra_bytes;
+    char* scratch;
+    uint64_t scratch_bytes;
+};
+
+namespace cpu {
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+
+const char* isa_name(int64_t isa) {
+    const Kernels* k = select_kernels(isa);
+    return k ? k->name : isa == FA_ISA_AVX2 ? "avx2" : isa == FA_ISA_AVX512 ? "avx512" : "unknown";
+}
+
+fa_status_t usable(Message*) { return FA_OK; }
+
+fa_status_t device_count(int32_t* count, Message*) {
+    *count = 1;
+    return FA_OK;
+}
+
+// "model name" of the processor, or its architecture where the system does not tell.
+void cpu_name(char* name, size_t n) {
+    snprintf(name, n, "CPU");
+    FILE* file = fopen("/proc/cpuinfo", "re");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        const char* colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        const char* value = colon + 1;
+        while (*value == ' ') value++;
+        snprintf(name, n, "%.*s", int(strcspn(value, "\n")), value);
+        break;
+    }
+    fclose(file);
+}
+
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
+    if (device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", device);
+    info->compute_units = int32_t(available_threads());
+    struct sysinfo system;
+    if (sysinfo(&system) == 0) info->memory_bytes = uint64_t(system.totalram) * system.mem_unit;
+    cpu_name(info->name, sizeof info->name);
+    snprintf(info->arch, sizeof info->arch, "%s", isa_name(best_isa()));
+    return FA_OK;
+}
+
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
+    if (info->device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", info->device);
+    if (info->stream) return fail(m, FA_INVALID_ARGUMENT, "stream is %p: the CPU backend has no streams, give NULL", info->stream);
+    Context* c = static_cast<Context*>(host->allocate(sizeof(Context), kAlignment));
+    if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
+    *c = Context{};
+    c->host = *host;
+    c->threads = {info->parallel_for, info->parallel_user, 0};
+    c->kernels = select_kernels(0);
+    *context = c;
+    return FA_OK;
+}
+
+void destroy(Context* c, bool) {
+    const Host host = c->host;
+    host.release(c->scratch);
+    host.release(c);
+}
+
+fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+    switch (key) {
+        case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
+        case FA_PARAM_COUNT: c->count = value != 0; return FA_OK;
+        case FA_PARAM_MAX_ISA: {
+            const Kernels* k = select_kernels(value);
+            if (!k) return fail(m, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers at most %s", isa_name(value), isa_name(best_isa()));
+            c->kernels = k;
+            c->max_isa = value;
+            return FA_OK;
+        }
+        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+    }
+}
+
+fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
+    switch (key) {
+        case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
+        case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
+        case FA_PARAM_COUNT: *value = c->count; return FA_OK;
+        case FA_STAT_TILE_ROWS: *value = 3 * c->kernels->lanes; return FA_OK;
+        case FA_STAT_TILE_KEYS: *value = kTileKeys; return FA_OK;
+        case FA_STAT_FLOPS: *value = c->counters.flops; return FA_OK;
+        case FA_STAT_BYTES_READ: *value = c->counters.read; return FA_OK;
+        case FA_STAT_BYTES_WRITTEN: *value = c->counters.written; return FA_OK;
+        case FA_STAT_EXTRA_BYTES: *value = c->extra_bytes; return FA_OK;
+        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+    }
+}
+
+int64_t forward_workers(const Context& c, const Schedule& s) {
+    return worker_count(c.threads, s.items * (s.side_by_side ? s.max_splits : 1), s.flops);
+}
+
+fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message* m) {
+    const fa_attention_desc_t& d = p.d;
+    const bool study = d.algorithm != FA_ALGORITHM_FLASH;
+    if (study && (d.num_splits > 1 || d.split_size > 0))
+        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits, (long long)d.split_size);
+    // The matrix of a head is the only memory that can outgrow the machine's address space.
+    int64_t elements;
+    if (d.algorithm == FA_ALGORITHM_STANDARD &&
+        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, 3 * c.kernels->lanes), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
+        return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
+                    (long long)d.seqlen_q, (long long)d.seqlen_k);
+    const Schedule s = make_schedule(p, *c.kernels);
+    const int64_t workers = forward_workers(c, s);
+    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    const char* const names[] = {"flash", "standard", "flash1"};
+    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
+             names[d.algorithm], c.kernels->name, 3 * c.kernels->lanes, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
+             s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
+    return FA_OK;
+}
+
+fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* plan, Message* m) {
+    *plan = Plan{};
+    if (op == FA_OP_FORWARD) return plan_forward(*c, *p, plan, m);
+    const char* const name = op == FA_OP_MERGE ? "merge" : op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
+    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
+    return FA_OK;
+}
+
+// The caller's workspace, or the handle's own memory grown to `bytes`.
+char* workspace(Context* c, void* given, uint64_t bytes) {
+    if (given) return static_cast<char*>(given);
+    if (c->scratch_bytes < bytes) {
+        c->host.release(c->scratch);
+        c->scratch = static_cast<char*>(c->host.allocate(bytes, kAlignment));
+        c->scratch_bytes = c->scratch ? bytes : 0;
+    }
+    return c->scratch;
+}
+
+fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
+    const Schedule s = make_schedule(*p, *c->kernels);
+    int64_t workers = forward_workers(*c, s);
+    uint64_t bytes = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    // OpenMP may allow more threads now than when the workspace was sized: use those that fit.
+    if (a->workspace && bytes > a->workspace_size) {
+        workers = (int64_t(a->workspace_size) - s.shared_bytes) / s.worker_bytes;
+        if (workers < 1) return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)a->workspace_size, (unsigned long long)bytes);
+    }
+    char* memory = workspace(c, a->workspace, bytes);
+    if (!memory) return fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
+    Counters counters{};
+    run_forward(make_call(*p, *a, *c->kernels, c->count), s, c->threads, workers, memory, &counters);
+    if (c->count) {
+        c->counters = counters;
+        c->extra_bytes = s.extra_bytes;
+    }
+    return FA_OK;
+}
+
+fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message*) {
+    run_merge(*p, *a, *c->kernels, c->threads);
+    return FA_OK;
+}
+
+fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message*) {
+    run_append_kv(*p, *a, *c->kernels, c->threads);
+    return FA_OK;
+}
+
+fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message*) {
+    run_rotary(*p, *a, *c->kernels, c->threads);
+    return FA_OK;
+}
+
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+    *pointer = bytes ? c->host.allocate(bytes, kAlignment) : nullptr;
+    return *pointer || !bytes ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+}
+
+fa_status_t release(Context* c, void* pointer, Message*) {
+    c->host.release(pointer);
+    return FA_OK;
+}
+
+fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*) {
+    if (bytes) memmove(to, from, bytes);
+    return FA_OK;
+}
+
+fa_status_t synchronize(Context*, Message*) { return FA_OK; }
+
+}  // namespace
+}  // namespace cpu
+
+extern const Backend kCpuBackend;
+const Backend kCpuBackend = {kBackendAbi,      FA_BACKEND_CPU,  "cpu",         cpu::usable,  cpu::device_count, cpu::device_info,
+                             cpu::create,      cpu::destroy,    cpu::set,      cpu::get,     cpu::plan,         cpu::forward,
+                             cpu::merge,       cpu::append_kv,  cpu::rotary,   cpu::allocate, cpu::release,     cpu::copy,
+                             cpu::synchronize};
+
+}  // namespace fa

@@ -1,0 +1,102 @@
+// One forward call on the CPU: what stays fixed during it, the tile of query rows that a worker holds, and the worker's scratch.
+#pragma once
+#include "backend/backend.h"
+#include "kernel.h"
+#include "spec/random.h"
+#include "spec/shape.h"
+
+namespace fa {
+namespace cpu {
+
+// Work and traffic of a counted call, in units of one worker.
+struct Counters {
+    int64_t flops, read, written;
+};
+
+struct Call {
+    const Problem* p;
+    const fa_forward_args_t* a;
+    const Kernels* k;
+    float q_factor;     // scale, times log2 e when the scores need no work in natural units
+    bool natural;       // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
+    bool addend;        // bias, mask or ALiBi
+    bool drop;
+    Dropout dropout;
+    float drop_rescale; // 1 / (1 − p), or 1
+    float o_scale;
+    int64_t block_rows; // rows of a full tile
+    int64_t blocks;     // row tiles for each batch and kv head, for the longest sequence
+    bool count;
+};
+
+// State of one row tile over some keys: sums measured from m, in the units of kHeadroom.
+struct RowSums {
+    float* o;  // [dim_v][width]
+    float* m;  // [width]
+    float* l;
+};
+
+// Query rows of one sequence and kv head. Row r of the group-major order is head r % group at position r / group, so that all query
+// heads that share a kv head share its tiles.
+struct RowTile {
+    Sequence seq;
+    MaskRule rule;
+    int64_t batch, kv_head;
+    int64_t first;        // group-major index of lane 0
+    int rows, vectors, width;
+    int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
+    int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
+};
+
+// A worker's memory: carved from the workspace, 64-byte aligned pieces.
+struct Scratch {
+    float *q, *s, *addend, *k, *v, *line, *rescale;
+    RowSums run, total;  // current split; all splits so far
+    int32_t *band_begin, *band_end;
+    Counters counters;
+};
+
+// Bytes of one Scratch, and of one stored RowSums.
+int64_t scratch_bytes(const Problem& p);
+int64_t sums_bytes(const Problem& p);
+Scratch carve_scratch(const Problem& p, char* memory);
+RowSums carve_sums(const Problem& p, char* memory);
+
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, bool count);
+
+// rows.cc: query side.
+// Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
+bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
+// Gathers the tile's rows of q, scaled, into w.q.
+void pack_q(const Call& c, const RowTile& t, Scratch& w);
+void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
+// Folds `part` into `into`: the specification's fold, for every row of the tile.
+void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& into);
+// Adds the sink, writes o and LSE, and leaves each row's final state in sums.m and sums.l (true units).
+void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w);
+// o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
+void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
+
+// keys.cc: key side.
+struct KeyRows {
+    const float* data;
+    int64_t stride;
+};
+// f32 rows of keys [key, key + keys): in place where memory already holds them so, else widened into `buffer`.
+KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
+KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
+
+// tile.cc: one tile of scores.
+// Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept.
+bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+// Zeroes the weights that dropout removes.
+void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
+// Keys that any row of the tile may see, within [begin, end).
+KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
+// Folds keys [begin, end) into `sums`: the loop over tiles.
+void fold_keys(const Call& c, const RowTile& t, int64_t begin, int64_t end, RowSums& sums, Scratch& w);
+// Writes the scores output for the tile's rows; m and l in `sums` are final.
+void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w);
+
+}  // namespace cpu
+}  // namespace fa

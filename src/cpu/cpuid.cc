@@ -1,0 +1,72 @@
+// Which kernel tables this CPU can run: the instruction set in CPUID and its registers enabled by the system (XCR0).
+#include "kernel.h"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fa {
+namespace cpu {
+
+#define FA_CPU_ISA(name, isa) extern const Kernels kKernels_##name;
+#include "isa.def"
+#undef FA_CPU_ISA
+
+namespace {
+
+struct Level {
+    int32_t isa;
+    const Kernels* kernels;
+};
+const Level kLevels[] = {
+#define FA_CPU_ISA(name, isa) {isa, &kKernels_##name},
+#include "isa.def"
+#undef FA_CPU_ISA
+};
+
+#if defined(__x86_64__)
+uint64_t enabled_state() {
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return uint64_t(high) << 32 | low;
+}
+
+bool detect(int32_t isa) {
+    uint32_t a, b, c, d, a7, b7, c7, d7;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return false;
+    constexpr uint32_t osxsave = 1u << 27, fma = 1u << 12, f16c = 1u << 29;
+    constexpr uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+    if ((c & (osxsave | fma | f16c)) != (osxsave | fma | f16c) || !(b7 & avx2)) return false;
+    const uint64_t state = enabled_state();
+    if ((state & 0x6) != 0x6) return false;  // xmm, ymm
+    if (isa == FA_ISA_AVX2) return true;
+    return (b7 & (f | dq | bw | vl)) == (f | dq | bw | vl) && (state & 0xe6) == 0xe6;  // mask registers, zmm
+}
+#else
+bool detect(int32_t) { return false; }
+#endif
+
+}  // namespace
+
+bool cpu_has(int32_t isa) {
+    if (isa == FA_ISA_GENERIC) return true;
+    for (const Level& level : kLevels)
+        if (level.isa == isa) return detect(isa);
+    return false;
+}
+
+int32_t best_isa() {
+    int32_t best = FA_ISA_GENERIC;
+    for (const Level& level : kLevels)
+        if (cpu_has(level.isa)) best = level.isa;
+    return best;
+}
+
+const Kernels* select_kernels(int64_t isa) {
+    const int64_t wanted = isa == 0 ? best_isa() : isa;
+    for (const Level& level : kLevels)
+        if (level.isa == wanted) return cpu_has(level.isa) ? level.kernels : nullptr;
+    return nullptr;
+}
+
+}  // namespace cpu
+}  // namespace fa

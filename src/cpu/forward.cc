@@ -1,0 +1,186 @@
+#include "forward.h"
+#include <atomic>
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Splits are worth their fold only where row tiles alone cannot occupy a machine, and where each still has some hundred keys.
+constexpr int64_t kEnoughItems = 32, kFewestSplitKeys = 512;
+// Beyond this many kept sums, splits of a tile run one after the other instead (to the same bits).
+constexpr int64_t kMostKeptSums = 512;
+
+struct Item {
+    int64_t batch, kv_head, block;
+};
+
+// Tiles of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows.
+Item item_at(const Call& c, int64_t index) {
+    const int64_t head = index / c.blocks, block = index % c.blocks;
+    return {head / c.p->d.heads_kv, head % c.p->d.heads_kv, c.p->causal() ? c.blocks - 1 - block : block};
+}
+
+struct Job {
+    const Call* c;
+    const Schedule* s;
+    char* shared;
+    char* shares;
+    std::atomic<int64_t> next;
+    int64_t count;
+    void (*run)(const Job&, int64_t index, char* share, Scratch&);
+    std::atomic<int64_t> flops, read, written;
+};
+
+void work(void* arg, int64_t worker) {
+    Job& job = *static_cast<Job*>(arg);
+    char* share = job.shares + worker * job.s->worker_bytes;
+    Scratch w = carve_scratch(*job.c->p, share);
+    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
+    job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
+    job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
+    job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
+}
+
+void finish_tile(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+    write_rows(c, t, sums, w);
+    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, sums, w);
+}
+
+KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
+    const int64_t size = split_keys(keys, s.num_splits, s.split_size);
+    return {split * size, min_of((split + 1) * size, keys)};
+}
+
+void fold_split(const Call& c, const Schedule& s, const RowTile& t, int64_t split, RowSums& sums, Scratch& w) {
+    const KeyBand range = split_range(s, t.seq.k_len, split);
+    clear_sums(t, c.p->d.dim_v, sums);
+    fold_keys(c, t, range.begin, range.end, sums, w);
+}
+
+// One row tile, all its splits in turn.
+void run_tile(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const Item item = item_at(c, index);
+    RowTile t;
+    if (place_tile(c, item.batch, item.kv_head, item.block, &t)) {
+        pack_q(c, t, w);
+        const int64_t splits = split_count(t.seq.k_len, job.s->num_splits, job.s->split_size);
+        fold_split(c, *job.s, t, 0, w.total, w);
+        for (int64_t split = 1; split < splits; split++) {
+            fold_split(c, *job.s, t, split, w.run, w);
+            merge_sums(t, c.p->d.dim_v, w.run, w.total);
+        }
+        finish_tile(c, t, w.total, w);
+    }
+    write_padding(c, item.batch, item.kv_head, item.block, w);
+}
+
+// One split of one row tile, its sums kept.
+void run_split(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t split = index % job.s->max_splits;
+    const Item item = item_at(c, index / job.s->max_splits);
+    RowTile t;
+    if (!place_tile(c, item.batch, item.kv_head, item.block, &t)) return;
+    if (split >= split_count(t.seq.k_len, job.s->num_splits, job.s->split_size)) return;
+    pack_q(c, t, w);
+    RowSums sums = carve_sums(*c.p, job.shared + index * sums_bytes(*c.p));
+    fold_split(c, *job.s, t, split, sums, w);
+}
+
+// Folds the kept sums of one row tile, in ascending order.
+void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const Item item = item_at(c, index);
+    RowTile t;
+    if (place_tile(c, item.batch, item.kv_head, item.block, &t)) {
+        const int64_t splits = split_count(t.seq.k_len, job.s->num_splits, job.s->split_size);
+        char* kept = job.shared + index * job.s->max_splits * sums_bytes(*c.p);
+        RowSums total = carve_sums(*c.p, kept);
+        for (int64_t split = 1; split < splits; split++) {
+            const RowSums part = carve_sums(*c.p, kept + split * sums_bytes(*c.p));
+            merge_sums(t, c.p->d.dim_v, part, total);
+        }
+        if (c.p->has(FA_OPERAND_SCORES)) pack_q(c, t, w);
+        finish_tile(c, t, total, w);
+    }
+    write_padding(c, item.batch, item.kv_head, item.block, w);
+}
+
+void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t batch = index / c.p->d.heads_kv, kv_head = index % c.p->d.heads_kv;
+    char* memory = share + scratch_bytes(*c.p);
+    if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
+    else run_flash1(c, batch, kv_head, memory, w);
+    for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
+}
+
+// Scores of pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
+void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
+    const Call& c = *job.c;
+    const fa_attention_desc_t& d = c.p->d;
+    const int64_t batch = index / d.heads_q, head = index % d.heads_q;
+    const Sequence seq = sequence_of(*c.p, *c.a, batch);
+    const float value = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    for (int64_t i = 0; i < d.seqlen_q; i++) {
+        float* row = c.a->scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + i * d.scores_stride[2];
+        for (int64_t j = i < seq.q_len ? seq.k_len : 0; j < d.seqlen_k; j++) row[j * d.scores_stride[3]] = value;
+    }
+}
+
+}  // namespace
+
+Schedule make_schedule(const Problem& p, const Kernels& k) {
+    const fa_attention_desc_t& d = p.d;
+    const int64_t heads = d.batch * d.heads_kv;
+    Schedule s{};
+    s.items = heads * ceil_div(d.seqlen_q * p.group, 3 * k.lanes);
+    s.num_splits = d.num_splits;
+    s.split_size = d.split_size;
+    s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
+    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    s.worker_bytes = scratch_bytes(p);
+    if (d.algorithm != FA_ALGORITHM_FLASH) {
+        s.items = heads;
+        s.max_splits = 1;
+        s.worker_bytes += study_bytes(p, k);
+        s.extra_bytes = study_bytes(p, k);
+        return s;
+    }
+    if (s.num_splits == 0 && s.split_size == 0 && s.items > 0 && s.items < kEnoughItems)
+        s.num_splits = int64_t(min_of(ceil_div(kEnoughItems, s.items), d.seqlen_k / kFewestSplitKeys));
+    if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
+    else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
+    s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptSums / s.items;
+    if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p);
+    return s;
+}
+
+void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters) {
+    Job job;
+    job.c = &c;
+    job.s = &s;
+    job.shared = memory;
+    job.shares = memory + s.shared_bytes;
+    job.flops = job.read = job.written = 0;
+    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
+        job.next = 0;
+        job.count = count;
+        job.run = step;
+        run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
+    };
+    if (c.p->has(FA_OPERAND_SCORES)) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
+    if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
+        run(s.items, run_study);
+    } else if (s.side_by_side) {
+        run(s.items * s.max_splits, run_split);
+        run(s.items, run_combine);
+    } else {
+        run(s.items, run_tile);
+    }
+    *counters = {job.flops, job.read, job.written};
+}
+
+}  // namespace cpu
+}  // namespace fa

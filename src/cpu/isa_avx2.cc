@@ -1,0 +1,38 @@
+// AVX2 with FMA (Haswell, Zen and later).
+#include <immintrin.h>
+#include "kernel.h"
+
+namespace fa {
+namespace cpu {
+
+extern const Kernels kKernels_avx2;
+
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kKeyRows[4] = {0, 8, 6, 4};  // 12 sums, 3 operands and a broadcast fill the 16 registers
+typedef float V __attribute__((vector_size(32)));
+typedef int32_t VI __attribute__((vector_size(32)));
+
+inline V fma_v(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+inline V max_v(V a, V b) { return _mm256_max_ps(a, b); }  // the instruction gives b when either is NaN
+
+inline V exp2_parts(V x, V& f) {
+    const V inside = x < -127.f ? V{} - 127.f : x;  // NaN passes through the comparison
+    const V n = _mm256_floor_ps(inside);
+    f = inside - n;
+    return n;
+}
+inline V scale2(V p, V n) {
+    const VI bits = ((VI)_mm256_cvttps_epi32(n) + 127) << 23;
+    return n < -126.f ? V{} : p * (V)bits;
+}
+
+#include "kernels.inc"
+
+}  // namespace
+
+const Kernels kKernels_avx2 = FA_KERNELS("avx2", FA_ISA_AVX2);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,51 @@
+// The tile functions that an instruction set provides, and nothing about blocking, masks' meaning or threads.
+//
+// A tile is up to kMaxRows query rows against up to kTileKeys keys, in f32. Lanes are query rows: scores, weights and outputs are
+// stored [key][width] and [column][width], so a row's maximum, sum and rescaling need no shuffles, and every row's arithmetic is its
+// own: its bits depend on its scores alone, never on its neighbours or on its place in the tile.
+#pragma once
+#include <flashattn.h>
+#include "spec/mask.h"
+#include "spec/online_softmax.h"
+
+namespace fa {
+namespace cpu {
+
+constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
+constexpr int kMaxRows = 48;   // three vectors of the widest instruction set
+constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
+
+// Weights of a tile, and the sums l and o of them, are kept 2^-32 of their value: 2^31 of them times the largest float then do not
+// overflow, where the average that they make would not. What underflows is below 2^-94 of the row's largest weight.
+constexpr float kHeadroom = 32.f;
+constexpr float kHeadroomFactor = 0x1p+32f;
+
+struct Kernels {
+    const char* name;
+    int32_t isa;  // FA_ISA_…
+    int lanes;    // floats of a vector. A tile is 1, 2 or 3 vectors wide: width = vectors · lanes
+
+    // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
+    void (*scores)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
+    // Natural scores to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), · log2 e.
+    void (*modify)(float* s, const float* addend, float cap, int count);
+    // Removes keys outside [begin, end) of each row; both count from the tile's first key.
+    void (*band)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
+    // Folds the scores into the row states (m, l), replaces them by their weights, and gives the factor for the sums so far.
+    void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
+    // o[column][width] = o · rescale + Σ_key p[key][width] · v[key · stride + column]
+    void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+
+    // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
+    void (*widen[kTypes])(const void* from, int64_t count, float* to);
+    void (*narrow[kTypes])(const float* from, int64_t count, void* to);
+};
+
+// The table for a cap (FA_ISA_…, 0: none) on this CPU; NULL when the CPU lacks the level that is named.
+const Kernels* select_kernels(int64_t isa);
+// FA_ISA_… of the best table that this CPU runs.
+int32_t best_isa();
+bool cpu_has(int32_t isa);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,54 @@
+#include "parallel.h"
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+#include <atomic>
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Waking a team costs microseconds, and milliseconds when a core is shared.
+constexpr double kSmallWork = 5e6;
+
+// Process that ran the first OpenMP team of this library, 0 before.
+std::atomic<int> team_owner{0};
+
+}  // namespace
+
+int64_t available_threads() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? n : 1;
+}
+
+int64_t worker_count(const Threads& threads, int64_t items, double flops) {
+    if (items <= 1) return 1;
+    int64_t n = threads.wanted;
+    if (!threads.parallel_for) {
+        const int owner = team_owner.load(std::memory_order_relaxed);
+        if (owner != 0 && owner != getpid()) return 1;
+        if (n == 0) {
+            if (flops < kSmallWork || omp_in_parallel()) return 1;
+            n = omp_get_max_threads();
+            const int64_t allowed = available_threads();
+            if (n > allowed) n = allowed;
+        }
+    } else if (n == 0) {
+        n = flops < kSmallWork ? 1 : available_threads();
+    }
+    return n < items ? n : items;
+}
+
+void run_workers(const Threads& threads, int64_t workers, void (*body)(void*, int64_t), void* arg) {
+    if (workers <= 1) return body(arg, 0);
+    if (threads.parallel_for) return threads.parallel_for(threads.user, workers, body, arg);
+    team_owner.store(getpid(), std::memory_order_relaxed);
+    // The runtime may give fewer threads than asked for; the loop then hands several workers to one.
+#pragma omp parallel for num_threads(static_cast<int>(workers)) schedule(static, 1)
+    for (int64_t i = 0; i < workers; i++) body(arg, i);
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,135 @@
+// The query side: gathering rows into a tile, folding partial sums, writing o and LSE.
+#include <float.h>
+#include "call.h"
+#include "types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Element index of a row of q or o. Packed tensors have no batch.
+int64_t row_index(const Problem& p, const int64_t stride[4], const RowTile& t, int64_t position, int64_t head) {
+    return (p.packed_q() ? 0 : t.batch * stride[0]) + (t.seq.q_begin + position) * stride[1] + head * stride[2];
+}
+
+int64_t lse_index(const Problem& p, int64_t batch, int64_t head, int64_t row) {
+    return (p.packed_q() ? 0 : batch * p.d.lse_stride[0]) + head * p.d.lse_stride[1] + row * p.d.lse_stride[2];
+}
+
+MaskRule mask_rule(const Problem& p, const Sequence& s) {
+    MaskRule r{s.off, -1, -1, p.d.chunk};
+    if (p.d.flags & FA_WINDOW) {
+        r.left = p.d.window_left;
+        r.right = p.d.window_right;
+    }
+    if (p.causal()) r.right = 0;
+    return r;
+}
+
+}  // namespace
+
+bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
+    const Problem& p = *c.p;
+    t->seq = sequence_of(p, *c.a, batch);
+    t->first = block * c.block_rows;
+    const int64_t rows = min_of(t->seq.q_len * p.group - t->first, c.block_rows);
+    if (rows <= 0) return false;
+    t->rule = mask_rule(p, t->seq);
+    t->batch = batch;
+    t->kv_head = kv_head;
+    t->rows = int(rows);
+    t->vectors = int(ceil_div(rows, c.k->lanes));
+    t->width = t->vectors * c.k->lanes;
+    return true;
+}
+
+void pack_q(const Call& c, const RowTile& t, Scratch& w) {
+    const Problem& p = *c.p;
+    const int64_t dim = p.d.dim_qk;
+    memset(w.q, 0, size_t(dim) * t.width * sizeof(float));
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+        const int64_t at = row_index(p, p.d.q_stride, t, position, head);
+        c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), dim, w.line);
+        float factor = c.q_factor;
+        if (p.has(FA_OPERAND_Q_DESCALE)) {
+            const int64_t* s = p.d.q_descale_stride;
+            factor *= c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+        }
+        for (int64_t x = 0; x < dim; x++) w.q[x * t.width + lane] = w.line[x] * factor;
+    }
+    if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
+}
+
+void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
+    memset(sums.o, 0, size_t(dim_v) * t.width * sizeof(float));
+    for (int lane = 0; lane < t.width; lane++) {
+        sums.m[lane] = kNegInf;
+        sums.l[lane] = 0.f;
+    }
+}
+
+void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& into) {
+    float a[kMaxRows], b[kMaxRows];
+    for (int lane = 0; lane < t.width; lane++) {
+        const Fold f = fold({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
+        into.m[lane] = f.state.m;
+        into.l[lane] = f.state.l;
+        a[lane] = f.scale_a;
+        b[lane] = f.scale_b;
+    }
+    for (int64_t x = 0; x < dim_v; x++)
+        for (int lane = 0; lane < t.width; lane++) {
+            float* o = into.o + x * t.width + lane;
+            *o = *o * a[lane] + part.o[x * t.width + lane] * b[lane];
+        }
+}
+
+void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+    const Problem& p = *c.p;
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+        RowState state{sums.m[lane], sums.l[lane] * kHeadroomFactor};
+        float scale = 1.f;
+        if (p.has(FA_OPERAND_SINKS)) {
+            const Fold f = fold(state, sink_state(c.a->sinks[head]));
+            state = f.state;
+            scale = f.scale_a;
+        }
+        const float factor = scale * normaliser(state) * kHeadroomFactor;
+        for (int64_t x = 0; x < p.d.dim_v; x++) {
+            const float sum = sums.o[x * t.width + lane];
+            float average = sum * factor + 0.f;  // −0 becomes 0, so that the sign of removed keys' zeros never shows
+            if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
+            w.line[x] = average * c.drop_rescale * c.o_scale;
+        }
+        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
+        c.k->narrow[p.d.o_dtype](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
+        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, t.batch, head, t.seq.q_begin + position)] = log_sum_exp(state);
+        sums.m[lane] = state.m;
+        sums.l[lane] = state.l;
+    }
+    if (c.count) w.counters.written += t.rows * (p.d.dim_v * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+}
+
+void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
+    const Problem& p = *c.p;
+    if (p.packed_q()) return;  // gaps of a packed tensor are not ours
+    RowTile t;
+    t.seq = sequence_of(p, *c.a, batch);
+    t.batch = batch;
+    t.kv_head = kv_head;
+    t.first = block * c.block_rows;
+    const int64_t end = min_of(p.d.seqlen_q * p.group, t.first + c.block_rows);
+    for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
+    for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
+        const int lane = int(r - t.first);
+        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
+        c.k->narrow[p.d.o_dtype](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
+        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, batch, head, position)] = kNegInf;
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,89 @@
+// Where a worker's buffers lie in the workspace, and what a call fixes once.
+#include "call.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Hands out 64-byte aligned pieces; with a NULL base it only adds up their sizes.
+struct Carver {
+    char* base;
+    int64_t used;
+    template <class T>
+    T* take(int64_t count) {
+        char* p = base ? base + used : nullptr;
+        used += round_up(count * int64_t(sizeof(T)), 64);
+        return reinterpret_cast<T*>(p);
+    }
+};
+
+RowSums take_sums(const Problem& p, Carver& c) {
+    RowSums s;
+    s.o = c.take<float>(p.d.dim_v * kMaxRows);
+    s.m = c.take<float>(kMaxRows);
+    s.l = c.take<float>(kMaxRows);
+    return s;
+}
+
+Scratch take_scratch(const Problem& p, Carver& c) {
+    Scratch w;
+    w.q = c.take<float>(p.d.dim_qk * kMaxRows);
+    w.s = c.take<float>(kTileKeys * kMaxRows);
+    w.addend = c.take<float>(kTileKeys * kMaxRows);
+    w.k = c.take<float>(kTileKeys * p.d.dim_qk);
+    w.v = c.take<float>(kTileKeys * p.d.dim_v);
+    w.line = c.take<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
+    w.rescale = c.take<float>(kMaxRows);
+    w.run = take_sums(p, c);
+    w.total = take_sums(p, c);
+    w.band_begin = c.take<int32_t>(kMaxRows);
+    w.band_end = c.take<int32_t>(kMaxRows);
+    w.counters = {0, 0, 0};
+    return w;
+}
+
+}  // namespace
+
+int64_t scratch_bytes(const Problem& p) {
+    Carver c{nullptr, 0};
+    take_scratch(p, c);
+    return c.used;
+}
+
+int64_t sums_bytes(const Problem& p) {
+    Carver c{nullptr, 0};
+    take_sums(p, c);
+    return c.used;
+}
+
+Scratch carve_scratch(const Problem& p, char* memory) {
+    Carver c{memory, 0};
+    return take_scratch(p, c);
+}
+
+RowSums carve_sums(const Problem& p, char* memory) {
+    Carver c{memory, 0};
+    return take_sums(p, c);
+}
+
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, bool count) {
+    Call c;
+    c.p = &p;
+    c.a = &a;
+    c.k = &k;
+    c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
+    c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);
+    c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;
+    c.drop = p.d.dropout_p > 0;
+    const bool state = p.has(FA_OPERAND_RNG_STATE);
+    c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.seed, state ? a.rng_state[1] : a.offset);
+    c.drop_rescale = c.drop ? c.dropout.rescale : 1.f;
+    c.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    c.block_rows = 3 * k.lanes;
+    c.blocks = ceil_div(p.d.seqlen_q * p.group, c.block_rows);
+    c.count = count;
+    return c;
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,153 @@
+// One tile of scores, from the product to masked log2 units, and the loop that folds tiles into row sums.
+#include "call.h"
+#include "types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+float bias_value(const Problem& p, const void* bias, int64_t index) {
+    switch (p.d.bias_dtype) {
+        case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        default: return static_cast<const float*>(bias)[index];
+    }
+}
+
+// bias − slope · |i + off − j|, or −inf where the boolean mask removes the key, for every row and key of the tile.
+void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend) {
+    const Problem& p = *c.p;
+    const fa_forward_args_t& a = *c.a;
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
+    memset(addend, 0, size_t(keys) * t.width * sizeof(float));
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+        const int64_t* bs = p.d.bias_stride;
+        const int64_t* ms = p.d.mask_stride;
+        const int64_t bias_row = t.batch * bs[0] + h * bs[1] + i * bs[2];
+        const int64_t mask_row = t.batch * ms[0] + h * ms[1] + i * ms[2];
+        const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
+        const KeyBand band = key_band(t.rule, i, t.seq.k_len);
+        for (int j = 0; j < keys; j++) {
+            const int64_t at = key + j;
+            float* to = addend + j * t.width + lane;
+            // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
+            if (at < band.begin || at >= band.end || (mask && !a.mask[mask_row + at * ms[3]])) {
+                *to = kNegInf;
+                continue;
+            }
+            if (bias) *to = bias_value(p, a.bias, bias_row + at * bs[3]);
+            if (alibi) *to -= slope * float(llabs(i + t.rule.off - at));
+        }
+    }
+}
+
+// Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
+void tile_bands(const Problem& p, const RowTile& t, int64_t key, int keys, Scratch& w) {
+    for (int lane = 0; lane < t.width; lane++) {
+        KeyBand b{0, keys};
+        if (lane < t.rows) {
+            const KeyBand row = key_band(t.rule, t.position(lane, p.group), t.seq.k_len);
+            b = {min_of(max_of(row.begin - key, 0), keys), min_of(max_of(row.end - key, 0), keys)};
+        }
+        w.band_begin[lane] = int32_t(b.begin);
+        w.band_end[lane] = int32_t(b.end);
+    }
+}
+
+int64_t last_position(const Problem& p, const RowTile& t) { return t.position(t.rows - 1, p.group); }
+
+Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
+    const int64_t top = t.position(0, p.group);
+    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
+}
+
+// The product alone, in the units of q_factor.
+void raw_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w) {
+    const KeyRows k = load_k(c, t, key, keys, w.k, w);
+    c.k->scores(w.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+    if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
+}
+
+}  // namespace
+
+KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
+    const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
+    return {max_of(begin, first.begin), min_of(end, last.end)};
+}
+
+bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w) {
+    const Problem& p = *c.p;
+    const Tile kind = classify(p, t, key, keys);
+    if (kind == Tile::empty) return false;
+    raw_scores(c, t, key, keys, w);
+    if (c.addend) build_addend(c, t, key, keys, w.addend);
+    if (c.natural) c.k->modify(w.s, c.addend ? w.addend : nullptr, p.d.softcap, keys * t.width);
+    if (kind == Tile::partial) {
+        tile_bands(p, t, key, keys, w);
+        c.k->band(w.s, t.vectors, keys, w.band_begin, w.band_end);
+    }
+    return true;
+}
+
+void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
+    const int64_t group = c.p->group;
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t row = t.position(lane, group), batch_head = t.batch * c.p->d.heads_q + t.head(lane, group);
+        Philox4 words{};
+        for (int j = 0; j < keys; j++) {
+            const int64_t at = key + j;
+            if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
+            if (words.word[at & 3] < c.dropout.threshold) weights[int64_t(j) * t.width + lane] = 0.f;
+        }
+    }
+}
+
+void fold_keys(const Call& c, const RowTile& t, int64_t begin, int64_t end, RowSums& sums, Scratch& w) {
+    const Problem& p = *c.p;
+    const KeyBand seen = visible_keys(t, p, begin, end);
+    if (seen.begin >= seen.end) return;
+    // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    int64_t key = begin + (seen.begin - begin) / kTileKeys * kTileKeys;
+    for (; key < seen.end; key += kTileKeys) {
+        const int keys = int(min_of(kTileKeys, seen.end - key));
+        if (!score_tile(c, t, key, keys, w)) continue;
+        c.k->fold(w.s, t.vectors, keys, sums.m, sums.l, w.rescale);
+        if (c.drop) drop_weights(c, t, key, keys, w.s);
+        const KeyRows v = load_v(c, t, key, keys, w.v, w);
+        c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, sums.o);
+        if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
+    }
+}
+
+void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
+    const Problem& p = *c.p;
+    const int32_t stage = p.d.scores_stage;
+    const int64_t* stride = p.d.scores_stride;
+    for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
+        const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
+        bool kept = true;
+        if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
+            raw_scores(c, t, key, keys, w);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->modify(w.s, nullptr, p.d.softcap, keys * t.width);
+        } else {
+            kept = score_tile(c, t, key, keys, w);
+        }
+        const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
+        for (int lane = 0; lane < t.rows; lane++) {
+            const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+            const RowState state{sums.m[lane], sums.l[lane]};
+            float* row = c.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
+            for (int j = 0; j < keys; j++) {
+                const float s = kept ? w.s[j * t.width + lane] : kNegInf;
+                float* to = row + (key + j) * stride[3];
+                if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
+                else *to = s == kNegInf ? 0.f : weight(s, state.m) * normaliser(state);
+            }
+        }
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

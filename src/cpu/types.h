@@ -1,0 +1,22 @@
+// Sizes of the storage types.
+#pragma once
+#include <flashattn.h>
+
+namespace fa {
+namespace cpu {
+
+static inline int64_t type_bytes(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
+
+static inline const char* type_name(int32_t dtype) {
+    static const char* const names[] = {"none", "f32", "f16", "bf16", "e4m3", "e5m2", "i8"};
+    return names[dtype];
+}
+
+// Address of element `index` of a tensor of that type.
+static inline const char* element(const void* base, int64_t index, int32_t dtype) {
+    return static_cast<const char*>(base) + index * type_bytes(dtype);
+}
+static inline char* element(void* base, int64_t index, int32_t dtype) { return static_cast<char*>(base) + index * type_bytes(dtype); }
+
+}  // namespace cpu
+}  // namespace fa
