@@ -11,7 +11,8 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* proble
 // host_metadata: int32 arrays are readable here, so their contents are checked as well.
 fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Message*);
 fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Message*);
-fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out, Message*);
+fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
+                            Message*);
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Message*);
 
 // Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `minimum`: invalid; a tail beyond

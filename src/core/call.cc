@@ -1,0 +1,84 @@
+#include "core/call.h"
+
+namespace fa {
+
+constexpr int64_t kWorkspaceAlignment = 256;
+
+const char* operand_name(uint32_t operand) {
+    static const char* const names[] = {
+        "FA_OPERAND_LSE",        "FA_OPERAND_BIAS",          "FA_OPERAND_MASK",         "FA_OPERAND_ALIBI",
+        "FA_OPERAND_SINKS",      "FA_OPERAND_CAUSAL_OFFSET", "FA_OPERAND_CU_SEQLENS_Q", "FA_OPERAND_CU_SEQLENS_K",
+        "FA_OPERAND_SEQUSED_Q",  "FA_OPERAND_SEQUSED_K",     "FA_OPERAND_LEFTPAD_K",    "FA_OPERAND_KV_BATCH_IDX",
+        "FA_OPERAND_PAGE_TABLE", "FA_OPERAND_Q_DESCALE",     "FA_OPERAND_K_DESCALE",    "FA_OPERAND_V_DESCALE",
+        "FA_OPERAND_O_SCALE",    "FA_OPERAND_SCORES",        "FA_OPERAND_RNG_STATE"};
+    return names[__builtin_ctz(operand)];
+}
+
+fa_status_t Call::perhaps(Role r, const Tensor& t) {
+    FA_TRY(check_fits(t, message));
+    if (!t.base) return FA_OK;
+    const uint64_t address = reinterpret_cast<uintptr_t>(t.base), bytes = span(t);
+    if (address % uint64_t(t.element) != 0) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its element size, %d",
+                    t.name, t.base, t.element);
+    }
+    if (bytes > 0 && address + (bytes - 1) < address) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",
+                    t.name, t.base, static_cast<unsigned long long>(bytes));
+    }
+    tensor[count] = t;
+    role[count++] = r;
+    return FA_OK;
+}
+
+fa_status_t Call::always(Role r, const Tensor& t) {
+    if (!t.base && !t.empty()) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
+    return perhaps(r, t);
+}
+
+fa_status_t Call::with(uint32_t operand, Role r, const Tensor& t) {
+    const bool set = problem.has(operand);
+    if (!set && t.base) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", t.name, t.base, operand_name(operand));
+    }
+    if (set && !t.base && !t.empty()) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", t.name, operand_name(operand));
+    }
+    return perhaps(r, t);
+}
+
+fa_status_t Call::common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size) {
+    FA_TRY(known_bits(message, "flags", flags, known_flags));
+    if (stream && !(flags & FA_ARGS_STREAM)) {
+        return fail(message, FA_INVALID_ARGUMENT, "stream is %p: expected NULL without FA_ARGS_STREAM", stream);
+    }
+    if ((workspace != nullptr) != (workspace_size != 0)) {
+        return fail(message, FA_INVALID_ARGUMENT, "workspace is %p and workspace_size is %llu: expected both or neither", workspace,
+                    static_cast<unsigned long long>(workspace_size));
+    }
+    if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
+        return fail(message, FA_INVALID_ARGUMENT, "workspace is %p: expected a multiple of %lld", workspace,
+                    ll(kWorkspaceAlignment));
+    }
+    if (workspace_size > INT64_MAX) {
+        return fail(message, FA_INVALID_ARGUMENT, "workspace_size is %llu: expected %lld or less",
+                    static_cast<unsigned long long>(workspace_size), ll(INT64_MAX));
+    }
+    return perhaps(Role::output, array_of("workspace", workspace, 1, int64_t(workspace_size)));
+}
+
+fa_status_t Call::outputs_apart() {
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (role[i] == Role::input && role[j] == Role::input) continue;
+            if (!overlap(tensor[i], tensor[j])) continue;
+            const int out = role[j] == Role::output ? j : i, other = out == j ? i : j;
+            return fail(message, FA_INVALID_ARGUMENT,
+                        "%s is %p and shares elements with %s at %p: expected an output of its own memory", tensor[out].name,
+                        tensor[out].base, tensor[other].name, tensor[other].base);
+        }
+    }
+    return FA_OK;
+}
+
+}  // namespace fa

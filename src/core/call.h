@@ -1,0 +1,35 @@
+// The tensors of one call: each pointer given when it must be and aligned, each tensor within the address space, and every output
+// apart from all else.
+#pragma once
+#include "core/overlap.h"
+#include "core/rules.h"
+
+namespace fa {
+
+enum class Role { input, output };
+
+struct Call {
+    static constexpr int kMaxTensors = 32;
+
+    const Problem& problem;
+    Message* message;
+    int count = 0;
+    Tensor tensor[kMaxTensors] = {};
+    Role role[kMaxTensors] = {};
+
+    Call(const Problem& p, Message* m) : problem(p), message(m) {}
+
+    // A tensor that every call has; NULL only when it has no elements.
+    fa_status_t always(Role, const Tensor&);
+    // A tensor that is given exactly when its operand bit is set.
+    fa_status_t with(uint32_t operand, Role, const Tensor&);
+    // A tensor whose pointer alone decides.
+    fa_status_t perhaps(Role, const Tensor&);
+
+    // What the tail of every args struct holds; the workspace is an output, too.
+    fa_status_t common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size);
+
+    fa_status_t outputs_apart();
+};
+
+}  // namespace fa

@@ -1,0 +1,146 @@
+#include <string.h>
+#include "core/call.h"
+#include "core/check.h"
+#include "core/metadata.h"
+#include "core/rotation.h"
+
+namespace fa {
+
+constexpr uint32_t kAppendArgsV1 = 248;
+static_assert(kAppendArgsV1 <= sizeof(fa_append_kv_args_t), "a struct never shrinks");
+
+static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+    Message* m = call->message;
+    if ((a.cos != nullptr) != (a.sin != nullptr)) {
+        return fail(m, FA_INVALID_ARGUMENT, "cos is %p and sin is %p: expected both or neither", static_cast<const void*>(a.cos),
+                    static_cast<const void*>(a.sin));
+    }
+    if (a.cos) {
+        FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
+        FA_TRY(call->perhaps(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
+        return call->perhaps(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim));
+    }
+    if (a.max_position != 0)
+        return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected 0 without cos", ll(a.max_position));
+    if (a.rotary_dim != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_dim is %lld: expected 0 without cos", ll(a.rotary_dim));
+    if (a.flags & FA_ROTARY_INTERLEAVED) {
+        return fail(m, FA_INVALID_ARGUMENT, "flags is 0x%x: expected no FA_ROTARY_INTERLEAVED without cos", a.flags);
+    }
+    return FA_OK;
+}
+
+// The factors are written under FA_APPEND_DYNAMIC_SCALE, one for each slot and head.
+static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+    const Tensor k = kv_descale_tensor(p, "k_descale", a.k_descale, p.d.k_descale_stride);
+    const Tensor v = kv_descale_tensor(p, "v_descale", a.v_descale, p.d.v_descale_stride);
+    const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    if (dynamic) {
+        if (element_size(p.d.kv_dtype) != 1) {
+            return fail(call->message, FA_INVALID_ARGUMENT, "kv_dtype is %d: expected an 8-bit type with FA_APPEND_DYNAMIC_SCALE",
+                        p.d.kv_dtype);
+        }
+        if (!p.has(FA_OPERAND_K_DESCALE) || !p.has(FA_OPERAND_V_DESCALE)) {
+            return fail(call->message, FA_INVALID_ARGUMENT,
+                        "operands is 0x%x: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
+                        p.d.operands);
+        }
+        FA_TRY(check_distinct(k, call->message));
+        FA_TRY(check_distinct(v, call->message));
+    }
+    const Role role = dynamic ? Role::output : Role::input;
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, role, k));
+    return call->with(FA_OPERAND_V_DESCALE, role, v);
+}
+
+static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
+    const Role in = Role::input;
+    const bool packed = a.cu_seqlens_new != nullptr;
+    FA_TRY(call->always(Role::output, k_tensor(p, a.k)));
+    FA_TRY(call->always(Role::output, v_tensor(p, a.v)));
+    FA_TRY(check_descales(p, a, call));
+    FA_TRY(check_rotation(p, a, call));
+    FA_TRY(call->perhaps(in, array_of("cu_seqlens_new", a.cu_seqlens_new, 4, p.d.batch + 1)));
+    FA_TRY(call->perhaps(in, array_of("seqused_new", a.seqused_new, 4, p.d.batch)));
+    FA_TRY(call->perhaps(in, array_of("positions", a.positions, 4, packed ? a.total_new : p.d.batch * a.seqlen_new)));
+    FA_TRY(call->with(FA_OPERAND_SEQUSED_K, in, array_of("seqused_k", a.seqused_k, 4, p.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, p.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, p.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(p, a.page_table)));
+    return call->outputs_apart();
+}
+
+// Slots [begin, end) of sequence b: within its own, on pages that exist, with angles for their positions.
+static fa_status_t check_slots(const Problem& p, const fa_append_kv_args_t& a, int64_t b, int64_t begin, int64_t end, Message* m) {
+    if (a.cos) {
+        const int64_t pad = a.leftpad_k ? a.leftpad_k[b] : 0;
+        if (begin < pad) {
+            return fail(m, FA_INVALID_ARGUMENT, "leftpad_k[%lld] is %lld: expected %lld or less, a slot that is rotated", ll(b),
+                        ll(pad), ll(begin));
+        }
+        if (end - pad > a.max_position) {
+            return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, for slot %lld of sequence %lld",
+                        ll(a.max_position), ll(end - pad), ll(end - 1), ll(b));
+        }
+    }
+    if (!a.page_table) return FA_OK;
+    return check_pages(p, a.page_table, a.kv_batch_idx ? a.kv_batch_idx[b] : b, begin, end, m);
+}
+
+static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a, Message* m) {
+    const Lengths fresh{"new", a.cu_seqlens_new, a.seqused_new, p.d.batch, a.seqlen_new, a.total_new};
+    const Lengths keys{"k", nullptr, a.seqused_k, p.d.batch, p.d.seqlen_k, 0};
+    FA_TRY(check_lengths(fresh, m));
+    FA_TRY(check_lengths(keys, m));
+    if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, m));
+    if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
+    for (int64_t b = 0; b < p.d.batch; b++) {
+        const int64_t tokens = fresh.length(b);
+        if (tokens == 0) continue;
+        if (a.positions) {
+            const int64_t first = a.cu_seqlens_new ? fresh.begin(b) : b * a.seqlen_new;
+            for (int64_t i = first; i < first + tokens; i++) {
+                const int64_t slot = a.positions[i];
+                FA_TRY(entry_in_range(m, "positions", i, slot, -1, p.d.seqlen_k - 1));
+                if (slot >= 0) FA_TRY(check_slots(p, a, b, slot, slot + 1, m));
+            }
+            continue;
+        }
+        const int64_t begin = a.seqused_k ? a.seqused_k[b] : a.leftpad_k ? a.leftpad_k[b] : 0;
+        if (begin + tokens > p.d.seqlen_k) {
+            return fail(m, FA_INVALID_ARGUMENT,
+                        "seqlen_k is %lld: expected %lld or more, sequence %lld has %lld slots in use and %lld new tokens",
+                        ll(p.d.seqlen_k), ll(begin + tokens), ll(b), ll(begin), ll(tokens));
+        }
+        FA_TRY(check_slots(p, a, b, begin, begin + tokens, m));
+    }
+    return FA_OK;
+}
+
+fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
+                            Message* m) {
+    FA_TRY(import_struct(out, user, sizeof *out, kAppendArgsV1, "fa_append_kv_args_t", m));
+    const fa_append_kv_args_t& a = *out;
+    Call call(p, m);
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
+                       a.workspace_size));
+    FA_TRY(in_range(m, "seqlen_new", a.seqlen_new, 0, kMaxSize));
+    FA_TRY(in_range(m, "total_new", a.total_new, 0, kMaxSize));
+    if (a.total_new != 0 && !a.cu_seqlens_new) {
+        return fail(m, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
+    }
+
+    const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};
+    Tensor k_new = tokens("k_new", a.k_new, p.d.q_dtype, rows, p.d.heads_kv, p.d.dim_qk, a.k_new_stride);
+    Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_kv, p.d.dim_v, a.v_new_stride);
+    FA_TRY(lay_out(&k_new, true, m));
+    FA_TRY(lay_out(&v_new, true, m));
+    memcpy(out->k_new_stride, k_new.stride, sizeof out->k_new_stride);
+    memcpy(out->v_new_stride, v_new.stride, sizeof out->v_new_stride);
+
+    FA_TRY(call.always(Role::input, k_new));
+    FA_TRY(call.always(Role::input, v_new));
+    FA_TRY(check_tensors(p, a, &call));
+    return host_metadata ? check_contents(p, a, m) : FA_OK;
+}
+
+}  // namespace fa

@@ -1,0 +1,73 @@
+#include <string.h>
+#include "core/call.h"
+#include "core/check.h"
+#include "core/metadata.h"
+
+namespace fa {
+
+constexpr uint32_t kMergeArgsV1 = 176;
+static_assert(kMergeArgsV1 <= sizeof(fa_merge_args_t), "a struct never shrinks");
+
+static Tensor o_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
+    const Rows r = query_rows(p);
+    const int64_t* s = a.o_parts_stride;
+    return {"o_parts",
+            a.o_parts,
+            4,
+            5,
+            r.packed ? 1 : kNoDim,
+            false,
+            {a.parts, r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, p.d.heads_q, p.d.dim_v},
+            {s[0], s[1], s[2], s[3], s[4]}};
+}
+
+static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
+    const Rows r = query_rows(p);
+    const int64_t* s = a.lse_parts_stride;
+    return {"lse_parts",
+            a.lse_parts,
+            4,
+            4,
+            r.packed ? 1 : kNoDim,
+            false,
+            {a.parts, r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows},
+            {s[0], s[1], s[2], s[3]}};
+}
+
+fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Message* m) {
+    FA_TRY(import_struct(out, user, sizeof *out, kMergeArgsV1, "fa_merge_args_t", m));
+    const fa_merge_args_t& a = *out;
+    Call call(p, m);
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
+    FA_TRY(in_range(m, "parts", a.parts, 0, kMaxSize));
+    if (a.flags & FA_MERGE_ACCUMULATE) {
+        if (p.d.o_dtype != FA_F32) {
+            return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %d: expected FA_F32 (1) with FA_MERGE_ACCUMULATE", p.d.o_dtype);
+        }
+        if (!p.has(FA_OPERAND_LSE)) {
+            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%x: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE", p.d.operands);
+        }
+    }
+
+    Tensor o_parts = o_parts_tensor(p, a), lse_parts = lse_parts_tensor(p, a);
+    FA_TRY(lay_out(&o_parts, true, m));
+    FA_TRY(lay_out(&lse_parts, false, m));
+    memcpy(out->o_parts_stride, o_parts.stride, sizeof out->o_parts_stride);
+    memcpy(out->lse_parts_stride, lse_parts.stride, sizeof out->lse_parts_stride);
+
+    FA_TRY(call.always(Role::input, o_parts));
+    FA_TRY(call.always(Role::input, lse_parts));
+    FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
+    FA_TRY(call.with(FA_OPERAND_LSE, Role::output, lse_tensor(p, a.lse)));
+    FA_TRY(call.with(FA_OPERAND_SINKS, Role::input, array_of("sinks", a.sinks, 4, p.d.heads_q)));
+    FA_TRY(call.with(FA_OPERAND_O_SCALE, Role::input, array_of("o_scale", a.o_scale, 4, 1)));
+    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, p.d.batch + 1)));
+    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused_q", a.seqused_q, 4, p.d.batch)));
+    FA_TRY(call.outputs_apart());
+
+    if (!host_metadata) return FA_OK;
+    FA_TRY(check_lengths({"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q}, m));
+    return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
+}
+
+}  // namespace fa

@@ -1,0 +1,64 @@
+#include <string.h>
+#include "core/call.h"
+#include "core/check.h"
+#include "core/metadata.h"
+#include "core/rotation.h"
+
+namespace fa {
+
+constexpr uint32_t kRotaryArgsV1 = 144;
+static_assert(kRotaryArgsV1 <= sizeof(fa_rotary_args_t), "a struct never shrinks");
+
+// Every row that will be turned has its angle in the tables.
+static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* m) {
+    const Lengths q{"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
+    FA_TRY(check_lengths(q, m));
+    for (int64_t b = 0; b < p.d.batch; b++) {
+        const int64_t rows = q.length(b), first = p.packed_q() ? q.begin(b) : b * p.d.seqlen_q;
+        if (rows == 0) continue;
+        if (a.positions) {
+            for (int64_t i = first; i < first + rows; i++) {
+                FA_TRY(entry_in_range(m, "positions", i, a.positions[i], 0, a.max_position - 1));
+            }
+        } else if (a.position_offset) {
+            FA_TRY(entry_in_range(m, "position_offset", b, a.position_offset[b], 0, a.max_position - rows));
+        } else if (rows > a.max_position) {
+            return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected %lld or more, the rows of sequence %lld",
+                        ll(a.max_position), ll(rows), ll(b));
+        }
+    }
+    return FA_OK;
+}
+
+fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Message* m) {
+    FA_TRY(import_struct(out, user, sizeof *out, kRotaryArgsV1, "fa_rotary_args_t", m));
+    const fa_rotary_args_t& a = *out;
+    Call call(p, m);
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED, a.stream, a.workspace, a.workspace_size));
+    FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
+
+    const Tensor x = q_tensor(p, "x", a.x);
+    Tensor turned = tokens("out", a.out, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, a.out_stride);
+    bool given = false;
+    for (int64_t s : a.out_stride) given |= s != 0;
+    if (!given) memcpy(turned.stride, x.stride, sizeof turned.stride);
+    FA_TRY(check_strides(turned, true, m));
+    FA_TRY(check_distinct(turned, m));
+    memcpy(out->out_stride, turned.stride, sizeof out->out_stride);
+
+    // In place, x is the output.
+    const bool in_place = a.x && a.x == a.out && memcmp(x.stride, turned.stride, sizeof out->out_stride) == 0;
+    if (!in_place) FA_TRY(call.always(Role::input, x));
+    FA_TRY(call.always(Role::output, turned));
+    FA_TRY(call.always(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
+    FA_TRY(call.always(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim)));
+    FA_TRY(call.perhaps(Role::input, array_of("positions", a.positions, 4, p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q)));
+    FA_TRY(call.perhaps(Role::input, array_of("position_offset", a.position_offset, 4, p.d.batch)));
+    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, p.d.batch + 1)));
+    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused_q", a.seqused_q, 4, p.d.batch)));
+    FA_TRY(call.outputs_apart());
+    const bool readable = host_metadata || !(a.cu_seqlens_q || a.seqused_q || a.positions || a.position_offset);
+    return readable ? check_positions(p, a, m) : FA_OK;
+}
+
+}  // namespace fa

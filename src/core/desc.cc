@@ -1,0 +1,293 @@
+// The descriptor: what is known, what fits together, and what zero means.
+#include <math.h>
+#include <string.h>
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/rules.h"
+#include "spec/shape.h"
+
+namespace fa {
+
+constexpr uint32_t kDescV1 = 528;  // bytes of the struct in version 0.1; it only grows
+static_assert(kDescV1 <= sizeof(fa_attention_desc_t), "a struct never shrinks");
+
+constexpr int64_t kMaxDim = 1024;
+constexpr int32_t kMaxSplits = 65536;
+// Past any row or key. Longer windows, chunks and splits mean the same, and would overflow sums with row numbers.
+constexpr int64_t kFar = int64_t(1) << 40;
+
+constexpr uint32_t kAllOperands = (FA_OPERAND_RNG_STATE << 1) - 1;
+
+// What each operation reads. The rest is ignored, so that a forward's descriptor serves the calls around it.
+static uint32_t operands_read(int32_t op) {
+    switch (op) {
+        case FA_OP_MERGE:
+            return FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
+        case FA_OP_APPEND_KV:
+            return FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                   FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        case FA_OP_ROTARY:
+            return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
+        default:
+            return kAllOperands;
+    }
+}
+
+static bool reads_queries(int32_t op) { return op != FA_OP_APPEND_KV; }
+static bool reads_keys(int32_t op) { return op == FA_OP_FORWARD || op == FA_OP_APPEND_KV; }
+
+static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
+    FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC));
+    FA_TRY(known_bits(m, "operands", d.operands, kAllOperands));
+    FA_TRY(known_bits(m, "strided", d.strided, FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE));
+    FA_TRY(known_value(m, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
+    FA_TRY(known_value(m, "q_dtype", d.q_dtype, FA_I8));
+    FA_TRY(known_value(m, "kv_dtype", d.kv_dtype, FA_I8));
+    FA_TRY(known_value(m, "o_dtype", d.o_dtype, FA_I8));
+    FA_TRY(known_value(m, "bias_dtype", d.bias_dtype, FA_I8));
+    FA_TRY(known_value(m, "algorithm", d.algorithm, FA_ALGORITHM_FLASH1));
+    return known_value(m, "scores_stage", d.scores_stage, FA_SCORES_PROBABILITY);
+}
+
+static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
+    if (d->q_dtype == 0 && op == FA_OP_MERGE) d->q_dtype = d->o_dtype;
+    if (d->q_dtype == 0)
+        return fail(m, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
+    if (d->q_dtype == FA_I8)
+        return fail(m, FA_INVALID_ARGUMENT, "q_dtype is FA_I8: expected a float type, int8 is for k and v only");
+    if (d->o_dtype == FA_I8)
+        return fail(m, FA_INVALID_ARGUMENT, "o_dtype is FA_I8: expected a float type, int8 is for k and v only");
+    if (d->kv_dtype == 0) d->kv_dtype = d->q_dtype;
+    if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
+    if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
+        return fail(m, FA_UNSUPPORTED, "q_dtype is %d: expected FA_F32, FA_F16 or FA_BF16 for this call", d->q_dtype);
+    }
+    if ((d->operands & FA_OPERAND_O_SCALE) && element_size(d->o_dtype) != 1) {
+        return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %d: expected an 8-bit type with FA_OPERAND_O_SCALE", d->o_dtype);
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
+    if (dim > kMaxDim) return fail(m, FA_UNSUPPORTED, "%s is %lld: expected %lld or less", field, ll(dim), ll(kMaxDim));
+    return in_range(m, field, dim, 1, kMaxDim);
+}
+
+static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
+    FA_TRY(in_range(m, "batch", d->batch, 0, kMaxSize));
+    FA_TRY(in_range(m, "heads_kv", d->heads_kv, 0, kMaxSize));
+    if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_kv;
+    FA_TRY(in_range(m, "heads_q", d->heads_q, 1, kMaxSize));
+    FA_TRY(in_range(m, "seqlen_q", d->seqlen_q, 0, kMaxSize));
+    FA_TRY(in_range(m, "seqlen_k", d->seqlen_k, 0, kMaxSize));
+    FA_TRY(in_range(m, "total_q", d->total_q, 0, kMaxSize));
+    FA_TRY(in_range(m, "total_k", d->total_k, 0, kMaxSize));
+    FA_TRY(in_range(m, "kv_batch", d->kv_batch, 0, kMaxSize));
+    FA_TRY(in_range(m, "page_size", d->page_size, 0, kMaxSize));
+    FA_TRY(in_range(m, "num_pages", d->num_pages, 0, kMaxSize));
+    FA_TRY(in_range(m, "page_table_stride", d->page_table_stride, 0, INT64_MAX));
+
+    if (d->heads_kv == 0) d->heads_kv = d->heads_q;
+    if (reads_keys(op) && d->heads_q % d->heads_kv != 0) {
+        return fail(m, FA_INVALID_ARGUMENT, "heads_kv is %lld: expected a divisor of heads_q, %lld", ll(d->heads_kv),
+                    ll(d->heads_q));
+    }
+
+    if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
+    if (d->dim_v == 0) d->dim_v = d->dim_qk;
+    if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, m));
+
+    // Every count of rows, in whatever order it is multiplied, fits.
+    int64_t rows;
+    if (__builtin_mul_overflow(d->batch * d->heads_q, d->seqlen_q > 0 ? d->seqlen_q : 1, &rows)) {
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * seqlen_q, below 2^63", ll(d->seqlen_q),
+                    ll(d->batch), ll(d->heads_q));
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
+    if (d->flags & FA_SCALE_EXPLICIT) {
+        if (!isfinite(d->scale)) return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected a finite number", double(d->scale));
+    } else {
+        if (d->scale != 0.0f)
+            return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));
+        d->scale = float(1.0 / sqrt(double(d->dim_qk)));
+        d->flags |= FA_SCALE_EXPLICIT;
+    }
+    if (!(isfinite(d->softcap) && d->softcap >= 0.0f)) {
+        return fail(m, FA_INVALID_ARGUMENT, "softcap is %g: expected a finite number, 0 or more", double(d->softcap));
+    }
+    if (!(d->dropout_p >= 0.0f && d->dropout_p < 1.0f)) {
+        return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
+    }
+    if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
+    else if (!(d->operands & FA_OPERAND_BIAS))
+        return fail(m, FA_INVALID_ARGUMENT, "bias_dtype is %d: expected 0 without FA_OPERAND_BIAS", d->bias_dtype);
+    if (element_size(d->bias_dtype) == 1) {
+        return fail(m, FA_UNSUPPORTED, "bias_dtype is %d: expected FA_F32, FA_F16 or FA_BF16", d->bias_dtype);
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
+    FA_TRY(in_range(m, "num_splits", d->num_splits, 0, kMaxSplits));
+    FA_TRY(in_range(m, "split_size", d->split_size, 0, INT64_MAX));
+    if (d->num_splits != 0 && d->split_size != 0) {
+        return fail(m, FA_INVALID_ARGUMENT, "split_size is %lld: expected 0 when num_splits is set, %d", ll(d->split_size),
+                    d->num_splits);
+    }
+    d->split_size = min_of(d->split_size, kFar);
+    FA_TRY(in_range(m, "reserve_sms", d->reserve_sms, 0, INT32_MAX));
+    if (d->algorithm != FA_ALGORITHM_FLASH && (d->q_dtype != FA_F32 || d->kv_dtype != FA_F32 || d->o_dtype != FA_F32)) {
+        return fail(m, FA_UNSUPPORTED,
+                    "algorithm is %d and q_dtype, kv_dtype, o_dtype are %d, %d, %d: expected FA_F32 (1) for a study baseline",
+                    d->algorithm, d->q_dtype, d->kv_dtype, d->o_dtype);
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
+    if (d->flags & FA_WINDOW) {
+        FA_TRY(in_range(m, "window_left", d->window_left, -1, INT64_MAX));
+        FA_TRY(in_range(m, "window_right", d->window_right, -1, INT64_MAX));
+        d->window_left = min_of(d->window_left, kFar);
+        d->window_right = min_of(d->window_right, kFar);
+    } else if (d->window_left != 0 || d->window_right != 0) {
+        const bool left = d->window_left != 0;
+        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without FA_WINDOW", left ? "window_left" : "window_right",
+                    ll(left ? d->window_left : d->window_right));
+    }
+    FA_TRY(in_range(m, "chunk", d->chunk, 0, INT64_MAX));
+    d->chunk = min_of(d->chunk, kFar);
+
+    const char* user = d->flags & FA_CAUSAL             ? "FA_CAUSAL"
+                       : d->flags & FA_WINDOW           ? "FA_WINDOW"
+                       : d->chunk > 0                   ? "chunk"
+                       : d->operands & FA_OPERAND_ALIBI ? "FA_OPERAND_ALIBI"
+                                                        : nullptr;
+    if (user && d->alignment == FA_ALIGN_UNSET) {
+        return fail(m, FA_INVALID_ARGUMENT, "alignment is not set: expected FA_ALIGN_TOP_LEFT, _BOTTOM_RIGHT or _EXPLICIT with %s",
+                    user);
+    }
+    const bool offset = (d->operands & FA_OPERAND_CAUSAL_OFFSET) != 0;
+    if (offset != (d->alignment == FA_ALIGN_EXPLICIT)) {
+        return fail(m, FA_INVALID_ARGUMENT, "alignment is %d: expected FA_ALIGN_EXPLICIT (3) %s FA_OPERAND_CAUSAL_OFFSET",
+                    d->alignment, offset ? "with" : "only with");
+    }
+    return FA_OK;
+}
+
+// A field that acts under an operand alone.
+static fa_status_t belongs(const fa_attention_desc_t& d, const char* field, int64_t value, uint32_t operand, Message* m) {
+    if (value == 0 || (d.operands & operand)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", field, ll(value), operand_name(operand));
+}
+
+static fa_status_t check_cache(fa_attention_desc_t* d, Message* m) {
+    FA_TRY(belongs(*d, "total_k", d->total_k, FA_OPERAND_CU_SEQLENS_K, m));
+    FA_TRY(belongs(*d, "kv_batch", d->kv_batch, FA_OPERAND_KV_BATCH_IDX, m));
+    FA_TRY(belongs(*d, "page_size", d->page_size, FA_OPERAND_PAGE_TABLE, m));
+    FA_TRY(belongs(*d, "num_pages", d->num_pages, FA_OPERAND_PAGE_TABLE, m));
+    FA_TRY(belongs(*d, "page_table_stride", d->page_table_stride, FA_OPERAND_PAGE_TABLE, m));
+    const uint32_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
+    if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && cache) {
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%x: expected FA_OPERAND_CU_SEQLENS_K without %s", d->operands,
+                    operand_name(cache));
+    }
+    if (d->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(m, "page_size", d->page_size, 1, kMaxSize));
+    if (d->operands & FA_OPERAND_KV_BATCH_IDX) FA_TRY(in_range(m, "kv_batch", d->kv_batch, d->batch > 0, kMaxSize));
+    return FA_OK;
+}
+
+// Strides of a tensor that has a bit in `strided`; `stride` is its field.
+static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit,
+                               int64_t* stride, Message* m) {
+    if (d.strided & bit) return check_strides(t, unit, m);
+    for (int i = 0; i < t.rank; i++) {
+        if (t.stride[i] != 0) {
+            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]),
+                        bit_name);
+        }
+    }
+    FA_TRY(lay_dense(&t, m));
+    memcpy(stride, t.stride, sizeof *stride * size_t(t.rank));
+    return FA_OK;
+}
+
+// Strides of a tensor that has an operand bit: always literal.
+static fa_status_t lay_literal(const fa_attention_desc_t& d, uint32_t operand, const Tensor& t, Message* m) {
+    if (d.operands & operand) return check_strides(t, false, m);
+    for (int i = 0; i < t.rank; i++) {
+        if (t.stride[i] != 0) {
+            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]),
+                        operand_name(operand));
+        }
+    }
+    return FA_OK;
+}
+
+static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
+    fa_attention_desc_t& d = p->d;
+    if (op == FA_OP_FORWARD || op == FA_OP_ROTARY) {
+        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, d.q_stride, m));
+    }
+    if (reads_keys(op)) {
+        FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, d.k_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, d.v_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, kv_descale_tensor(*p, "k_descale", nullptr, d.k_descale_stride), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, kv_descale_tensor(*p, "v_descale", nullptr, d.v_descale_stride), m));
+        FA_TRY(check_fits(page_table_tensor(*p, nullptr), m));
+    }
+    if (op == FA_OP_APPEND_KV) {
+        FA_TRY(check_distinct(k_tensor(*p, nullptr), m));
+        FA_TRY(check_distinct(v_tensor(*p, nullptr), m));
+    }
+    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) {
+        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, d.o_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, d.lse_stride, m));
+        FA_TRY(check_distinct(o_tensor(*p, nullptr), m));
+        FA_TRY(check_distinct(lse_tensor(*p, nullptr), m));
+    }
+    if (op == FA_OP_FORWARD) {
+        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, score_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, score_tensor(*p, "mask", nullptr, 1, d.mask_stride), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), m));
+        const Tensor scores = score_tensor(*p, "scores", nullptr, 4, d.scores_stride);
+        FA_TRY(lay_literal(d, FA_OPERAND_SCORES, scores, m));
+        if (d.operands & FA_OPERAND_SCORES) FA_TRY(check_distinct(scores, m));
+        FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
+        FA_TRY(belongs(d, "alibi_batch_stride", d.alibi_batch_stride, FA_OPERAND_ALIBI, m));
+        FA_TRY(check_fits(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), m));
+    }
+    return FA_OK;
+}
+
+fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {
+    FA_TRY(in_range(m, "op", op, FA_OP_FORWARD, FA_OP_ROTARY));
+    fa_attention_desc_t& d = p->d;
+    FA_TRY(import_struct(&d, user, sizeof d, kDescV1, "fa_attention_desc_t", m));
+    FA_TRY(check_known(d, m));
+    d.operands &= operands_read(op);
+    if (op == FA_OP_APPEND_KV && (d.operands & FA_OPERAND_CU_SEQLENS_K)) {
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "operands is 0x%x: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", d.operands);
+    }
+    FA_TRY(check_types(&d, op, m));
+    FA_TRY(check_sizes(&d, op, m));
+    if (reads_queries(op)) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
+    if (reads_keys(op)) FA_TRY(check_cache(&d, m));
+    if (op == FA_OP_FORWARD) {
+        FA_TRY(check_scores(&d, m));
+        FA_TRY(check_schedule(&d, m));
+        FA_TRY(check_masks(&d, m));
+        FA_TRY(belongs(d, "scores_stage", d.scores_stage, FA_OPERAND_SCORES, m));
+    }
+    p->group = d.heads_q / d.heads_kv;
+    p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
+    if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
+    return lay_tensors(p, op, m);
+}
+
+}  // namespace fa

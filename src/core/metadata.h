@@ -1,0 +1,28 @@
+// The contents of small arrays that the host can read. Lengths, indices and page ids lead every access to memory.
+#pragma once
+#include "core/tensor.h"
+
+namespace fa {
+
+// How many rows each sequence of one side has: all `longest`, or less by cu_seqlens and seqused.
+struct Lengths {
+    const char* side;     // "q", "k" or "new", as in cu_seqlens_q
+    const int32_t* cu;    // or NULL
+    const int32_t* used;  // or NULL
+    int64_t batch, longest, total;
+
+    int64_t begin(int64_t b) const { return cu ? cu[b] : 0; }
+    int64_t bound(int64_t b) const { return cu ? int64_t(cu[b + 1]) - cu[b] : longest; }
+    int64_t length(int64_t b) const { return used ? used[b] : bound(b); }
+};
+fa_status_t check_lengths(const Lengths&, Message*);
+
+// Left padding lies within the keys, which count it.
+fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message*);
+fa_status_t check_kv_batch_idx(const Problem&, const int32_t* index, Message*);
+// Ids of the pages that hold slots [begin, end) of a row of the table; no other entry is read.
+fa_status_t check_pages(const Problem&, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message*);
+
+fa_status_t check_o_scale(float o_scale, Message*);
+
+}  // namespace fa

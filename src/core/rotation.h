@@ -1,0 +1,19 @@
+// What fa_rotary and fa_append_kv have in common: the tables of angles.
+#pragma once
+#include "core/rules.h"
+#include "core/tensor.h"
+
+namespace fa {
+
+static inline fa_status_t check_rotation_sizes(const Problem& p, int64_t max_position, int64_t rotary_dim, Message* m) {
+    FA_TRY(in_range(m, "max_position", max_position, 0, kMaxSize));
+    FA_TRY(in_range(m, "rotary_dim", rotary_dim, 2, p.d.dim_qk));
+    if (rotary_dim % 2 != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_dim is %lld: expected an even number", ll(rotary_dim));
+    return FA_OK;
+}
+
+static inline Tensor angle_tensor(const char* name, const float* base, int64_t max_position, int64_t rotary_dim) {
+    return table_of(name, base, 4, max_position, rotary_dim / 2, rotary_dim / 2);
+}
+
+}  // namespace fa

@@ -1,0 +1,43 @@
+// The small rules that checks are made of. Each names the field, its value and what was expected.
+#pragma once
+#include "backend/backend.h"
+
+// Leaves the enclosing function with the status of a rule that was broken.
+#define FA_TRY(call)                                            \
+    do {                                                        \
+        if (const fa_status_t status_ = (call)) return status_; \
+    } while (0)
+
+namespace fa {
+
+constexpr int64_t kMaxSize = INT32_MAX;  // of any one dimension: row and key numbers also travel in int32 arrays
+
+static inline long long ll(int64_t value) { return value; }  // for %lld: int64_t is long here and long long elsewhere
+
+static inline fa_status_t in_range(Message* m, const char* field, int64_t value, int64_t min, int64_t max) {
+    if (value < min) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or more", field, ll(value), ll(min));
+    if (value > max) return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld or less", field, ll(value), ll(max));
+    return FA_OK;
+}
+
+// One entry of an int32 array.
+static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t index, int64_t value, int64_t min, int64_t max) {
+    if (value >= min && value <= max) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(min), ll(max));
+}
+
+static inline fa_status_t known_bits(Message* m, const char* field, uint32_t bits, uint32_t known) {
+    if ((bits & ~known) == 0) return FA_OK;
+    return fail(m, FA_UNSUPPORTED_FIELD, "%s is 0x%x: bits 0x%x are unknown, expected a part of 0x%x", field, bits, bits & ~known,
+                known);
+}
+
+static inline fa_status_t known_value(Message* m, const char* field, int32_t value, int32_t last) {
+    if (value >= 0 && value <= last) return FA_OK;
+    return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected 0 to %d", field, value, last);
+}
+
+// "FA_OPERAND_LSE" for its bit.
+const char* operand_name(uint32_t operand);
+
+}  // namespace fa

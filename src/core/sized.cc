@@ -1,0 +1,33 @@
+#include <string.h>
+#include "core/check.h"
+#include "core/rules.h"
+
+namespace fa {
+
+// No struct of this interface will outgrow it, so a larger size is a field that was never set, and its tail not memory to read.
+constexpr uint32_t kLargestStruct = 4096;
+
+fa_status_t import_struct(void* to, const void* user, uint32_t size, uint32_t minimum, const char* name, Message* message) {
+    if (!user) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a struct", name);
+    uint32_t given;
+    memcpy(&given, user, sizeof given);
+    if (given < minimum || given > kLargestStruct) {
+        return fail(message, FA_INVALID_ARGUMENT, "struct_size of %s is %u: expected %u to %u; set it with the _INIT macro", name,
+                    given, minimum, kLargestStruct);
+    }
+    const unsigned char* bytes = static_cast<const unsigned char*>(user);
+    for (uint32_t i = size; i < given; i++) {
+        if (bytes[i] != 0) {
+            return fail(message, FA_UNSUPPORTED_FIELD,
+                        "struct_size of %s is %u and byte %u is %u: this library knows %u bytes, expected "
+                        "zeros after them",
+                        name, given, i, bytes[i], size);
+        }
+    }
+    memset(to, 0, size);
+    memcpy(to, user, given < size ? given : size);
+    memcpy(to, &size, sizeof size);
+    return FA_OK;
+}
+
+}  // namespace fa

@@ -1,0 +1,156 @@
+#include "core/tensor.h"
+#include "core/rules.h"
+
+namespace fa {
+
+int32_t element_size(int32_t dtype) {
+    switch (dtype) {
+        case FA_F32:
+            return 4;
+        case FA_F16:
+        case FA_BF16:
+            return 2;
+        default:
+            return 1;
+    }
+}
+
+uint64_t span(const Tensor& t) {
+    if (t.empty()) return 0;
+    uint64_t last = 0;
+    for (int i = 0; i < t.rank; i++) last += uint64_t(t.extent[i] - 1) * uint64_t(t.stride[i]);
+    return (last + 1) * uint64_t(t.element);
+}
+
+static fa_status_t too_large(const Tensor& t, Message* m) {
+    char shape[kMaxRank * 24];
+    int at = 0;
+    for (int i = 0; i < t.rank; i++) at += snprintf(shape + at, sizeof shape - at, "%s%lld", i ? " x " : "", ll(t.extent[i]));
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %s elements with %s_stride: expected a reach of at most 2^63 - 1 bytes", t.name,
+                shape, t.name);
+}
+
+fa_status_t check_fits(const Tensor& t, Message* m) {
+    if (t.empty()) return FA_OK;
+    int64_t elements = 1, step, bytes;
+    for (int i = 0; i < t.rank; i++) {
+        if (__builtin_mul_overflow(t.extent[i] - 1, t.stride[i], &step) || __builtin_add_overflow(elements, step, &elements)) {
+            return too_large(t, m);
+        }
+    }
+    return __builtin_mul_overflow(elements, int64_t(t.element), &bytes) ? too_large(t, m) : FA_OK;
+}
+
+fa_status_t lay_dense(Tensor* t, Message* m) {
+    int64_t elements = 1;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        t->stride[i] = i == t->absent ? 0 : elements;
+        if (__builtin_mul_overflow(elements, t->extent[i], &elements)) return too_large(*t, m);
+    }
+    return check_fits(*t, m);
+}
+
+fa_status_t check_strides(const Tensor& t, bool unit, Message* m) {
+    for (int i = 0; i < t.rank; i++) {
+        const int64_t s = t.stride[i];
+        if (s < 0) return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 or more", t.name, i, ll(s));
+        if (i == t.absent && s != 0) {
+            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0, packed rows have no batch stride", t.name, i,
+                        ll(s));
+        }
+    }
+    const int last = t.rank - 1;
+    if (unit && t.stride[last] != 1) {
+        return fail(m, t.stride[last] == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
+                    "%s_stride[%d] is %lld: expected an element stride of 1", t.name, last, ll(t.stride[last]));
+    }
+    return check_fits(t, m);
+}
+
+fa_status_t lay_out(Tensor* t, bool unit, Message* m) {
+    for (int i = 0; i < t->rank; i++) {
+        if (t->stride[i] != 0) return check_strides(*t, unit, m);
+    }
+    return lay_dense(t, m);
+}
+
+Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent) {
+    return {name, base, element, 1, kNoDim, false, {extent}, {1}};
+}
+
+Tensor table_of(const char* name, const void* base, int32_t element, int64_t rows, int64_t columns, int64_t stride) {
+    return {name, base, element, 2, kNoDim, false, {rows, columns}, {stride, 1}};
+}
+
+Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t heads, int64_t dim, const int64_t* s) {
+    return {name,
+            base,
+            element_size(dtype),
+            4,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, heads, dim},
+            {s[0], s[1], s[2], s[3]}};
+}
+
+Rows query_rows(const Problem& p) { return {p.d.batch, p.d.seqlen_q, p.d.total_q, p.packed_q()}; }
+
+// Rows of the cache: pages stand where sequences stood.
+static Rows key_rows(const Problem& p) {
+    if (p.paged()) return {p.d.num_pages, p.d.page_size, 0, false};
+    return {p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch, p.d.seqlen_k, p.d.total_k, p.packed_k()};
+}
+
+Tensor q_tensor(const Problem& p, const char* name, const void* base) {
+    return tokens(name, base, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, p.d.q_stride);
+}
+Tensor k_tensor(const Problem& p, const void* base) {
+    return tokens("k", base, p.d.kv_dtype, key_rows(p), p.d.heads_kv, p.d.dim_qk, p.d.k_stride);
+}
+Tensor v_tensor(const Problem& p, const void* base) {
+    return tokens("v", base, p.d.kv_dtype, key_rows(p), p.d.heads_kv, p.d.dim_v, p.d.v_stride);
+}
+Tensor o_tensor(const Problem& p, const void* base) {
+    return tokens("o", base, p.d.o_dtype, query_rows(p), p.d.heads_q, p.d.dim_v, p.d.o_stride);
+}
+
+Tensor lse_tensor(const Problem& p, const void* base) {
+    const Rows r = query_rows(p);
+    return {"lse",
+            base,
+            4,
+            3,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows},
+            {p.d.lse_stride[0], p.d.lse_stride[1], p.d.lse_stride[2]}};
+}
+
+Tensor score_tensor(const Problem& p, const char* name, const void* base, int32_t element, const int64_t* s) {
+    return {name, base, element, 4, kNoDim, false, {p.d.batch, p.d.heads_q, p.d.seqlen_q, p.d.seqlen_k}, {s[0], s[1], s[2], s[3]}};
+}
+
+// Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
+static Tensor descale(const char* name, const void* base, const Rows& r, int64_t batch, int64_t heads, const int64_t* s) {
+    return {name,
+            base,
+            4,
+            3,
+            kNoDim,
+            r.packed && s[0] != 0 && s[1] != 0,
+            {r.packed ? batch : r.batch, r.packed ? r.total : r.rows, heads},
+            {s[0], s[1], s[2]}};
+}
+Tensor q_descale_tensor(const Problem& p, const void* base) {
+    return descale("q_descale", base, query_rows(p), p.d.batch, p.d.heads_q, p.d.q_descale_stride);
+}
+Tensor kv_descale_tensor(const Problem& p, const char* name, const void* base, const int64_t* stride) {
+    return descale(name, base, key_rows(p), p.d.batch, p.d.heads_kv, stride);
+}
+
+Tensor page_table_tensor(const Problem& p, const void* base) {
+    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+    return table_of("page_table", base, 4, rows, p.pages_per_row, p.d.page_table_stride);
+}
+
+}  // namespace fa

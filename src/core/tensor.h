@@ -1,0 +1,66 @@
+// Tensors as checks see them: where each lies, how far it reaches, and the shapes that a problem gives to its own.
+#pragma once
+#include "backend/backend.h"
+
+namespace fa {
+
+constexpr int kMaxRank = 5;
+constexpr int kNoDim = -1;
+
+struct Tensor {
+    const char* name;
+    const void* base;
+    int32_t element;  // bytes
+    int32_t rank;
+    int32_t absent;  // batch dimension that a packed layout lacks (its extent is 1 and its stride must be 0), or kNoDim
+    bool bound;      // the true elements are an unknown part of these
+    int64_t extent[kMaxRank];
+    int64_t stride[kMaxRank];  // elements
+
+    bool empty() const {
+        for (int i = 0; i < rank; i++) {
+            if (extent[i] == 0) return true;
+        }
+        return false;
+    }
+};
+
+int32_t element_size(int32_t dtype);
+
+// Bytes from the first to the last element, both included; 0 when there is none. Only of a tensor that fits.
+uint64_t span(const Tensor&);
+
+// Fills in dense strides.
+fa_status_t lay_dense(Tensor*, Message*);
+// Literal strides. unit: the last one must be 1.
+fa_status_t check_strides(const Tensor&, bool unit, Message*);
+// What all strided tensors of the args do: all zero means dense.
+fa_status_t lay_out(Tensor*, bool unit, Message*);
+// Does every element have an offset and a size in bytes that int64 holds?
+fa_status_t check_fits(const Tensor&, Message*);
+
+// [extent], dense.
+Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent);
+// [rows][columns], rows `stride` apart.
+Tensor table_of(const char* name, const void* base, int32_t element, int64_t rows, int64_t columns, int64_t stride);
+
+// (batch, row, head, element) with rows [batch][rows] or, packed, [total].
+struct Rows {
+    int64_t batch, rows, total;
+    bool packed;
+};
+Rows query_rows(const Problem&);
+Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows&, int64_t heads, int64_t dim, const int64_t* stride);
+
+// With the problem's strides.
+Tensor q_tensor(const Problem&, const char* name, const void* base);
+Tensor k_tensor(const Problem&, const void* base);
+Tensor v_tensor(const Problem&, const void* base);
+Tensor o_tensor(const Problem&, const void* base);
+Tensor lse_tensor(const Problem&, const void* base);
+Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride);
+Tensor q_descale_tensor(const Problem&, const void* base);
+Tensor kv_descale_tensor(const Problem&, const char* name, const void* base, const int64_t* stride);
+Tensor page_table_tensor(const Problem&, const void* base);
+
+}  // namespace fa
