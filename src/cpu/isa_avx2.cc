@@ -14,11 +14,12 @@ constexpr int kKeyRows[4] = {0, 8, 6, 4};  // 12 sums, 3 operands and a broadcas
 typedef float V __attribute__((vector_size(32)));
 typedef int32_t VI __attribute__((vector_size(32)));
 
+inline V splat(float x) { return _mm256_set1_ps(x); }
 inline V fma_v(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V max_v(V a, V b) { return _mm256_max_ps(a, b); }  // the instruction gives b when either is NaN
 
 inline V exp2_parts(V x, V& f) {
-    const V inside = x < -127.f ? V{} - 127.f : x;  // NaN passes through the comparison
+    const V inside = x < -127.f ? splat(-127.f) : x;  // NaN passes through the comparison
     const V n = _mm256_floor_ps(inside);
     f = inside - n;
     return n;

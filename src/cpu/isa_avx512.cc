@@ -14,6 +14,7 @@ constexpr int kKeyRows[4] = {0, 8, 8, 8};  // 24 sums, 3 operands and a broadcas
 typedef float V __attribute__((vector_size(64)));
 typedef int32_t VI __attribute__((vector_size(64)));
 
+inline V splat(float x) { return _mm512_set1_ps(x); }
 inline V fma_v(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V max_v(V a, V b) { return _mm512_max_ps(a, b); }  // the instruction gives b when either is NaN
 

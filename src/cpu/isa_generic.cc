@@ -13,11 +13,12 @@ constexpr int kKeyRows[4] = {0, 8, 4, 4};
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 
+inline V splat(float x) { return V{x, x, x, x}; }
 inline V fma_v(V a, V b, V c) { return a * b + c; }
 inline V max_v(V a, V b) { return a > b ? a : b; }
 
 inline V exp2_parts(V x, V& f) {
-    const V inside = x < -127.f ? V{} - 127.f : x;  // NaN passes through the comparison
+    const V inside = x < -127.f ? splat(-127.f) : x;  // NaN passes through the comparison
     const V whole = __builtin_convertvector(__builtin_convertvector(inside, VI), V);
     const V n = whole > inside ? whole - 1.f : whole;
     f = inside - n;
