@@ -19,4 +19,10 @@ install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir}
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
         DESTINATION ${package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir})
+if(TARGET flashattn_cli)
+  file(RELATIVE_PATH library_from_tool /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(flashattn_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${library_from_tool}")
+  install(TARGETS flashattn_cli)
+  install(FILES docs/flashattn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

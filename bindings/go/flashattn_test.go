@@ -1,0 +1,154 @@
+package flashattn
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func shape() *Attention {
+	return &Attention{Batch: 1, HeadsQ: 2, SeqlenQ: 3, SeqlenK: 3, DimQK: 4}
+}
+
+func fill(value func(i int) float32) []float32 {
+	x := make([]float32, 24)
+	for i := range x {
+		x[i] = value(i)
+	}
+	return x
+}
+
+func open(t *testing.T, backend Backend) *Handle {
+	t.Helper()
+	h, err := New(backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+func equal(a, b []float32) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func TestTheFirstCausalRowIsTheFirstValue(t *testing.T) {
+	q := fill(func(i int) float32 { return float32(i) / 7 })
+	v := fill(func(i int) float32 { return float32(i * i % 11) })
+	o, lse := make([]float32, 24), make([]float32, 6)
+	a := shape()
+	a.Causal, a.Alignment = true, BottomRight
+	if err := open(t, Auto).Attention(a, q, q, v, o, lse); err != nil {
+		t.Fatal(err)
+	}
+	if !equal(o[:8], v[:8]) {
+		t.Errorf("o = %v, want %v", o[:8], v[:8])
+	}
+	var score float64 // LSE is [head][row]: one key, so the score itself, scaled by 1 / sqrt(4)
+	for _, x := range q[4:8] {
+		score += float64(x) * float64(x) / 2
+	}
+	if math.Abs(float64(lse[3])-score) > 1e-5 {
+		t.Errorf("lse = %v, want %v", lse[3], score)
+	}
+}
+
+func TestWindowAndScaleAct(t *testing.T) {
+	q := fill(func(i int) float32 { return float32(i) / 7 })
+	v := fill(func(i int) float32 { return float32(i) })
+	o := make([]float32, 24)
+	h := open(t, CPU)
+	a := shape()
+	a.Window, a.Alignment = &Window{0, 0}, TopLeft
+	if err := h.Attention(a, q, q, v, o, nil); err != nil || !equal(o, v) {
+		t.Errorf("window: %v, o = %v", err, o)
+	}
+	a, zero := shape(), float32(0)
+	a.Scale = &zero
+	if err := h.Attention(a, q, q, v, o, nil); err != nil || math.Abs(float64(o[0]-v[8])) > 1e-5 {
+		t.Errorf("scale: %v, o = %v", err, o)
+	}
+}
+
+func TestASliceOfTheWrongLengthIsRefused(t *testing.T) {
+	good := fill(func(int) float32 { return 1 })
+	o := make([]float32, 24)
+	h := open(t, Auto)
+	for _, c := range []struct {
+		change func(*Attention)
+		k      []float32
+		want   string
+	}{
+		{func(*Attention) {}, good[:23], "k has 23 elements, but its shape is [1 3 2 4]"},
+		{func(a *Attention) { a.Batch = math.MaxInt64 }, good, "q has 24 elements"},
+		{func(a *Attention) { a.Batch = -1 }, good, "q has 24 elements"},
+	} {
+		a := shape()
+		c.change(a)
+		err := h.Attention(a, good, c.k, good, o, nil)
+		var e *Error
+		if !errors.As(err, &e) || e.Status != InvalidArgument || !strings.HasPrefix(e.Message, c.want) {
+			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+	if !equal(o, make([]float32, 24)) {
+		t.Errorf("o was written: %v", o)
+	}
+}
+
+func TestAnErrorOfTheLibraryCarriesItsSentence(t *testing.T) {
+	x := fill(func(int) float32 { return 1 })
+	o := make([]float32, 24)
+	h := open(t, Auto)
+	a := shape()
+	a.Softcap = -1
+	err := h.Attention(a, x, x, x, o, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") || !strings.Contains(err.Error(), "softcap") {
+		t.Errorf("got %v", err)
+	}
+	if err := h.Attention(shape(), x, x, x, o, nil); err != nil || !equal(o, x) {
+		t.Errorf("after an error: %v, o = %v", err, o)
+	}
+	if err := h.SetThreads(-1); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnEmptyBatchIsFine(t *testing.T) {
+	a := shape()
+	a.Batch = 0
+	if err := open(t, Auto).Attention(a, nil, nil, nil, nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnUnknownBackendIsRefused(t *testing.T) {
+	h, err := New(Backend(99))
+	if h != nil || err == nil || !strings.Contains(err.Error(), "99") {
+		t.Errorf("got %v, %v", h, err)
+	}
+}
+
+func TestAClosedHandleIsRefused(t *testing.T) {
+	h := open(t, CPU)
+	if backend, err := h.Backend(); err != nil || backend != CPU {
+		t.Errorf("got %v, %v", backend, err)
+	}
+	h.Close()
+	h.Close()
+	if err := h.Attention(shape(), nil, nil, nil, nil, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_STATE: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if Version() < 100 {
+		t.Errorf("version %d", Version())
+	}
+}

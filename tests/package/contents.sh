@@ -1,0 +1,20 @@
+# What lies in the moved tree, and that its parts find each other.
+. "$(dirname "$0")/common.sh"
+
+version=$1
+for file in include/flashattn.h share/doc/flashattn/LICENSE; do
+    [ -s "$PREFIX/$file" ] || fail "$file is missing"
+done
+for file in libflashattn.a libflashattn.so.0 pkgconfig/flashattn.pc cmake/flashattn/flashattnConfig.cmake; do
+    [ -s "$LIBDIR/$file" ] || fail "$file is missing"
+done
+[ "$(readlink "$LIBDIR/libflashattn.so")" = libflashattn.so.0 ] || fail "libflashattn.so is not a link to libflashattn.so.0"
+[ "$(pkg-config --modversion flashattn)" = "$version" ] || fail "pkg-config gives another version than $version"
+objdump -p "$LIBDIR/libflashattn.so.0" | grep -q "SONAME *libflashattn.so.0$" || fail "wrong SONAME"
+! needs "$LIBDIR/libflashattn.so.0" | grep -E 'stdc|cuda|hip|amd' || fail "the library asks for more than C"
+
+if [ -e "$PREFIX/bin/flashattn" ]; then
+    [ -s "$PREFIX/share/man/man1/flashattn.1" ] || fail "the manual page is missing"
+    "$PREFIX/bin/flashattn" info >"$scratch/info" || fail "flashattn info exits with $?"
+    grep -qF "$version" "$scratch/info" || fail "flashattn info does not name version $version: $(cat "$scratch/info")"
+fi
