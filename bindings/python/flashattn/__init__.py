@@ -1,0 +1,38 @@
+"""libflashattn from Python: exact attention on NumPy arrays, tile by tile, on the CPU or on a GPU.
+
+    import numpy as np, flashattn
+
+    q = np.random.default_rng(0).standard_normal((2, 128, 8, 64), dtype=np.float32)   # (batch, rows, heads, dim)
+    out = flashattn.attention(q, q, q, causal="bottom-right")
+    out, lse = flashattn.attention(q, q, q, window=(256, 0), alignment="bottom-right", return_lse=True)
+
+The C library is found by the path in FLASHATTN_LIBRARY, beside this package, then by the loader.
+"""
+
+from .attention import attention, explain
+from .cache import append_kv, rotary
+from .errors import FlashAttnError, InvalidArgumentError, OutOfMemoryError, UnsupportedError
+from .handle import Handle
+from .info import Backend, Device, alibi_slopes, backends, dropout_mask, version
+from .merging import merge
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "Device",
+    "FlashAttnError",
+    "Handle",
+    "InvalidArgumentError",
+    "OutOfMemoryError",
+    "UnsupportedError",
+    "alibi_slopes",
+    "append_kv",
+    "attention",
+    "backends",
+    "dropout_mask",
+    "explain",
+    "merge",
+    "rotary",
+    "version",
+]

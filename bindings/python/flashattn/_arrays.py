@@ -1,0 +1,145 @@
+"""From what a caller passes to what the library reads: numbers in range, element types, strides, small arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _abi
+
+_CODES = {
+    "float32": _abi.FA_F32,
+    "float16": _abi.FA_F16,
+    "bfloat16": _abi.FA_BF16,
+    "float8_e4m3fn": _abi.FA_E4M3,
+    "float8_e5m2": _abi.FA_E5M2,
+    "int8": _abi.FA_I8,
+}
+_FROM_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = ("float32", "float16", "bfloat16")
+QUERIES = (*FLOATS, "float8_e4m3fn", "float8_e5m2")
+KEYS = (*QUERIES, "int8")
+
+
+def integer(name: str, value: Any, bits: int, *, signed: bool = True) -> int:
+    """The value as an int that fits; ctypes would cut off the upper bits in silence."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: expected an integer") from None
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    if not low <= number <= high:
+        raise ValueError(f"{name} is {number}: expected {low} … {high}")
+    return number
+
+
+def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
+    """The number behind one of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        error = ValueError if isinstance(value, str) else TypeError
+        raise error(f"{name} is {value!r}: expected {' or '.join(map(repr, allowed))}")
+    return allowed[value]
+
+
+def dtype_code(name: str, dtype: np.dtype, allowed: tuple[str, ...]) -> int:
+    """The library's number for an element type."""
+    if dtype.name not in allowed or not dtype.isnative:
+        raise TypeError(f"{name} has dtype {dtype if dtype.isnative else dtype.str}: expected {', '.join(allowed)} in native byte order")
+    return _CODES[dtype.name]
+
+
+def dtype_of(name: str, value: Any) -> np.dtype:
+    """Anything that names a dtype, the types of ml_dtypes by name included."""
+    if isinstance(value, str) and value in _FROM_ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(f"{name} is {value}: that type needs the package ml_dtypes") from None
+        return np.dtype(getattr(ml_dtypes, value))
+    return np.dtype(value)
+
+
+def tensor(name: str, value: Any, ndim: int, axes: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.ndim != ndim:
+        raise ValueError(f"{name} has shape {array.shape}: expected {ndim} axes, {axes}")
+    return array
+
+
+def strides_of(array: np.ndarray, *, unit: bool) -> tuple[int, ...] | None:
+    """Strides in elements as the library takes them, or None when they cannot be expressed: each a whole number of elements and
+    not negative; with unit, those of the last axis 1. An axis of one entry has stride 0, whatever NumPy says."""
+    if not array.flags.aligned:
+        return None
+    size = array.itemsize
+    strides = [0 if length <= 1 else stride for length, stride in zip(array.shape, array.strides)]
+    if unit and array.shape[-1] <= 1:
+        strides[-1] = size
+    if any(stride < 0 or stride % size for stride in strides) or (unit and strides[-1] != size):
+        return None
+    return tuple(stride // size for stride in strides)
+
+
+def readable(array: np.ndarray, *, unit: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The array itself when its strides can be expressed, else a copy, and the strides. What was broadcast stays so in the copy."""
+    strides = strides_of(array, unit=unit)
+    if strides is None:
+        last = array.ndim - 1
+        core = array[tuple(slice(0, 1) if s == 0 and not (unit and a == last) else slice(None) for a, s in enumerate(array.strides))]
+        array = np.broadcast_to(np.array(core, order="C"), array.shape)
+        strides = strides_of(array, unit=unit)
+        assert strides is not None
+    return array, strides
+
+
+def writable(name: str, array: Any, *, unit: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+    """An array that the call writes: never a copy, so it must be one that the library can address."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} is written in place: expected a numpy.ndarray, not {type(array).__name__}")
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is written in place, but the array is read-only")
+    strides = strides_of(array, unit=unit)
+    if strides is None:
+        raise ValueError(f"{name} is written in place: byte strides {array.strides} of {array.itemsize}-byte elements must be whole and "
+                         f"not negative{', the last axis dense' if unit else ''}")
+    return array, strides
+
+
+def broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], axes: str) -> np.ndarray:
+    """The array seen with the given shape by NumPy's rules, without a copy."""
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(f"{name} has shape {array.shape}: expected one that broadcasts to {axes} = {shape}") from None
+
+
+def int32_array(name: str, value: Any, shape: tuple[int, ...], axes: str) -> np.ndarray:
+    """A small array of integers as dense int32."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}: expected integers")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {shape}")
+    limits = np.iinfo(np.int32)
+    if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+        raise ValueError(f"{name} holds values beyond 32 bits: {array.min()} … {array.max()}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def float32_array(name: str, value: Any, shapes: tuple[tuple[int, ...], ...], axes: str) -> np.ndarray:
+    """A small array of real numbers as dense float32, in one of the shapes."""
+    array = real(name, value)
+    if array.shape not in shapes:
+        raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {' or '.join(map(str, shapes))}")
+    return np.ascontiguousarray(array)
+
+
+def real(name: str, value: Any) -> np.ndarray:
+    """Real numbers of any type as float32."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" and array.dtype.name not in _FROM_ML_DTYPES:
+        raise TypeError(f"{name} has dtype {array.dtype}: expected real numbers")
+    return array.astype(np.float32, copy=False)

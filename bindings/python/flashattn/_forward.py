@@ -1,0 +1,141 @@
+"""The descriptor and args of a forward call from the keywords of `attention`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _abi
+from ._arrays import (FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, readable, tensor)
+from ._layout import describe_keys, describe_queries, keys_axes
+from ._request import Request, literal
+
+ALIGNMENTS = {
+    "top-left": _abi.FA_ALIGN_TOP_LEFT,
+    "bottom-right": _abi.FA_ALIGN_BOTTOM_RIGHT,
+    "explicit": _abi.FA_ALIGN_EXPLICIT,
+}
+ALGORITHMS = {"flash": _abi.FA_ALGORITHM_FLASH, "standard": _abi.FA_ALGORITHM_STANDARD, "flash1": _abi.FA_ALGORITHM_FLASH1}
+STAGES = {
+    "raw": _abi.FA_SCORES_RAW,
+    "capped": _abi.FA_SCORES_CAPPED,
+    "biased": _abi.FA_SCORES_BIASED,
+    "probability": _abi.FA_SCORES_PROBABILITY,
+}
+OPEN = -1  # a side of the window without a limit
+
+
+def build(q: Any, k: Any, v: Any, *, causal, causal_offset, alignment, window, chunk, scale, softcap, bias, mask, alibi_slopes,
+          sinks, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, leftpad_k, kv_batch_idx, page_table,
+          q_descale, k_descale, v_descale, dropout_p, seed, offset, num_splits, split_size, algorithm, out_dtype, return_lse,
+          return_scores) -> tuple[Request, np.dtype]:
+    """A request that lacks only its outputs' pointers, and the dtype of o."""
+    request = Request(_abi.ForwardArgs())
+    desc = request.desc
+    q = describe_queries(request, q, QUERIES, cu_seqlens_q, max_seqlen_q, "q")
+    ndim, axes = keys_axes(cu_seqlens_k, page_table)
+    k, v = tensor("k", k, ndim, axes), tensor("v", v, ndim, axes)
+    slots = describe_keys(request, k, v, cu_seqlens_k=cu_seqlens_k, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx,
+                          page_table=page_table)
+    if k.shape[-1] != desc.dim_qk:
+        raise ValueError(f"k has head dimension {k.shape[-1]}: expected q's, {desc.dim_qk}")
+    packed_q, packed_k = cu_seqlens_q is not None, cu_seqlens_k is not None
+    for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
+        _main_tensor(request, field, array, packed)
+    for field, value in (("seqused_q", seqused_q), ("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
+        request.integers(field, value, (desc.batch,))
+
+    rows = desc.total_q if packed_q else desc.seqlen_q
+    request.descale("q_descale", q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
+    request.descale("k_descale", k_descale, slots, "(batch or page, row, head)")
+    request.descale("v_descale", v_descale, slots, "(batch or page, row, head)")
+    _position(request, causal, causal_offset, alignment, window, chunk)
+    _scores(request, scale, softcap, bias, mask, alibi_slopes, sinks)
+    _schedule(request, dropout_p, seed, offset, num_splits, split_size, algorithm)
+    return request, _outputs(request, q.dtype, out_dtype, return_lse, return_scores)
+
+
+def _main_tensor(request: Request, field: str, array: np.ndarray, packed: bool) -> None:
+    array, strides = readable(array, unit=True)
+    request.point(field, array)
+    request.desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
+    setattr(request.desc, f"{field}_stride", literal(strides, packed=packed))
+
+
+def _position(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
+    desc = request.desc
+    if causal is True:
+        raise TypeError('causal is True: say "top-left" or "bottom-right". Libraries differ in where the diagonal lies when there '
+                        "are more keys than rows, so there is no default")
+    if causal is not None and causal is not False:
+        desc.flags |= _abi.FA_CAUSAL
+        desc.alignment = choice("causal", causal, ALIGNMENTS)
+    if alignment is not None:
+        number = choice("alignment", alignment, ALIGNMENTS)
+        if desc.flags & _abi.FA_CAUSAL and number != desc.alignment:
+            raise ValueError(f"causal is {causal!r} and alignment {alignment!r}: they name the same thing and must agree")
+        desc.alignment = number
+    if causal_offset is not None:
+        offsets = np.asarray(causal_offset)
+        request.integers("causal_offset", np.broadcast_to(offsets, (desc.batch,)) if offsets.ndim == 0 else offsets, (desc.batch,))
+    if window is not None:
+        try:
+            left, right = window
+        except (TypeError, ValueError):
+            raise TypeError(f"window is {window!r}: expected (left, right)") from None
+        desc.flags |= _abi.FA_WINDOW
+        desc.window_left = OPEN if left is None else integer("window[0]", left, 64)
+        desc.window_right = OPEN if right is None else integer("window[1]", right, 64)
+    desc.chunk = integer("chunk", chunk, 64)
+
+
+def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
+    desc = request.desc
+    if scale is not None:
+        desc.flags |= _abi.FA_SCALE_EXPLICIT
+        desc.scale = scale
+    desc.softcap = softcap
+    shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
+    if bias is not None:
+        bias = np.asarray(bias)
+        if bias.dtype == np.float64:
+            bias = bias.astype(np.float32)
+        desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
+        request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, shape)
+    if mask is not None:
+        mask = np.asarray(mask)
+        if mask.dtype not in (np.bool_, np.uint8):
+            raise TypeError(f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias")
+        request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
+    if alibi_slopes is not None:
+        slopes = float32_array("alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)")
+        request.operand(_abi.FA_OPERAND_ALIBI, "alibi_slopes", slopes)
+        desc.alibi_batch_stride = desc.heads_q if slopes.ndim == 2 else 0
+    if sinks is not None:
+        request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
+
+
+def _schedule(request: Request, dropout_p: Any, seed: Any, offset: Any, num_splits: Any, split_size: Any, algorithm: Any) -> None:
+    desc, args = request.desc, request.args
+    desc.dropout_p = dropout_p
+    args.seed = integer("seed", seed, 64, signed=False)
+    args.offset = integer("offset", offset, 64, signed=False)
+    desc.num_splits = integer("num_splits", num_splits, 32)
+    desc.split_size = integer("split_size", split_size, 64)
+    desc.algorithm = choice("algorithm", algorithm, ALGORITHMS)
+
+
+def _outputs(request: Request, q_dtype: np.dtype, out_dtype: Any, return_lse: Any, return_scores: Any) -> np.dtype:
+    desc = request.desc
+    if out_dtype is None and desc.q_dtype in (_abi.FA_E4M3, _abi.FA_E5M2):
+        out_dtype = "bfloat16"
+    dtype = q_dtype if out_dtype is None else dtype_of("out_dtype", out_dtype)
+    desc.o_dtype = dtype_code("out_dtype", dtype, QUERIES)
+    if return_lse:
+        desc.operands |= _abi.FA_OPERAND_LSE
+    if return_scores is not None:
+        desc.operands |= _abi.FA_OPERAND_SCORES
+        desc.scores_stage = choice("return_scores", return_scores, STAGES)
+        desc.scores_stride = (desc.heads_q * desc.seqlen_q * desc.seqlen_k, desc.seqlen_q * desc.seqlen_k, desc.seqlen_k, 1)
+    return dtype

@@ -1,0 +1,142 @@
+"""Attention: softmax(scale · q kᵀ, masked) v, without ever storing the score matrix."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from . import _abi
+from ._forward import build
+from .handle import Handle, handle_of
+
+
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    causal: str | None = None,
+    causal_offset: ArrayLike | None = None,
+    alignment: str | None = None,
+    window: Sequence[int | None] | None = None,
+    chunk: int = 0,
+    scale: float | None = None,
+    softcap: float = 0,
+    bias: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    alibi_slopes: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    cu_seqlens_q: ArrayLike | None = None,
+    cu_seqlens_k: ArrayLike | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_q: ArrayLike | None = None,
+    seqused_k: ArrayLike | None = None,
+    leftpad_k: ArrayLike | None = None,
+    kv_batch_idx: ArrayLike | None = None,
+    page_table: ArrayLike | None = None,
+    q_descale: ArrayLike | None = None,
+    k_descale: ArrayLike | None = None,
+    v_descale: ArrayLike | None = None,
+    dropout_p: float = 0,
+    seed: int = 0,
+    offset: int = 0,
+    num_splits: int = 0,
+    split_size: int = 0,
+    algorithm: str = "flash",
+    out_dtype: DTypeLike | None = None,
+    return_lse: bool = False,
+    return_scores: str | None = None,
+    backend: str | Handle | None = None,
+) -> np.ndarray | tuple[np.ndarray, ...]:
+    """softmax(scale · q kᵀ, masked) v for every query row. Accumulates in float32.
+
+    Row i and key j count within their own sequence, after left padding; row i stands on key i + off.
+
+    Tensors
+        q: (batch, rows, heads, dim), or packed (total_q, heads, dim) with cu_seqlens_q. float32, float16, bfloat16,
+            float8_e4m3fn, float8_e5m2 (the last three from ml_dtypes).
+        k, v: (batch, keys, heads_kv, dim), packed (total_k, heads_kv, dim) with cu_seqlens_k, or paged (num_pages, page_size,
+            heads_kv, dim) with page_table. One dtype for both, any of q's or int8; v may have another head dimension (1 … 1024).
+            heads_kv divides heads: neighbouring query heads share a key head.
+        Any strides. What the library can address (elements of a head side by side, no negative stride) is read in place,
+        broadcast axes included; anything else is copied first.
+
+    Masks
+        causal: "top-left" (off = 0), "bottom-right" (off = keys − rows: the last row sees the last key; right for decoding) or
+            "explicit" (off = causal_offset): row i keeps keys j <= i + off. None: no causal mask.
+        alignment: the same words without a causal mask, for window, chunk and alibi_slopes.
+        causal_offset: int or (batch,), with "explicit".
+        window: (left, right) keys kept on each side of i + off, inclusive; None or −1: all.
+        chunk: row i sees only keys of its own chunk, floor((i + off) / chunk). 0: off.
+        mask: bool or uint8, broadcast to (batch, heads, rows, keys); true: attend.
+        bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 becomes float32), broadcast like mask; −inf removes.
+        alibi_slopes: (heads,) or (batch, heads); − slope · |i + off − j| is added. flashattn.alibi_slopes has the usual ones.
+        sinks: (heads,) logits that take part in the softmax without a value.
+
+    Scores
+        scale: default 1 / sqrt(dim). softcap: scores become softcap · tanh(s / softcap) before the bias; 0: off.
+        q_descale, k_descale, v_descale: factors of the stored values, broadcast to (sequence, row, head); of pages to (page,
+            slot, head); of packed tensors row is the packed row. q's heads are query heads, k's and v's are heads_kv.
+        dropout_p: probability of dropping in [0, 1), by (seed, offset); see flashattn.dropout_mask.
+
+    Lengths, as integers
+        cu_seqlens_q, cu_seqlens_k: (batch + 1,) boundaries of the packed sequences. max_seqlen_q, max_seqlen_k: bounds of the
+            lengths, by default the longest (of pages: what a row of page_table holds).
+        seqused_q, seqused_k: (batch,) rows and keys really used. leftpad_k: (batch,) slots to skip, included in seqused_k.
+        kv_batch_idx: (batch,) which sequence of the cache (or row of page_table) each sequence reads.
+        page_table: (batch, pages) ids.
+
+    Computing
+        num_splits: parts of the keys computed side by side, 0: chosen. split_size: keys of a part, fixed; 0: off.
+        algorithm: "flash", or for study in float32 "standard" (all scores stored) or "flash1" (keys in the outer loop).
+        backend: None or "auto", "cpu", "cuda", "hip", or a Handle.
+
+    Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.
+        out: q's shape with v's head dimension, in out_dtype (default q's; bfloat16 for 8-bit q). A row without a key is 0.
+        lse: float32 (batch, heads, rows), packed (heads, total_q): natural log of the sum of exp(score), −inf without a key.
+        scores: float32 (batch, heads, rows, keys) at a stage: "raw", "capped", "biased" (masked: −inf) or "probability".
+
+    Raises FlashAttnError with the library's sentence: InvalidArgumentError (a ValueError too), UnsupportedError (a
+    NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
+    """
+    request, dtype = build(
+        q, k, v, causal=causal, causal_offset=causal_offset, alignment=alignment, window=window, chunk=chunk, scale=scale,
+        softcap=softcap, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k,
+        leftpad_k=leftpad_k, kv_batch_idx=kv_batch_idx, page_table=page_table, q_descale=q_descale, k_descale=k_descale,
+        v_descale=v_descale, dropout_p=dropout_p, seed=seed, offset=offset, num_splits=num_splits, split_size=split_size,
+        algorithm=algorithm, out_dtype=out_dtype, return_lse=return_lse, return_scores=return_scores,
+    )
+    desc = request.desc
+    packed = cu_seqlens_q is not None
+    rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
+    # The library writes every row of a padded tensor, but not the gaps of a packed one.
+    outputs = [(np.zeros if packed else np.empty)((*rows, desc.heads_q, desc.dim_v), dtype)]
+    request.point("o", outputs[0])
+    if return_lse:
+        shape = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
+        outputs.append(np.full(shape, -np.inf, np.float32))
+        request.point("lse", outputs[-1])
+    if return_scores is not None:
+        outputs.append(np.empty((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32))
+        request.point("scores", outputs[-1])
+    request.call("fa_forward_ex", handle_of(backend))
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def explain(q: ArrayLike | None = None, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
+            backend: str | Handle | None = None, **options: Any) -> str:
+    """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it would be refused.
+    Without tensors: the backend, and why others were passed over."""
+    if q is None:
+        return handle_of(backend).explain()
+    call = inspect.signature(attention).bind(q, k, v, **options)
+    call.apply_defaults()
+    del call.arguments["backend"]
+    request, _ = build(*call.args, **call.kwargs)
+    return handle_of(backend).explain(request.desc)

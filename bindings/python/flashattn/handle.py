@@ -1,0 +1,123 @@
+"""Handles: a backend, its device, its threads and its scratch memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+
+from . import _abi
+from ._arrays import choice, integer
+from ._library import library
+from .errors import check
+
+BACKENDS = {"auto": _abi.FA_BACKEND_AUTO, "cpu": _abi.FA_BACKEND_CPU, "cuda": _abi.FA_BACKEND_CUDA, "hip": _abi.FA_BACKEND_HIP}
+ISAS = {"best": 0, "generic": _abi.FA_ISA_GENERIC, "avx2": _abi.FA_ISA_AVX2, "avx512": _abi.FA_ISA_AVX512}
+_NAMES = {number: name for name, number in BACKENDS.items()}
+
+
+class Handle:
+    """A handle of one's own, to choose device, threads and instruction set; every function takes it as `backend`.
+
+        with flashattn.Handle("cpu", threads=4) as handle:
+            out = flashattn.attention(q, k, v, backend=handle)
+
+    backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
+    device: index within the backend.
+    threads: CPU threads, 0 for all that the process may use; results never depend on it.
+    max_isa: "best", "generic", "avx2" or "avx512", the highest instruction set to use.
+
+    Arrays are always host memory; a GPU backend copies them. One handle serves one thread at a time and only the process that
+    made it: anything else raises FlashAttnError (FA_INVALID_STATE).
+    """
+
+    def __init__(self, backend: str = "auto", *, device: int = 0, threads: int = 0, max_isa: str = "best") -> None:
+        lib = library()
+        info = _abi.CreateInfo(
+            backend=choice("backend", backend, BACKENDS), device=integer("device", device, 32), memory=_abi.FA_MEMORY_HOST
+        )
+        pointer = _abi.Handle()
+        check(lib.fa_create(ctypes.byref(pointer), ctypes.byref(info)))
+        self._pointer: int | None = pointer.value
+        self.pid = os.getpid()
+        # Not at exit: a daemon thread may still be inside a call, and the process frees everything anyway.
+        self._finalizer = weakref.finalize(self, lib.fa_destroy, pointer.value)
+        self._finalizer.atexit = False
+        if threads:
+            self.threads = threads
+        if max_isa != "best":
+            self.max_isa = max_isa
+
+    @property
+    def pointer(self) -> int:
+        """The fa_handle_t."""
+        if self._pointer is None:
+            raise ValueError("the handle is closed")
+        return self._pointer
+
+    @property
+    def backend(self) -> str:
+        """What the handle resolved to: "cpu", "cuda" or "hip"."""
+        number = ctypes.c_int32()
+        check(library().fa_get_backend(self.pointer, ctypes.byref(number)), self.pointer)
+        return _NAMES[number.value]
+
+    @property
+    def threads(self) -> int:
+        return self.get(_abi.FA_PARAM_THREADS)
+
+    @threads.setter
+    def threads(self, value: int) -> None:
+        self.set(_abi.FA_PARAM_THREADS, value)
+
+    @property
+    def max_isa(self) -> str:
+        level = self.get(_abi.FA_PARAM_MAX_ISA)
+        return next(name for name, number in ISAS.items() if number == level)
+
+    @max_isa.setter
+    def max_isa(self, value: str) -> None:
+        self.set(_abi.FA_PARAM_MAX_ISA, choice("max_isa", value, ISAS))
+
+    def get(self, key: int) -> int:
+        """A parameter or figure by its FA_PARAM_ or FA_STAT_ number."""
+        value = ctypes.c_int64()
+        check(library().fa_get_i64(self.pointer, key, ctypes.byref(value)), self.pointer)
+        return value.value
+
+    def set(self, key: int, value: int) -> None:
+        check(library().fa_set_i64(self.pointer, key, integer("value", value, 64)), self.pointer)
+
+    def explain(self, desc: _abi.AttentionDesc | None = None, op: int = _abi.FA_OP_FORWARD) -> str:
+        """How a call would be computed, or why not; without a descriptor the backend, and why others were passed over."""
+        text = ctypes.create_string_buffer(4096)
+        check(library().fa_explain(self.pointer, desc, op, text, len(text)), self.pointer)
+        return text.value.decode(errors="replace")
+
+    def close(self) -> None:
+        """Frees the handle; a second call does nothing."""
+        self._finalizer()
+        self._pointer = None
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+_local = threading.local()
+
+
+def handle_of(backend: str | Handle | None) -> Handle:
+    """The handle to use: the given one, or this thread's own for the named backend (None: "auto"), made on first use and again
+    after a fork."""
+    if isinstance(backend, Handle):
+        return backend
+    name = "auto" if backend is None else backend
+    choice("backend", name, BACKENDS)
+    handle = _local.__dict__.get(name)
+    if handle is None or handle.pid != os.getpid():
+        handle = _local.__dict__[name] = Handle(name)
+    return handle
