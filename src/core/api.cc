@@ -17,7 +17,8 @@ fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user,
                                 Message* m) {
     if (p.d.operands != 0)
         return fail(m, FA_INVALID_ARGUMENT,
-                    "desc.operands is 0x%x, expected 0: fa_forward takes q, k, v and o alone; use fa_forward_ex", p.d.operands);
+                    "desc.operands is 0x%x: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
+                    p.d.operands);
     return check_forward(p, user, host_metadata, out, m);
 }
 
@@ -44,7 +45,7 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         if (status == FA_OK) status = operation.check(problem, user, h.host_metadata, &args, m);
         if (status == FA_OK) status = h.backend->plan(h.context, &problem, operation.op, &plan, m);
         if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan.workspace)
-            status = fail(m, FA_WORKSPACE_TOO_SMALL, "args.workspace_size is %llu, expected %llu or more",
+            status = fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
                           (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
         if (status != FA_OK) return status;
         status = (h.backend->*operation.run)(h.context, &problem, &args, m);
@@ -117,7 +118,7 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
 
 fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL, expected where to write the size");
+        if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
         Plan plan{};
         const fa_status_t status = fa::make_plan(h, desc, op, &plan);
         if (status == FA_OK) *bytes = plan.workspace;
@@ -127,7 +128,7 @@ fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* des
 
 fa_status_t fa_get_backend(fa_handle_t handle, int32_t* backend) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (backend == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "backend is NULL, expected where to write it");
+        if (backend == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "backend is NULL: expected where to write it");
         *backend = h.backend->id;
         return FA_OK;
     });
@@ -136,7 +137,7 @@ fa_status_t fa_get_backend(fa_handle_t handle, int32_t* backend) {
 fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (pointer == nullptr)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL, expected where to write the address");
+            return fail(&h.message, FA_INVALID_ARGUMENT, "pointer is NULL: expected where to write the address");
         *pointer = nullptr;
         return bytes == 0 ? FA_OK : h.backend->allocate(h.context, bytes, pointer, &h.message);
     });
@@ -152,7 +153,7 @@ fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t byt
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (bytes == 0) return FA_OK;
         if (to == nullptr || from == nullptr)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is NULL, expected %llu bytes", to == nullptr ? "to" : "from",
+            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is NULL: expected %llu bytes", to == nullptr ? "to" : "from",
                         (unsigned long long)bytes);
         return h.backend->copy(h.context, to, from, bytes, &h.message);
     });

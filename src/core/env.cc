@@ -51,9 +51,9 @@ fa_status_t environment(Environment* out, Message* message) {
     pthread_once(&once, read_all);
     *out = {variables.backend_dir[0] != 0 ? variables.backend_dir : nullptr, FA_LOG_NONE, 0};
     if (!look_up(kLogWords, variables.log, &out->log_level))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\", expected none, error, info or debug", variables.log);
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\": expected none, error, info or debug", variables.log);
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\", expected generic, avx2 or avx512",
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2 or avx512",
                     variables.max_isa);
     return FA_OK;
 }

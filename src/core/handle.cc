@@ -9,31 +9,32 @@
 namespace fa {
 namespace {
 
-constexpr uint32_t kCreateInfoV01 = 80;  // sizeof in version 0.1
+constexpr uint32_t kCreateInfoV01 = 72, kDeviceInfoV01 = 216;  // sizes in version 0.1
+static_assert(kCreateInfoV01 <= sizeof(fa_create_info_t) && kDeviceInfoV01 <= sizeof(fa_device_info_t), "a struct never shrinks");
 
 thread_local Message own_message;
 
 fa_status_t check_info(const fa_create_info_t& i, Message* m) {
-    if (i.flags != 0) return fail(m, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x, expected 0", i.flags);
+    if (i.flags != 0) return fail(m, FA_UNSUPPORTED_FIELD, "info.flags is 0x%x: expected 0", i.flags);
     if (i.backend != FA_BACKEND_AUTO && registered(i.backend) == nullptr)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.backend is %d, expected an FA_BACKEND_ value", i.backend);
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.backend is %d: expected an FA_BACKEND_ value", i.backend);
     if (i.memory < FA_MEMORY_DEFAULT || i.memory > FA_MEMORY_DEVICE)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.memory is %d, expected an FA_MEMORY_ value", i.memory);
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.memory is %d: expected an FA_MEMORY_ value", i.memory);
     if (i.log_level < FA_LOG_NONE || i.log_level > FA_LOG_DEBUG)
-        return fail(m, FA_UNSUPPORTED_FIELD, "info.log_level is %d, expected an FA_LOG_ value", i.log_level);
-    if (i.device < 0) return fail(m, FA_INVALID_ARGUMENT, "info.device is %d, expected 0 or more", i.device);
-    if (i.stream != nullptr && (i.backend == FA_BACKEND_AUTO || i.backend == FA_BACKEND_CPU))
+        return fail(m, FA_UNSUPPORTED_FIELD, "info.log_level is %d: expected an FA_LOG_ value", i.log_level);
+    if (i.device < 0) return fail(m, FA_INVALID_ARGUMENT, "info.device is %d: expected 0 or more", i.device);
+    if (i.stream != nullptr && i.backend == FA_BACKEND_AUTO)
         return fail(m, FA_INVALID_ARGUMENT,
-                    "info.stream is given, expected NULL: a native stream needs a GPU backend named in info.backend");
+                    "info.stream is %p: expected NULL with FA_BACKEND_AUTO, since a stream belongs to one backend", i.stream);
     if (i.backend_dir != nullptr && i.backend_dir[0] != '/')
-        return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\", expected an absolute path", i.backend_dir);
+        return fail(m, FA_INVALID_ARGUMENT, "info.backend_dir is \"%s\": expected an absolute path", i.backend_dir);
     return FA_OK;
 }
 
 fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Message* m) {
     *info = FA_CREATE_INFO_INIT;
     if (user == nullptr) return FA_OK;
-    const fa_status_t status = import_struct(info, user, sizeof *info, kCreateInfoV01, "info", m);
+    const fa_status_t status = import_struct(info, user, sizeof *info, kCreateInfoV01, "fa_create_info_t", m);
     return status != FA_OK ? status : check_info(*info, m);
 }
 
@@ -99,7 +100,7 @@ fa_status_t make_handle(const fa_create_info_t* user, fa_handle_t* handle, Messa
 fa_status_t probe(int32_t id, const Backend** backend, Message* m) {
     const Registered* entry = registered(id);
     if (entry == nullptr)
-        return fail(m, FA_INVALID_ARGUMENT, "backend is %d, expected FA_BACKEND_CPU, FA_BACKEND_CUDA or FA_BACKEND_HIP", id);
+        return fail(m, FA_INVALID_ARGUMENT, "backend is %d: expected FA_BACKEND_CPU, FA_BACKEND_CUDA or FA_BACKEND_HIP", id);
     Environment env;
     fa_status_t status = environment(&env, m);
     if (status == FA_OK) status = find_backend(*entry, nullptr, backend, m);
@@ -119,7 +120,7 @@ Message* thread_message() {
 }
 
 fa_status_t enter(fa_handle_t h) {
-    if (h == nullptr) return fail(thread_message(), FA_INVALID_ARGUMENT, "handle is NULL, expected one from fa_create");
+    if (h == nullptr) return fail(thread_message(), FA_INVALID_ARGUMENT, "handle is NULL: expected one from fa_create");
     if (h->owner != getpid())
         return fail(
             thread_message(), FA_INVALID_STATE,
@@ -161,7 +162,7 @@ using fa::Message;
 
 fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info) {
     Message* m = fa::thread_message();
-    if (handle == nullptr) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL, expected where to write the handle");
+    if (handle == nullptr) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected where to write the handle");
     *handle = nullptr;
     return fa::make_handle(info, handle, m);
 }
@@ -193,7 +194,7 @@ fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n) {
 
 fa_status_t fa_device_count(int32_t backend, int32_t* count) {
     Message* m = fa::thread_message();
-    if (count == nullptr) return fail(m, FA_INVALID_ARGUMENT, "count is NULL, expected where to write the number of devices");
+    if (count == nullptr) return fail(m, FA_INVALID_ARGUMENT, "count is NULL: expected where to write the number of devices");
     *count = 0;
     const Backend* found;
     const fa_status_t status = fa::probe(backend, &found, m);
@@ -202,11 +203,11 @@ fa_status_t fa_device_count(int32_t backend, int32_t* count) {
 
 fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info) {
     Message* m = fa::thread_message();
-    constexpr uint32_t kV01 = 216;  // sizeof in version 0.1
-    if (info == nullptr) return fail(m, FA_INVALID_ARGUMENT, "info is NULL, expected a struct to fill");
+    if (info == nullptr) return fail(m, FA_INVALID_ARGUMENT, "info is NULL: expected a struct to fill");
     const uint32_t size = info->struct_size;
-    if (size < kV01) return fail(m, FA_INVALID_ARGUMENT, "info.struct_size is %u, expected sizeof *info, %u or more", size, kV01);
-    if (device < 0) return fail(m, FA_INVALID_ARGUMENT, "device is %d, expected 0 or more", device);
+    if (size < fa::kDeviceInfoV01)
+        return fail(m, FA_INVALID_ARGUMENT, "info.struct_size is %u: expected sizeof *info, %u or more", size, fa::kDeviceInfoV01);
+    if (device < 0) return fail(m, FA_INVALID_ARGUMENT, "device is %d: expected 0 or more", device);
     const Backend* found;
     fa_device_info_t ours = {};
     fa_status_t status = fa::probe(backend, &found, m);

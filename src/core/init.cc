@@ -8,8 +8,8 @@ namespace {
 fa_status_t init(void* object, uint32_t struct_size, const char* name) {
     fa::Message* m = fa::thread_message();
     constexpr uint32_t kLeast = 8;  // struct_size and the field after it
-    if (object == nullptr) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL, expected a struct to fill", name);
-    if (struct_size < kLeast) return fail(m, FA_INVALID_ARGUMENT, "struct_size is %u, expected sizeof *%s", struct_size, name);
+    if (object == nullptr) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a struct to fill", name);
+    if (struct_size < kLeast) return fail(m, FA_INVALID_ARGUMENT, "struct_size is %u: expected sizeof *%s", struct_size, name);
     memset(object, 0, struct_size);
     memcpy(object, &struct_size, sizeof struct_size);
     return FA_OK;

@@ -37,7 +37,7 @@ fa_status_t check_owner_and_mode(const char* path, mode_t type, Message* m) {
         return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: it is no %s", path,
                     type == S_IFREG ? "regular file" : "folder");
     if (s.st_uid != 0 && s.st_uid != geteuid())
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: its owner is user %u, expected root or user %u", path, s.st_uid,
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: user %u owns it, neither root nor user %u", path, s.st_uid,
                     geteuid());
     if ((s.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: its group or others may write to it (mode %o)", path,
@@ -72,10 +72,10 @@ fa_status_t open_module(const Registered& entry, const char* file, const Backend
     const Backend* found = start(kBackendAbi, &reason);
     if (found == nullptr) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s refuses to serve: %s", file, reason.text);
     if (found->abi != kBackendAbi)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is of another version: its interface is %u, expected %u", file, found->abi,
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is of another version: it has interface %u, this library %u", file, found->abi,
                     kBackendAbi);
     if (found->id != entry.id)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s holds backend %d, expected %d (%s)", file, found->id, entry.id, entry.name);
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s holds backend %d instead of %d, %s", file, found->id, entry.id, entry.name);
     *backend = found;
     return FA_OK;
 }
@@ -106,7 +106,7 @@ fa_status_t load_module(const Registered& entry, const char* directory, const Ba
     for (const char* folder : folders) {
         if (folder == nullptr || folder[0] == 0) continue;
         if (folder[0] != '/')
-            return fail(m, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\", expected an absolute path", folder);
+            return fail(m, FA_BACKEND_INCOMPATIBLE, "FLASHATTN_BACKEND_DIR is \"%s\": expected an absolute path", folder);
         const fa_status_t status = try_folder(entry, folder, backend, m);
         if (status != FA_BACKEND_MISSING) return status;
         const size_t used = strlen(searched);

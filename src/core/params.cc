@@ -24,7 +24,7 @@ constexpr Parameter kParameters[] = {
 };
 
 fa_status_t unknown(int32_t key, Message* m) {
-    return fail(m, FA_INVALID_ARGUMENT, "key is %d, expected an FA_PARAM_ or FA_STAT_ key", key);
+    return fail(m, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_ or FA_STAT_ key", key);
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ fa_status_t fa_set_i64(fa_handle_t handle, int32_t key, int64_t value) {
         if (p == nullptr) return fa::unknown(key, &h.message);
         if (p->read_only) return fail(&h.message, FA_INVALID_ARGUMENT, "%s is read-only", p->name);
         if (value < p->min || value > p->max)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld, expected %lld to %lld", p->name, (long long)value,
+            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value,
                         (long long)p->min, (long long)p->max);
         if (p->owner == Owner::backend) return h.backend->set(h.context, key, value, &h.message);
         h.log.level = int32_t(value);
@@ -58,7 +58,7 @@ fa_status_t fa_get_i64(fa_handle_t handle, int32_t key, int64_t* value) {
     return fa::within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         const Parameter* p = fa::parameter(key);
         if (p == nullptr) return fa::unknown(key, &h.message);
-        if (value == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "value is NULL, expected where to write %s", p->name);
+        if (value == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "value is NULL: expected where to write %s", p->name);
         if (p->owner == Owner::backend) return h.backend->get(h.context, key, value, &h.message);
         *value = h.log.level;
         return FA_OK;

@@ -1,0 +1,166 @@
+// The environment and the places that the library searches by itself. Both are read once in a process, so each case is one.
+#include <flashattn.h>
+#include <unistd.h>
+#include "folder.h"
+
+namespace {
+
+// What the probe prints under `environment` (NAME=value …).
+std::string probe(const std::string& environment, const std::string& arguments, const std::string& program = FA_PROBE) {
+    const std::string command =
+        "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_MAX_ISA " + environment + " " + program + " " + arguments;
+    FILE* pipe = popen(command.c_str(), "r");
+    if (pipe == nullptr) return "";
+    std::string text;
+    char line[4096];
+    while (fgets(line, sizeof line, pipe)) text += line;
+    EXPECT_EQ(pclose(pipe), 0) << command << "\n" << text;
+    return text;
+}
+
+::testing::AssertionResult holds(const std::string& text, const std::string& part) {
+    if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "lacks \"" << part << "\":\n" << text;
+}
+
+// A copy of the library in a folder of its own, so that nothing lies beside it but what a test puts there.
+class Places : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        if (std::filesystem::exists(std::string(FA_BACKEND_DIR) + "/" + kCuda))
+            GTEST_SKIP() << "a module is installed in " FA_BACKEND_DIR;
+        folder.put(FA_LIBRARY, FA_LIBRARY_NAME);
+    }
+    std::string run(const std::string& environment, const std::string& arguments) const {
+        return probe("LD_LIBRARY_PATH=" + folder.path() + " " + environment, arguments);
+    }
+    Folder folder;
+};
+
+TEST_F(Places, MissingEverywhere) {
+    const std::string sentence = "FA_BACKEND_MISSING: libflashattn-cuda.so is not installed; searched: ";
+    const std::string places = folder.path("flashattn") + ", " FA_BACKEND_DIR "\n";
+    const std::string out = run("", "2");
+    EXPECT_TRUE(holds(out, "create: " + sentence + places));
+    EXPECT_TRUE(holds(out, "status: " + sentence + places));
+    EXPECT_TRUE(
+        holds(run("FLASHATTN_BACKEND_DIR=/nowhere", "2 /nor/here"), "create: " + sentence + "/nor/here, /nowhere, " + places));
+}
+
+TEST_F(Places, AutoEndsAtTheCpu) {
+    const std::string out = run("FLASHATTN_LOG=info", "0");
+    EXPECT_TRUE(holds(out, "create: FA_OK: \n"));
+    EXPECT_TRUE(holds(out, "backend: 1\n"));
+    EXPECT_TRUE(holds(out, "passed over cuda: libflashattn-cuda.so is not installed"));
+    EXPECT_TRUE(holds(out, "passed over hip: libflashattn-hip.so is not installed"));
+    EXPECT_TRUE(holds(out, "log 2: backend cpu, device 0"));
+}
+
+TEST_F(Places, BesideOurLibrary) {
+    folder.subfolder("flashattn");
+    folder.put(built("good"), "flashattn/" + std::string(kCuda));
+    const std::string out = run("", "2");
+    EXPECT_TRUE(holds(out, "status: FA_OK: usable\n"));
+    EXPECT_TRUE(holds(out, "backend: 2\n"));
+}
+
+TEST_F(Places, TheFirstPlaceThatHasTheFileDecides) {
+    folder.subfolder("flashattn");
+    folder.put(built("good"), "flashattn/" + std::string(kCuda));
+    Folder broken, refusing;
+    broken.put(built("wrong_abi"), kCuda);
+    refusing.put(built("refuses"), kCuda);
+    EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "2"),
+                      "create: FA_BACKEND_INCOMPATIBLE: " + broken.path(kCuda) + " is of"));
+    EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "2 " + refusing.path()),
+                      "create: FA_BACKEND_INCOMPATIBLE: " + refusing.path(kCuda) + " refuses"));
+    EXPECT_TRUE(holds(run("FLASHATTN_BACKEND_DIR=" + broken.path(), "0"), "passed over cuda: " + broken.path(kCuda)));
+}
+
+TEST_F(Places, EnvironmentNamesAFolder) {
+    Folder good;
+    good.put(built("good"), kCuda);
+    const std::string out = run("FLASHATTN_BACKEND_DIR=" + good.path(), "0");
+    EXPECT_TRUE(holds(out, "status: FA_INVALID_ARGUMENT: backend is 0"));
+    EXPECT_TRUE(holds(out, "backend: 2\n"));
+}
+
+TEST_F(Places, RelativeFolderOfTheEnvironmentIsRefused) {
+    const std::string sentence = "FLASHATTN_BACKEND_DIR is \"modules\": expected an absolute path";
+    const std::string out = run("FLASHATTN_BACKEND_DIR=modules", "2");
+    EXPECT_TRUE(holds(out, "create: FA_BACKEND_INCOMPATIBLE: " + sentence));
+    EXPECT_TRUE(holds(out, "status: FA_BACKEND_INCOMPATIBLE: " + sentence));
+    const std::string automatic = run("FLASHATTN_BACKEND_DIR=modules", "0");
+    EXPECT_TRUE(holds(automatic, "backend: 1\n"));
+    EXPECT_TRUE(holds(automatic, "passed over cuda: " + sentence));
+}
+
+TEST_F(Places, ExecutablesFolderIsNoPlace) {
+    const std::string program = folder.put(FA_PROBE_STATIC, "probe");
+    folder.subfolder("flashattn");
+    folder.put(built("good"), "flashattn/" + std::string(kCuda));
+    EXPECT_TRUE(holds(probe("", "2", program),
+                      "create: FA_BACKEND_MISSING: libflashattn-cuda.so is not installed; searched: " FA_BACKEND_DIR "\n"));
+    EXPECT_TRUE(holds(probe("", "2 " + folder.path("flashattn"), program), "backend: 2\n"))
+        << "a static host is served by its own folder";
+}
+
+TEST_F(Places, CurrentFolderIsNoPlace) {
+    folder.subfolder("flashattn");
+    folder.put(built("good"), "flashattn/" + std::string(kCuda));
+    // Loaded by a relative path, the library does not know its own place for sure.
+    EXPECT_TRUE(holds(probe("-C " + folder.path() + " LD_LIBRARY_PATH=.", "2"), "searched: " FA_BACKEND_DIR "\n"));
+}
+
+TEST_F(Places, SetUserIdProgramIgnoresTheEnvironment) {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can give a program away";
+    const std::string program = folder.put(FA_PROBE_STATIC, "probe");
+    ASSERT_EQ(chown(program.c_str(), 65534, 65534), 0);
+    ASSERT_EQ(chmod(program.c_str(), 04755), 0);
+    const std::string out = probe("FLASHATTN_BACKEND_DIR=modules FLASHATTN_LOG=nonsense", "2", program);
+    if (out.find("secure: 1\n") == std::string::npos) GTEST_SKIP() << "the system does not let programs change their user";
+    EXPECT_TRUE(holds(out, "create: FA_BACKEND_MISSING: "));
+}
+
+TEST(Environment, LogLevelByName) {
+    EXPECT_EQ(probe("", "1").find("log "), std::string::npos);
+    EXPECT_EQ(probe("FLASHATTN_LOG=none", "1").find("log "), std::string::npos);
+    EXPECT_EQ(probe("FLASHATTN_LOG=error", "1").find("log "), std::string::npos);
+    EXPECT_TRUE(holds(probe("FLASHATTN_LOG=info", "1"), "log 2: backend cpu"));
+    EXPECT_TRUE(holds(probe("FLASHATTN_LOG=debug", "1"), "log 2: backend cpu"));
+    EXPECT_TRUE(holds(probe("FLASHATTN_LOG=error", "2 /nowhere"), "log 1: fa_create: FA_BACKEND_"));
+}
+
+TEST(Environment, UnknownWordIsInvalid) {
+    const std::string log = probe("FLASHATTN_LOG=loud", "1");
+    EXPECT_TRUE(holds(log, "create: FA_INVALID_ARGUMENT: FLASHATTN_LOG is \"loud\": expected none, error, info or debug\n"));
+    EXPECT_TRUE(holds(log, "status: FA_INVALID_ARGUMENT: FLASHATTN_LOG"));
+    EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
+                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2 or avx512\n"));
+}
+
+TEST(Environment, MaxIsaSetsTheParameter) {
+    EXPECT_TRUE(holds(probe("", "1"), "max_isa: 0\n"));
+    EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=", "1"), "max_isa: 0\n"));
+    EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=generic", "1"), "max_isa: 1\n"));
+    // Every level is either there or refused, by fa_create and fa_backend_status alike.
+    for (const char* level : {"avx2", "avx512"}) {
+        const std::string out = probe(std::string("FLASHATTN_MAX_ISA=") + level, "1");
+        const std::string number = level == std::string("avx2") ? "2" : "3";
+        if (out.find("create: FA_OK") != std::string::npos) {
+            EXPECT_TRUE(holds(out, "status: FA_OK: usable\n"));
+            EXPECT_TRUE(holds(out, "max_isa: " + number + "\n"));
+        } else {
+            EXPECT_TRUE(holds(out, "create: FA_UNSUPPORTED: max_isa is "));
+            EXPECT_TRUE(holds(out, "status: FA_UNSUPPORTED: max_isa is "));
+        }
+    }
+}
+
+TEST(Environment, NothingGoesToStderr) {
+    Folder folder;
+    folder.put(built("wrong_abi"), kCuda);
+    EXPECT_EQ(probe("FLASHATTN_LOG=debug", "2 " + folder.path() + " 2>&1 >/dev/null"), "");
+}
+
+}  // namespace

@@ -1,0 +1,43 @@
+// A folder of our own in which a test arranges modules as an administrator, or an attacker, would.
+#pragma once
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <filesystem>
+#include <string>
+
+class Folder {
+  public:
+    Folder() {
+        char name[] = "/tmp/flashattn-modules-XXXXXX";
+        path_ = mkdtemp(name);
+    }
+    ~Folder() { std::filesystem::remove_all(path_); }
+    Folder(const Folder&) = delete;
+
+    std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ + "/" + name; }
+
+    // Copies a file in; the mode does not depend on the umask of whoever runs the tests.
+    std::string put(const std::string& from, const std::string& name, mode_t mode = 0755) const {
+        const std::string to = path(name);
+        std::filesystem::copy_file(from, to);
+        EXPECT_EQ(chmod(to.c_str(), mode), 0);
+        return to;
+    }
+    std::string subfolder(const std::string& name, mode_t mode = 0755) const {
+        const std::string to = path(name);
+        std::filesystem::create_directory(to);
+        EXPECT_EQ(chmod(to.c_str(), mode), 0);
+        return to;
+    }
+
+  private:
+    std::string path_;
+};
+
+constexpr char kCuda[] = "libflashattn-cuda.so";
+constexpr char kHip[] = "libflashattn-hip.so";
+
+inline std::string built(const std::string& folder, const std::string& file = kCuda) {
+    return std::string(FA_MODULES) + "/" + folder + "/" + file;
+}

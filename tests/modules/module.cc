@@ -1,0 +1,128 @@
+// A backend that computes nothing but answers recognisably. Each build breaks one thing by a FAKE_ definition.
+#include <string.h>
+#include "backend/backend.h"
+
+#ifndef FAKE_ABI
+#define FAKE_ABI kBackendAbi
+#endif
+#ifndef FAKE_ID
+#define FAKE_ID FA_BACKEND_CUDA
+#endif
+#ifndef FAKE_ENTRY
+#define FAKE_ENTRY flashattn_backend_v1
+#endif
+#ifndef FAKE_USABLE
+#define FAKE_USABLE FA_OK
+#endif
+#ifndef FAKE_CREATE
+#define FAKE_CREATE FA_OK
+#endif
+
+namespace fa {
+
+struct Context {
+    Host host;
+    int32_t memory;
+    int64_t threads;
+};
+
+namespace {
+
+constexpr uint64_t kWorkspace = 1000;
+constexpr float kAnswer = 42.f;
+
+fa_status_t answer(fa_status_t status, const char* what, Message* m) {
+    return status == FA_OK ? FA_OK : fail(m, status, "the fake backend says no to %s", what);
+}
+
+fa_status_t usable(Message* m) { return answer(FAKE_USABLE, "usable", m); }
+
+fa_status_t device_count(int32_t* count, Message*) {
+    *count = 3;
+    return FA_OK;
+}
+
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
+    if (device > 2) return fail(m, FA_NO_DEVICE, "device is %d: the fake backend has 3", device);
+    info->device = device;
+    snprintf(info->name, sizeof info->name, "Fake %d", device);
+    snprintf(info->arch, sizeof info->arch, "paper");
+    return FA_OK;
+}
+
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
+    if (FAKE_CREATE != FA_OK) return answer(FAKE_CREATE, "create", m);
+    if (info->backend != FAKE_ID) return fail(m, FA_INTERNAL, "info.backend is %d", info->backend);
+    if (info->device > 2) return fail(m, FA_NO_DEVICE, "device is %d: the fake backend has 3", info->device);
+    *context = static_cast<Context*>(host->allocate(sizeof(Context), alignof(Context)));
+    if (*context == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a fake handle");
+    **context = {*host, info->memory, 0};
+    host->log(host->log_context, FA_LOG_INFO, "fake handle made");
+    return FA_OK;
+}
+
+void destroy(Context* c, bool) { c->host.release(c); }
+
+fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+    if (key != FA_PARAM_THREADS) return fail(m, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
+    c->threads = value;
+    return FA_OK;
+}
+
+fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
+    if (key != FA_PARAM_THREADS) return fail(m, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
+    *value = c->threads;
+    return FA_OK;
+}
+
+fa_status_t plan(Context* c, const Problem*, int32_t op, Plan* plan, Message* m) {
+    if (op != FA_OP_FORWARD) return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", op);
+    plan->workspace = kWorkspace;
+    snprintf(plan->text, sizeof plan->text, "fake kernel on %s memory", c->memory == FA_MEMORY_HOST ? "host" : "device");
+    return FA_OK;
+}
+
+fa_status_t forward(Context*, const Problem* p, const fa_forward_args_t* a, Message*) {
+    const int64_t n = p->d.batch * p->d.seqlen_q * p->d.heads_q * p->d.dim_v;
+    for (int64_t i = 0; i < n; i++) static_cast<float*>(a->o)[i] = kAnswer;
+    return FA_OK;
+}
+
+template <class Args>
+fa_status_t never(Context*, const Problem*, const Args*, Message* m) {
+    return fail(m, FA_INTERNAL, "a call was made that plan() had refused");
+}
+
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+    *pointer = c->host.allocate(bytes, 256);
+    return *pointer != nullptr ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "the fake backend has no %llu bytes", (unsigned long long)bytes);
+}
+
+fa_status_t release(Context* c, void* pointer, Message*) {
+    c->host.release(pointer);
+    return FA_OK;
+}
+
+fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*) {
+    memcpy(to, from, bytes);
+    return FA_OK;
+}
+
+fa_status_t synchronize(Context*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
+
+constexpr Backend kFake = {FAKE_ABI, FAKE_ID, "fake", usable, device_count, device_info, create,  destroy, set,        get,
+                           plan,     forward, never,  never,  never,        allocate,    release, copy,    synchronize};
+
+}  // namespace
+}  // namespace fa
+
+extern "C" __attribute__((visibility("default"))) const fa::Backend* FAKE_ENTRY(uint32_t host_abi, fa::Message* m) {
+#ifdef FAKE_REFUSES
+    fail(m, FA_BACKEND_INCOMPATIBLE, "this module wants a host younger than %u", host_abi);
+    return nullptr;
+#else
+    if (host_abi == fa::kBackendAbi) return &fa::kFake;
+    fail(m, FA_BACKEND_INCOMPATIBLE, "host interface %u", host_abi);
+    return nullptr;
+#endif
+}

@@ -1,0 +1,35 @@
+/* Tells what fa_create makes of this process's environment. Usage: probe BACKEND [BACKEND_DIR] */
+#include <flashattn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+
+static void print_line(void* user, int32_t level, const char* message) {
+    (void)user;
+    printf("log %d: %s\n", (int)level, message);
+}
+
+int main(int argc, char** argv) {
+    char text[2048] = "";
+    int32_t backend = 0;
+    int64_t max_isa = 0;
+    fa_handle_t handle;
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    fa_status_t status;
+    if (argc < 2) return 2;
+    info.backend = atoi(argv[1]);
+    info.backend_dir = argc > 2 ? argv[2] : NULL;
+    info.log = print_line;
+
+    status = fa_backend_status(info.backend, text, sizeof text);
+    printf("status: %s: %s\n", fa_status_string(status), text);
+    status = fa_create(&handle, &info);
+    printf("create: %s: %s\n", fa_status_string(status), fa_last_error(NULL));
+    printf("secure: %lu\n", getauxval(AT_SECURE));
+    if (status != FA_OK) return 0;
+    fa_get_backend(handle, &backend);
+    fa_get_i64(handle, FA_PARAM_MAX_ISA, &max_isa);
+    fa_explain(handle, NULL, 0, text, sizeof text);
+    printf("backend: %d\nmax_isa: %d\nexplain: %s\n", (int)backend, (int)max_isa, text);
+    return fa_destroy(handle) == FA_OK ? 0 : 1;
+}
