@@ -1,0 +1,95 @@
+// Random forward calls against the oracle, with guard pages around every buffer.
+//
+// FA_SEED=n starts another run; FA_CASE=n repeats the one case that a failure printed.
+#include <gtest/gtest.h>
+#include <cstdlib>
+#include "support/handle.h"
+#include "support/random_case.h"
+
+namespace test {
+namespace {
+
+constexpr int kShards = 24, kCasesPerShard = 1000;  // each shard is a test of its own: they run in parallel
+constexpr uint64_t kDefaultSeed = 20250711;
+constexpr int kFaultsShown = 5;
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+    const char* text = getenv(variable);
+    return text ? strtoull(text, nullptr, 0) : otherwise;
+}
+
+// What the seed decides beside the case itself.
+struct Settings {
+    int32_t isa;
+    int64_t threads;
+    bool own_workspace;
+};
+
+Settings settings_for(Rng& rng) {
+    const auto& isas = usable_isas();
+    return {isas[size_t(rng.between(0, int64_t(isas.size()) - 1))], rng.between(1, 3), rng.chance(0.3)};
+}
+
+std::string run_one(const Handle& handle, uint64_t seed) {
+    Case c = random_case(seed);
+    Rng rng(derive(seed, 1));
+    const Settings s = settings_for(rng);
+    if (s.isa != 0 && !handle.set(FA_PARAM_MAX_ISA, s.isa)) return handle.error();
+    if (!handle.set(FA_PARAM_THREADS, s.threads)) return handle.error();
+    if (fa_supports(handle, &c.d, FA_OP_FORWARD) != FA_OK) return "fa_supports: " + handle.error();
+    if (s.own_workspace) {
+        uint64_t bytes = 0;
+        if (fa_workspace_size(handle, &c.d, FA_OP_FORWARD, &bytes) != FA_OK) return "fa_workspace_size: " + handle.error();
+        c.use_workspace(bytes, rng);
+    }
+    if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
+    const std::string fault = check_against_oracle(c, probability_dtype(c.d));
+    return fault.empty() ? "" : fault + " [" + isa_name(s.isa) + ", " + std::to_string(s.threads) + " threads]";
+}
+
+class Random : public testing::TestWithParam<int> {};
+
+TEST_P(Random, AgreesWithTheOracle) {
+    const Handle handle = make_handle();
+    const uint64_t base = number_from("FA_SEED", kDefaultSeed);
+    printf("FA_SEED=%llu, shard %d, %d cases\n", (unsigned long long)base, GetParam(), kCasesPerShard);
+    int faults = 0;
+    for (int n = 0; n < kCasesPerShard && faults < kFaultsShown; n++) {
+        const uint64_t seed = derive(base, uint64_t(GetParam()), uint64_t(n));
+        const std::string fault = run_one(handle, seed);
+        if (fault.empty()) continue;
+        faults++;
+        ADD_FAILURE() << fault << "\nrepeat with FA_CASE=" << seed << "\n" << random_case(seed).describe();
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shard, Random, testing::Range(0, kShards));
+
+TEST(RandomCase, OneBySeed) {
+    const uint64_t seed = number_from("FA_CASE", 0);
+    if (seed == 0) GTEST_SKIP() << "FA_CASE is not set: no single case to repeat";
+    printf("%s\n", random_case(seed).describe().c_str());
+    EXPECT_EQ(run_one(make_handle(), seed), "");
+}
+
+// The generator itself: every option turns up, alone and together, in the default run.
+TEST(RandomCase, ReachesEveryOption) {
+    uint32_t operands = 0, flags = 0, strided = 0;
+    int types = 0, alignments = 0, stages = 0, algorithms = 0;
+    for (uint64_t n = 0; n < 3000; n++) {
+        const Case c = random_case(derive(kDefaultSeed, 0, n));
+        operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
+        types |= 1 << c.d.q_dtype | 1 << (8 + c.d.kv_dtype) | 1 << (16 + c.d.o_dtype);
+        alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
+    }
+    EXPECT_EQ(operands, (FA_OPERAND_RNG_STATE << 1) - 1u);
+    EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
+    EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
+    EXPECT_EQ(types, 0x3e | 0x7f << 8 | 0x3f << 16);
+    EXPECT_EQ(alignments, 0xf);
+    EXPECT_EQ(stages, 0xf);
+    EXPECT_EQ(algorithms, 0x7);
+}
+
+}  // namespace
+}  // namespace test

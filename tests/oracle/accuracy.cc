@@ -1,0 +1,164 @@
+#include "oracle/accuracy.h"
+#include <cmath>
+#include <cstdio>
+
+namespace oracle {
+namespace {
+
+double o_scale(const Reading& r) { return r.has(FA_OPERAND_O_SCALE) ? double(*r.a.o_scale) : 1.0; }
+
+double saturated(double value, int32_t dtype) {
+    const double top = largest(dtype);
+    return size_of(dtype) > 1 || std::isnan(value) ? value : value > top ? top : value < -top ? -top : value;
+}
+
+struct Place {
+    const char* what;
+    int64_t b, h, i, c;
+};
+
+void judge(Verdict& verdict, const Place& at, double got, double want, double limit) {
+    verdict.compared++;
+    if (limit > 0 && std::isfinite(got) && std::isfinite(want)) verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
+    if (agrees(got, want, limit) || !verdict.fault.empty()) return;
+    char text[256];
+    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g", at.what,
+                  (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
+    verdict.fault = text;
+}
+
+// Calls visit(b, h, i, valid) for every row that has a place of its own; rows beyond the length are not valid.
+template <typename Visit>
+void each_row(const Reading& r, const Attention& want, Visit visit) {
+    for (int64_t b = 0; b < r.d.batch; b++)
+        for (int64_t h = 0; h < r.d.heads_q; h++)
+            for (int64_t i = 0; i < r.padded_rows(b); i++) {
+                const bool valid = i < r.rows(b);
+                if (!valid || want.computed[size_t(want.row(b, h, i))]) visit(b, h, i, valid);
+            }
+}
+
+}  // namespace
+
+double unit_roundoff(int32_t dtype) {
+    switch (dtype) {
+        case FA_F16: return 0x1p-11;
+        case FA_BF16: return 0x1p-8;
+        case FA_E4M3: return 0x1p-4;
+        case FA_E5M2: return 0x1p-3;
+        default: return 0x1p-24;
+    }
+}
+
+double smallest_step(int32_t dtype) { return dtype == FA_F16 ? 0x1p-24 : dtype == FA_E4M3 ? 0x1p-9 : dtype == FA_E5M2 ? 0x1p-16 : 0x1p-110; }
+
+double relative_norm(const std::vector<double>& got, const std::vector<double>& want) {
+    double error = 0, size = 0;
+    for (size_t n = 0; n < want.size(); n++) {
+        error += (got[n] - want[n]) * (got[n] - want[n]);
+        size += want[n] * want[n];
+    }
+    return size > 0 ? std::sqrt(error / size) : error == 0 ? 0 : INFINITY;
+}
+
+double norm_limit(int32_t dtype) {
+    switch (dtype) {
+        case FA_F16: return 5e-4;
+        case FA_BF16: return 4e-3;
+        case FA_E4M3: return 5e-2;
+        case FA_E5M2: return 1e-1;
+        default: return 4e-6;
+    }
+}
+
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread) {
+    const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
+    const double c = u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
+    return c * (u + 0x1p-24 * (1 + kappa)) * spread;
+}
+
+double lse_limit(double lse, double kappa) { return 1e-5 * std::fmax(1, std::fabs(lse)) + 0x1p-22 * kappa; }
+
+bool agrees(double got, double want, double limit) {
+    if (std::isnan(got) || std::isnan(want)) return std::isnan(got) && std::isnan(want);
+    if (std::isinf(got) || std::isinf(want)) return got == want;
+    return std::fabs(got - want) <= limit;
+}
+
+bool agrees(const Write& w) {
+    const double got = load(w.base, w.index, w.dtype);
+    const double value = w.dtype == FA_I8 && std::isnan(w.value) ? 0 : saturated(w.value, w.dtype);
+    const double nearest = rounded(value, w.dtype);
+    if (std::isnan(nearest) || std::isinf(nearest) || !std::isfinite(got)) return agrees(got, nearest, 0);
+    return std::fabs(got - value) <= std::fabs(nearest - value) + 2 * w.slack;
+}
+
+Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
+    Verdict verdict;
+    const double factor = o_scale(r);
+    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+        const size_t row = size_t(want.row(b, h, i));
+        for (int64_t c = 0; c < r.dim_v; c++) {
+            const size_t n = row * size_t(r.dim_v) + size_t(c);
+            const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
+            const double limit = std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n]) + smallest_step(r.o_dtype);
+            const bool exact = !valid || want.attended[row] == 0;
+            judge(verdict, {"o", b, h, i, c}, got, saturated(want.o[n] * factor, r.o_dtype), exact ? 0 : limit);
+        }
+    });
+    return verdict;
+}
+
+Verdict compare_lse(const Reading& r, const Attention& want) {
+    Verdict verdict;
+    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+        const size_t row = size_t(want.row(b, h, i));
+        const double got = double(r.a.lse[r.lse(b, h, i)]);
+        judge(verdict, {"LSE", b, h, i, 0}, got, want.lse[row], valid ? lse_limit(want.lse[row], want.kappa[row]) : 0);
+    });
+    return verdict;
+}
+
+Verdict compare_scores(const Reading& r, const Attention& want) {
+    Verdict verdict;
+    const std::vector<double>& stage = want.scores[size_t(r.d.scores_stage)];
+    for (int64_t b = 0; b < r.d.batch; b++)
+        for (int64_t h = 0; h < want.heads; h++)
+            for (int64_t i = 0; i < want.rows; i++)
+                for (int64_t j = 0; j < want.keys; j++) {
+                    const int64_t row = want.row(b, h, i);
+                    const size_t n = size_t(row * want.keys + j);
+                    const double kappa = r.d.scores_stage == FA_SCORES_PROBABILITY ? want.kappa[size_t(row)] : want.score_kappa[n];
+                    const bool p = r.d.scores_stage == FA_SCORES_PROBABILITY;
+                    const double limit = p ? 0x1p-21 * (1 + kappa) * stage[n] + 0x1p-110 : 0x1p-21 * kappa + 0x1p-110;
+                    judge(verdict, {"scores", b, h, i, j}, double(r.a.scores[r.scores(b, h, i, j)]), stage[n], limit);
+                }
+    return verdict;
+}
+
+Verdict compare(const std::vector<Write>& writes) {
+    Verdict verdict;
+    for (const Write& w : writes) {
+        verdict.compared++;
+        if (agrees(w) || !verdict.fault.empty()) continue;
+        char text[256];
+        std::snprintf(text, sizeof text, "element %lld (%s) is %.9g, expected the nearest to %.9g (slack %.3g)", (long long)w.index,
+                      name_of(w.dtype), load(w.base, w.index, w.dtype), w.value, w.slack);
+        verdict.fault = text;
+    }
+    return verdict;
+}
+
+Pairs pair_o(const Reading& r, const Attention& want) {
+    Pairs pairs;
+    const double factor = o_scale(r);
+    each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
+        for (int64_t c = 0; valid && c < r.dim_v; c++) {
+            pairs.got.push_back(load(r.a.o, r.o(b, h, i) + c, r.o_dtype) / factor);
+            pairs.want.push_back(want.o[size_t(want.row(b, h, i) * r.dim_v + c)]);
+        }
+    });
+    return pairs;
+}
+
+}  // namespace oracle

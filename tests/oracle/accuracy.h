@@ -1,0 +1,42 @@
+// The accuracy that is promised, as three lines: a relative norm for benign data, an element-wise bound for any data, and exact
+// counts (which need no tolerance). NaN on one side only is always a failure.
+#pragma once
+#include <string>
+#include "oracle/oracle.h"
+
+namespace oracle {
+
+double unit_roundoff(int32_t dtype);
+double smallest_step(int32_t dtype);  // η: what underflow of the stored type may cost
+
+// Line 1. |got − want| / |want| over all elements, and the most it may be.
+double relative_norm(const std::vector<double>& got, const std::vector<double>& want);
+double norm_limit(int32_t coarsest_dtype);
+
+// Line 2. p_dtype: the type that probabilities are rounded to before they meet v.
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread);
+double lse_limit(double lse, double kappa);
+
+// |got − want| <= limit; equal infinities agree; NaN agrees with NaN alone.
+bool agrees(double got, double want, double limit);
+// Does the stored element hold the nearest value of its type, f32 slack allowed?
+bool agrees(const Write& write);
+
+// Compares whole outputs, element by element (line 2). What is wrong first, as a sentence, and how near the limit the rest came.
+struct Verdict {
+    std::string fault;     // empty: none
+    int64_t compared = 0;
+    double worst = 0;      // largest error over its limit
+};
+Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype);
+Verdict compare_lse(const Reading& r, const Attention& want);
+Verdict compare_scores(const Reading& r, const Attention& want);
+Verdict compare(const std::vector<Write>& writes);
+
+// Every computed element of o, stored and wanted side by side (in units of o, o_scale undone): what line 1 takes.
+struct Pairs {
+    std::vector<double> got, want;
+};
+Pairs pair_o(const Reading& r, const Attention& want);
+
+}  // namespace oracle

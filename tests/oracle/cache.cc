@@ -1,0 +1,162 @@
+// fa_rotary and fa_append_kv: what is written where.
+#include <cmath>
+#include "oracle/oracle.h"
+
+namespace oracle {
+namespace {
+
+struct Turned {
+    double value, size;  // size: Σ of the magnitudes that were added
+};
+
+struct Rotation {
+    const float* cos;
+    const float* sin;
+    int64_t dims;
+    bool interleaved;
+};
+
+// Element c of a head after its pairs have turned by the angle of `position`: (x, y) → (x cos − y sin, y cos + x sin).
+Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& r) {
+    if (r.cos == nullptr || c >= r.dims) return {x[size_t(c)], 0};
+    const int64_t half = r.dims / 2;
+    const int64_t pair = r.interleaved ? c / 2 : c % half;
+    const bool second = r.interleaved ? c % 2 == 1 : c >= half;
+    const double first = x[size_t(r.interleaved ? 2 * pair : pair)], last = x[size_t(r.interleaved ? 2 * pair + 1 : pair + half)];
+    const double cos = double(r.cos[position * half + pair]), sin = double(r.sin[position * half + pair]);
+    const double a = (second ? last : first) * cos, b = (second ? first : -last) * sin;
+    return {a + b, std::fabs(a) + std::fabs(b)};
+}
+
+std::vector<double> read_head(const void* base, int64_t offset, int64_t dim, int32_t dtype) {
+    std::vector<double> x;
+    for (int64_t c = 0; c < dim; c++) x.push_back(load(base, offset + c, dtype));
+    return x;
+}
+
+constexpr double kUlp = 0x1p-23;
+
+bool all_zero(const int64_t (&s)[4]) { return s[0] == 0 && s[1] == 0 && s[2] == 0 && s[3] == 0; }
+
+}  // namespace
+
+std::vector<Write> rotary(const fa_attention_desc_t& desc, const fa_rotary_args_t& a) {
+    fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
+    meta.cu_seqlens_q = a.cu_seqlens_q;
+    meta.seqused_q = a.seqused_q;
+    const Reading r(desc, meta);
+    Tensor to = r.q_tensor;
+    if (!all_zero(a.out_stride)) to.stride = {a.out_stride[0], a.out_stride[1], a.out_stride[2], a.out_stride[3]};
+    const bool packed = r.has(FA_OPERAND_CU_SEQLENS_Q);
+    const Rotation rotation{a.cos, a.sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+
+    std::vector<Write> out;
+    for (int64_t b = 0; b < desc.batch; b++) {
+        for (int64_t i = 0; i < r.rows(b); i++) {
+            const int64_t row = packed ? a.cu_seqlens_q[b] + i : i;
+            int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
+            if (a.positions) position = a.positions[packed ? row : b * desc.seqlen_q + i];
+            for (int64_t h = 0; h < desc.heads_q; h++) {
+                const std::vector<double> x = read_head(a.x, r.q(b, h, i), desc.dim_qk, desc.q_dtype);
+                for (int64_t c = 0; c < desc.dim_qk; c++) {
+                    const Turned t = turn(x, c, position, rotation);
+                    out.push_back({a.out, to.at(packed ? 0 : b, row, h) + c, desc.q_dtype, t.value, kUlp * t.size});
+                }
+            }
+        }
+    }
+    return out;
+}
+
+namespace {
+
+// The new tokens as memory, and where each goes.
+struct NewTokens {
+    const fa_attention_desc_t& d;
+    const fa_append_kv_args_t& a;
+
+    int64_t count(int64_t b) const {
+        if (a.seqused_new) return a.seqused_new[b];
+        return a.cu_seqlens_new ? a.cu_seqlens_new[b + 1] - a.cu_seqlens_new[b] : a.seqlen_new;
+    }
+    int64_t left_padding(int64_t b) const { return d.operands & FA_OPERAND_LEFTPAD_K ? a.leftpad_k[b] : 0; }
+    int64_t slot(int64_t b, int64_t t) const {  // −1: skip
+        if (a.positions) return a.positions[a.cu_seqlens_new ? a.cu_seqlens_new[b] + t : b * a.seqlen_new + t];
+        return (d.operands & FA_OPERAND_SEQUSED_K ? a.seqused_k[b] : left_padding(b)) + t;
+    }
+    int64_t at(const int64_t (&given)[4], int64_t b, int64_t t, int64_t head, int64_t heads, int64_t dim) const {
+        Tensor tensor{{}, {a.seqlen_new * heads * dim, heads * dim, dim, 1}};
+        if (!all_zero(given)) tensor.stride = {given[0], given[1], given[2], given[3]};
+        return a.cu_seqlens_new ? tensor.at(0, a.cu_seqlens_new[b] + t, head) : tensor.at(b, t, head);
+    }
+};
+
+// One head of one token, as it must arrive in the cache.
+struct Arrival {
+    void* cache;
+    int64_t index;
+    int32_t dtype;
+    float* descale;  // NULL: none
+    int64_t descale_index;
+    bool dynamic;
+};
+
+void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Write>& out) {
+    double factor = to.descale && !to.dynamic ? double(to.descale[to.descale_index]) : 1;
+    double peak = 0, noise = 0;
+    if (to.dynamic) {
+        for (const Turned& t : x) {
+            peak = std::fmax(peak, std::fabs(t.value));
+            noise = std::fmax(noise, kUlp * t.size);
+        }
+        factor = peak == 0 ? 1 : peak / largest(to.dtype);
+        out.push_back({to.descale, to.descale_index, FA_F32, factor, 2 * kUlp * factor + noise / largest(to.dtype)});
+    }
+    const bool eight_bits = size_of(to.dtype) == 1;
+    for (size_t c = 0; c < x.size(); c++) {
+        const double value = x[c].value / factor;
+        const double division = eight_bits ? 4 * kUlp * std::fabs(value) : 0;
+        const double turned = (kUlp * x[c].size + (to.dynamic && peak > 0 ? noise * std::fabs(value) / peak * factor : 0)) / std::fabs(factor);
+        out.push_back({to.cache, to.index + int64_t(c), to.dtype, value, division + turned});
+    }
+}
+
+}  // namespace
+
+std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv_args_t& a) {
+    fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
+    meta.kv_batch_idx = a.kv_batch_idx;
+    meta.page_table = a.page_table;
+    fa_attention_desc_t plain = desc;  // places are asked for by slot, so left padding must not be added again
+    plain.operands &= ~uint32_t(FA_OPERAND_LEFTPAD_K | FA_OPERAND_CU_SEQLENS_K);
+    const Reading r(plain, meta);
+    const NewTokens tokens{desc, a};
+    const Rotation rotation{a.cos, a.sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const Rotation none{};
+    const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+
+    std::vector<Write> out;
+    for (int64_t b = 0; b < desc.batch; b++) {
+        for (int64_t t = 0; t < tokens.count(b); t++) {
+            const int64_t slot = tokens.slot(b, t);
+            if (slot < 0) continue;
+            for (int64_t head = 0; head < r.heads_kv; head++) {
+                for (const bool is_k : {true, false}) {
+                    const int64_t dim = is_k ? desc.dim_qk : r.dim_v;
+                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, r.heads_kv, dim);
+                    const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
+                    std::vector<Turned> head_values;
+                    for (int64_t c = 0; c < dim; c++) head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none));
+                    const bool scaled = desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+                    float* descale = !scaled ? nullptr : is_k ? a.k_descale : a.v_descale;
+                    const int64_t at = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
+                    const int64_t factor_at = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
+                    write_head(head_values, {is_k ? a.k : a.v, at, r.kv_dtype, descale, factor_at, dynamic}, out);
+                }
+            }
+        }
+    }
+    return out;
+}
+
+}  // namespace oracle

@@ -1,0 +1,111 @@
+#include "oracle/formats.h"
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace oracle {
+namespace {
+
+// A float format of at most 16 bits, all of whose non-negative values are listed in ascending order: code n is the n-th.
+struct Format {
+    int exponent_bits, mantissa_bits;
+    bool infinity;  // the top exponent is reserved for infinity and NaN; else only the very last code is NaN
+    bool saturates;
+    std::vector<double> values;  // finite ones
+    double beyond;               // what would follow the largest
+
+    Format(int exponent_bits, int mantissa_bits, bool infinity, bool saturates)
+        : exponent_bits(exponent_bits), mantissa_bits(mantissa_bits), infinity(infinity), saturates(saturates) {
+        const int bias = (1 << (exponent_bits - 1)) - 1, mantissas = 1 << mantissa_bits;
+        const int finite = infinity ? ((1 << exponent_bits) - 1) * mantissas : (1 << exponent_bits) * mantissas - 1;
+        for (int code = 0; code <= finite; code++) {
+            const int e = code / mantissas, m = code % mantissas;
+            const double value = e == 0 ? std::ldexp(m, 1 - bias - mantissa_bits) : std::ldexp(mantissas + m, e - bias - mantissa_bits);
+            if (code < finite) values.push_back(value);
+            beyond = value;
+        }
+    }
+    int bits() const { return 1 + exponent_bits + mantissa_bits; }
+
+    double decode(uint32_t code) const {
+        const uint32_t sign = 1u << (bits() - 1), magnitude = code & (sign - 1);
+        double value = NAN;
+        if (magnitude < values.size()) value = values[magnitude];
+        else if (infinity && magnitude == values.size()) value = INFINITY;
+        return code & sign ? -value : value;
+    }
+
+    uint32_t encode(double value) const {
+        const uint32_t sign = std::signbit(value) ? 1u << (bits() - 1) : 0u;
+        const double a = std::fabs(value);
+        if (a != a) return sign | ((1u << (bits() - 1)) - 1);
+        uint32_t low = 0, high = uint32_t(values.size());  // high stands for infinity
+        while (high - low > 1) {
+            const uint32_t middle = (low + high) / 2;
+            (values[middle] <= a ? low : high) = middle;
+        }
+        const double above = high < values.size() ? values[high] : beyond;
+        const double down = a - values[low], up = above - a;
+        const uint32_t nearest = down < up ? low : up < down ? high : low % 2 == 0 ? low : high;
+        if (nearest < values.size()) return sign | nearest;
+        return sign | (saturates ? uint32_t(values.size()) - 1 : nearest);
+    }
+};
+
+const Format& format(int32_t dtype) {
+    static const Format f16(5, 10, true, false), bf16(8, 7, true, false), e4m3(4, 3, false, true), e5m2(5, 2, true, true);
+    return dtype == FA_F16 ? f16 : dtype == FA_BF16 ? bf16 : dtype == FA_E4M3 ? e4m3 : e5m2;
+}
+
+}  // namespace
+
+int64_t size_of(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
+
+double largest(int32_t dtype) {
+    if (dtype == FA_F32) return 0x1.fffffep+127;
+    if (dtype == FA_I8) return 127;
+    return format(dtype).values.back();
+}
+
+double load(const void* base, int64_t index, int32_t dtype) {
+    const char* at = static_cast<const char*>(base) + index * size_of(dtype);
+    if (dtype == FA_F32) {
+        float f;
+        std::memcpy(&f, at, 4);
+        return f;
+    }
+    if (dtype == FA_I8) return static_cast<signed char>(*at);
+    if (size_of(dtype) == 1) return format(dtype).decode(static_cast<unsigned char>(*at));
+    uint16_t code;
+    std::memcpy(&code, at, 2);
+    return format(dtype).decode(code);
+}
+
+void store(void* base, int64_t index, int32_t dtype, double value) {
+    char* at = static_cast<char*>(base) + index * size_of(dtype);
+    if (dtype == FA_F32) {
+        const float f = static_cast<float>(value);
+        std::memcpy(at, &f, 4);
+    } else if (dtype == FA_I8) {
+        const double whole = std::nearbyint(value);
+        *at = static_cast<char>(whole != whole ? 0 : whole > 127 ? 127 : whole < -127 ? -127 : int(whole));
+    } else if (size_of(dtype) == 1) {
+        *at = static_cast<char>(format(dtype).encode(value));
+    } else {
+        const uint16_t code = uint16_t(format(dtype).encode(value));
+        std::memcpy(at, &code, 2);
+    }
+}
+
+double rounded(double value, int32_t dtype) {
+    char element[4];
+    store(element, 0, dtype, value);
+    return load(element, 0, dtype);
+}
+
+const char* name_of(int32_t dtype) {
+    static const char* const names[] = {"default", "f32", "f16", "bf16", "e4m3", "e5m2", "i8"};
+    return dtype >= 0 && dtype <= FA_I8 ? names[dtype] : "unknown";
+}
+
+}  // namespace oracle

@@ -1,0 +1,150 @@
+// Where everything is, and who sees whom.
+#include <cmath>
+#include "oracle/oracle.h"
+
+namespace oracle {
+namespace {
+
+using Quad = std::array<int64_t, 4>;
+
+Quad literal(const int64_t (&s)[4]) { return {s[0], s[1], s[2], s[3]}; }
+Quad literal(const int64_t (&s)[3]) { return {s[0], s[1], s[2], 1}; }
+Quad dense(const Quad& n) { return {n[1] * n[2] * n[3], n[2] * n[3], n[3], 1}; }
+
+Tensor tensor(const Quad& count, bool strided, const Quad& strides) { return {count, strided ? strides : dense(count)}; }
+
+}  // namespace
+
+int64_t Tensor::extent() const {
+    int64_t last = 0;
+    for (int axis = 0; axis < 4; axis++) {
+        if (count[axis] <= 0) return 0;
+        last += (count[axis] - 1) * stride[axis];
+    }
+    return last + 1;
+}
+
+Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args) : d(desc), a(args) {
+    const bool narrow_q = d.q_dtype == FA_E4M3 || d.q_dtype == FA_E5M2;
+    q_dtype = d.q_dtype;
+    kv_dtype = d.kv_dtype != 0 ? d.kv_dtype : q_dtype;
+    o_dtype = d.o_dtype != 0 ? d.o_dtype : narrow_q ? int32_t(FA_BF16) : q_dtype;
+    bias_dtype = d.bias_dtype != 0 ? d.bias_dtype : int32_t(FA_F32);
+    heads_kv = d.heads_kv != 0 ? d.heads_kv : d.heads_q;
+    dim_v = d.dim_v != 0 ? d.dim_v : d.dim_qk;
+    scale = d.flags & FA_SCALE_EXPLICIT ? double(d.scale) : 1 / std::sqrt(double(d.dim_qk));
+
+    const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K), paged = has(FA_OPERAND_PAGE_TABLE);
+    const int64_t q_outer = packed_q ? 1 : d.batch, q_rows = packed_q ? d.total_q : d.seqlen_q;
+    const int64_t cached = has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch;
+    const int64_t k_outer = paged ? d.num_pages : packed_k ? 1 : cached;
+    const int64_t k_rows = paged ? d.page_size : packed_k ? d.total_k : d.seqlen_k;
+
+    q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
+    o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
+    k_tensor = tensor({k_outer, k_rows, heads_kv, d.dim_qk}, d.strided & FA_STRIDED_K, literal(d.k_stride));
+    v_tensor = tensor({k_outer, k_rows, heads_kv, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
+    lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
+    const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
+    bias_tensor = {pairs, literal(d.bias_stride)};
+    mask_tensor = {pairs, literal(d.mask_stride)};
+    scores_tensor = {pairs, literal(d.scores_stride)};
+    q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
+    const Quad factors = {packed_k ? d.batch : k_outer, k_rows, heads_kv, 1};
+    k_descale_tensor = {factors, literal(d.k_descale_stride)};
+    v_descale_tensor = {factors, literal(d.v_descale_stride)};
+
+    const bool from_state = has(FA_OPERAND_RNG_STATE) && a.rng_state != nullptr;
+    dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.seed, from_state ? a.rng_state[1] : a.offset);
+}
+
+int64_t Reading::rows(int64_t b) const {
+    if (has(FA_OPERAND_SEQUSED_Q)) return a.seqused_q[b];
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? a.cu_seqlens_q[b + 1] - a.cu_seqlens_q[b] : d.seqlen_q;
+}
+
+int64_t Reading::keys(int64_t b) const {
+    int64_t slots = d.seqlen_k;
+    if (has(FA_OPERAND_CU_SEQLENS_K)) slots = a.cu_seqlens_k[b + 1] - a.cu_seqlens_k[b];
+    if (has(FA_OPERAND_SEQUSED_K)) slots = a.seqused_k[b];
+    return has(FA_OPERAND_LEFTPAD_K) ? slots - a.leftpad_k[b] : slots;
+}
+
+int64_t Reading::diagonal(int64_t b) const {
+    switch (d.alignment) {
+        case FA_ALIGN_BOTTOM_RIGHT: return keys(b) - rows(b);
+        case FA_ALIGN_EXPLICIT: return a.causal_offset[b];
+        default: return 0;
+    }
+}
+
+bool Reading::attends(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (i < 0 || i >= rows(b) || j < 0 || j >= keys(b)) return false;
+    const __int128 distance = __int128(j) - i - diagonal(b);  // how far the key lies to the right of where the row stands
+    if (d.flags & FA_CAUSAL && distance > 0) return false;
+    if (d.flags & FA_WINDOW) {
+        if (d.window_left >= 0 && -distance > d.window_left) return false;
+        if (d.window_right >= 0 && distance > d.window_right) return false;
+    }
+    if (d.chunk > 0) {
+        const int64_t first = j - j % d.chunk;  // of the key's own chunk
+        const int64_t stands = i + diagonal(b);
+        if (stands < first || stands - first >= d.chunk) return false;
+    }
+    if (has(FA_OPERAND_MASK) && a.mask[mask(b, h, i, j)] == 0) return false;
+    return !has(FA_OPERAND_BIAS) || load(a.bias, bias(b, h, i, j), bias_dtype) != -INFINITY;
+}
+
+bool Reading::kept(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return d.dropout_p == 0 || keeps(d.dropout_p, dropout_key_, b * d.heads_q + h, i, j);
+}
+
+int64_t Reading::q(int64_t b, int64_t h, int64_t i) const {
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? q_tensor.at(0, a.cu_seqlens_q[b] + i, h) : q_tensor.at(b, i, h);
+}
+int64_t Reading::o(int64_t b, int64_t h, int64_t i) const {
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? o_tensor.at(0, a.cu_seqlens_q[b] + i, h) : o_tensor.at(b, i, h);
+}
+int64_t Reading::lse(int64_t b, int64_t h, int64_t i) const {
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? lse_tensor.at(0, h, a.cu_seqlens_q[b] + i) : lse_tensor.at(b, h, i);
+}
+int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const { return bias_tensor.at(b, h, i) + j * bias_tensor.stride[3]; }
+int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const { return mask_tensor.at(b, h, i) + j * mask_tensor.stride[3]; }
+int64_t Reading::scores(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return scores_tensor.at(b, h, i) + j * scores_tensor.stride[3];
+}
+
+Reading::Place Reading::place(int64_t b, int64_t j) const {
+    const int64_t slot = has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] + j : j;
+    if (has(FA_OPERAND_CU_SEQLENS_K)) return {0, a.cu_seqlens_k[b] + slot};
+    const int64_t owner = has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    if (!has(FA_OPERAND_PAGE_TABLE)) return {owner, slot};
+    const int64_t columns = d.page_table_stride != 0 ? d.page_table_stride : (d.seqlen_k + d.page_size - 1) / d.page_size;
+    return {a.page_table[owner * columns + slot / d.page_size], slot % d.page_size};
+}
+
+int64_t Reading::k(int64_t b, int64_t head, int64_t j) const {
+    const Place p = place(b, j);
+    return k_tensor.at(p.outer, p.row, head);
+}
+int64_t Reading::v(int64_t b, int64_t head, int64_t j) const {
+    const Place p = place(b, j);
+    return v_tensor.at(p.outer, p.row, head);
+}
+int64_t Reading::q_descale(int64_t b, int64_t h, int64_t i) const {
+    return q_descale_tensor.at(b, has(FA_OPERAND_CU_SEQLENS_Q) ? a.cu_seqlens_q[b] + i : i, h);
+}
+int64_t Reading::k_descale(int64_t b, int64_t head, int64_t j) const {
+    const Place p = place(b, j);
+    return k_descale_tensor.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head);
+}
+int64_t Reading::v_descale(int64_t b, int64_t head, int64_t j) const {
+    const Place p = place(b, j);
+    return v_descale_tensor.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head);
+}
+
+double Reading::alibi_slope(int64_t b, int64_t h) const {
+    return has(FA_OPERAND_ALIBI) ? double(a.alibi_slopes[b * d.alibi_batch_stride + h]) : 0.0;
+}
+
+}  // namespace oracle

@@ -1,0 +1,196 @@
+#include "support/case.h"
+#include <cmath>
+#include <cstring>
+
+namespace test {
+namespace {
+
+Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : Buffer::Guard::before; }
+
+Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) { return {tensor.extent() * element_size, side(rng)}; }
+
+void poison(const Buffer& buffer) {
+    if (buffer.bytes() > 0) memset(buffer.as(), kPoison, size_t(buffer.bytes()));
+}
+
+bool poisoned(const Buffer& buffer, int64_t index, int64_t size) {
+    const unsigned char* at = buffer.as<unsigned char>() + index * size;
+    for (int64_t byte = 0; byte < size; byte++)
+        if (at[byte] != kPoison) return false;
+    return true;
+}
+
+// First element that no mark covers and that has been written, or −1.
+int64_t first_stray(const Buffer& buffer, const std::vector<bool>& owned, int64_t size) {
+    for (size_t n = 0; n < owned.size(); n++)
+        if (!owned[n] && !poisoned(buffer, int64_t(n), size)) return int64_t(n);
+    return -1;
+}
+
+}  // namespace
+
+void Case::bind_metadata(Rng& rng) {
+    auto place = [&](uint32_t operand, const std::vector<int32_t>& values, const int32_t*& pointer) {
+        if (!(d.operands & operand)) return;
+        metadata_buffers_.emplace_back(int64_t(values.size() * sizeof(int32_t)), side(rng));
+        int32_t* to = metadata_buffers_.back().as<int32_t>();
+        if (!values.empty()) memcpy(to, values.data(), values.size() * sizeof(int32_t));
+        pointer = to;
+    };
+    place(FA_OPERAND_CAUSAL_OFFSET, metadata.causal_offset, a.causal_offset);
+    place(FA_OPERAND_CU_SEQLENS_Q, metadata.cu_seqlens_q, a.cu_seqlens_q);
+    place(FA_OPERAND_CU_SEQLENS_K, metadata.cu_seqlens_k, a.cu_seqlens_k);
+    place(FA_OPERAND_SEQUSED_Q, metadata.seqused_q, a.seqused_q);
+    place(FA_OPERAND_SEQUSED_K, metadata.seqused_k, a.seqused_k);
+    place(FA_OPERAND_LEFTPAD_K, metadata.leftpad_k, a.leftpad_k);
+    place(FA_OPERAND_KV_BATCH_IDX, metadata.kv_batch_idx, a.kv_batch_idx);
+    place(FA_OPERAND_PAGE_TABLE, metadata.page_table, a.page_table);
+}
+
+void Case::bind(Rng& rng) {
+    bind_metadata(rng);
+    const oracle::Reading r = reading();
+    auto give = [&](Buffer& buffer, bool wanted, Buffer memory) {
+        if (wanted) buffer = std::move(memory);
+        return buffer.as();
+    };
+    const int64_t kv_size = oracle::size_of(r.kv_dtype), floats = sizeof(float);
+    a.q = give(q, true, allocate(rng, r.q_tensor, oracle::size_of(r.q_dtype)));
+    a.k = give(k, true, allocate(rng, r.k_tensor, kv_size));
+    a.v = give(v, true, allocate(rng, r.v_tensor, kv_size));
+    a.o = give(o, true, allocate(rng, r.o_tensor, oracle::size_of(r.o_dtype)));
+    a.lse = static_cast<float*>(give(lse, r.has(FA_OPERAND_LSE), allocate(rng, r.lse_tensor, floats)));
+    a.bias = give(bias, r.has(FA_OPERAND_BIAS), allocate(rng, r.bias_tensor, oracle::size_of(r.bias_dtype)));
+    a.mask = static_cast<uint8_t*>(give(mask, r.has(FA_OPERAND_MASK), allocate(rng, r.mask_tensor, 1)));
+    const int64_t slopes = d.heads_q + (d.batch > 0 ? (d.batch - 1) * d.alibi_batch_stride : 0);
+    a.alibi_slopes = static_cast<float*>(give(alibi, r.has(FA_OPERAND_ALIBI), Buffer(slopes * floats, side(rng))));
+    a.sinks = static_cast<float*>(give(sinks, r.has(FA_OPERAND_SINKS), Buffer(d.heads_q * floats, side(rng))));
+    a.q_descale = static_cast<float*>(give(q_descale, r.has(FA_OPERAND_Q_DESCALE), allocate(rng, r.q_descale_tensor, floats)));
+    a.k_descale = static_cast<float*>(give(k_descale, r.has(FA_OPERAND_K_DESCALE), allocate(rng, r.k_descale_tensor, floats)));
+    a.v_descale = static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE), allocate(rng, r.v_descale_tensor, floats)));
+    a.o_scale = static_cast<float*>(give(o_scale, r.has(FA_OPERAND_O_SCALE), Buffer(floats, side(rng))));
+    a.scores = static_cast<float*>(give(scores, r.has(FA_OPERAND_SCORES), allocate(rng, r.scores_tensor, floats)));
+    a.rng_state = static_cast<uint64_t*>(give(rng_state, r.has(FA_OPERAND_RNG_STATE), Buffer(2 * sizeof(uint64_t), side(rng))));
+}
+
+void Case::use_workspace(uint64_t bytes, Rng& rng) {
+    constexpr uint64_t kAlignment = 256;
+    workspace = Buffer(int64_t((bytes + kAlignment - 1) / kAlignment * kAlignment), side(rng));
+    a.workspace = bytes > 0 ? workspace.as() : nullptr;
+    a.workspace_size = bytes;
+}
+
+void Case::set_q(const Pick& value) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++)
+            for (int64_t i = 0; i < r.rows(b); i++)
+                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(q.as(), r.q(b, h, i) + c, r.q_dtype, value(b, h, i, c));
+}
+
+void Case::set_k(const Pick& value) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t j = 0; j < r.keys(b); j++)
+                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(k.as(), r.k(b, h, j) + c, r.kv_dtype, value(b, h, j, c));
+}
+
+void Case::set_v(const Pick& value) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t j = 0; j < r.keys(b); j++)
+                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.kv_dtype, value(b, h, j, c));
+}
+
+void Case::set_bias(const Pick& value) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++)
+            for (int64_t i = 0; i < r.rows(b); i++)
+                for (int64_t j = 0; j < r.keys(b); j++)
+                    oracle::store(bias.as(), r.bias(b, h, i, j), r.bias_dtype, value(b, h, i, j));
+}
+
+void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)>& attend) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++)
+            for (int64_t i = 0; i < r.rows(b); i++)
+                for (int64_t j = 0; j < r.keys(b); j++) {
+                    const uint8_t yes = uint8_t(1 + (i + 3 * j) % 255);  // any nonzero byte means attend
+                    mask.as<uint8_t>()[r.mask(b, h, i, j)] = attend(b, h, i, j) ? yes : 0;
+                }
+}
+
+void Case::set_descales(Rng& rng, double typical) {
+    const oracle::Reading r = reading();
+    auto draw = [&] { return float(typical * rng.uniform(0.5, 2)); };
+    for (int64_t b = 0; b < d.batch; b++) {
+        for (int64_t h = 0; h < d.heads_q && r.has(FA_OPERAND_Q_DESCALE); h++)
+            for (int64_t i = 0; i < r.rows(b); i++) q_descale.as<float>()[r.q_descale(b, h, i)] = draw();
+        for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t j = 0; j < r.keys(b); j++) {
+                if (r.has(FA_OPERAND_K_DESCALE)) k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
+                if (r.has(FA_OPERAND_V_DESCALE)) v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
+            }
+    }
+}
+
+void Case::fill_normal(Rng& rng, double q_size, double k_size, double v_size) {
+    const double whole = reading().kv_dtype == FA_I8 ? 40 : 1;  // integers need room
+    set_q([&](int64_t, int64_t, int64_t, int64_t) { return q_size * rng.normal(); });
+    set_k([&](int64_t, int64_t, int64_t, int64_t) { return k_size * whole * rng.normal(); });
+    set_v([&](int64_t, int64_t, int64_t, int64_t) { return v_size * whole * rng.normal(); });
+}
+
+std::vector<Buffer*> Case::inputs() {
+    std::vector<Buffer*> all = {&q, &k, &v, &bias, &mask, &alibi, &sinks, &q_descale, &k_descale, &v_descale, &o_scale, &rng_state};
+    for (Buffer& buffer : metadata_buffers_) all.push_back(&buffer);
+    return all;
+}
+
+fa_status_t Case::run(fa_handle_t handle) {
+    for (Buffer* output : {&o, &lse, &scores, &workspace}) poison(*output);
+    on_fault_print(describe());
+    for (Buffer* input : inputs()) input->freeze(true);
+    const fa_status_t status = fa_forward_ex(handle, &d, &a);
+    for (Buffer* input : inputs()) input->freeze(false);
+    return status;
+}
+
+std::string Case::check_untouched() const {
+    const oracle::Reading r = reading();
+    for (const Buffer* buffer : {&q, &k, &v, &o, &lse, &scores, &workspace})
+        if (!buffer->intact()) return "bytes beside a buffer were written";
+    std::vector<bool> o_owned(size_t(r.o_tensor.extent())), lse_owned(r.has(FA_OPERAND_LSE) ? size_t(r.lse_tensor.extent()) : 0);
+    std::vector<bool> scores_owned(r.has(FA_OPERAND_SCORES) ? size_t(r.scores_tensor.extent()) : 0);
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++) {
+            for (int64_t i = 0; i < r.padded_rows(b); i++) {
+                for (int64_t c = 0; c < r.dim_v; c++) o_owned[size_t(r.o(b, h, i) + c)] = true;
+                if (!lse_owned.empty()) lse_owned[size_t(r.lse(b, h, i))] = true;
+            }
+            for (int64_t i = 0; i < d.seqlen_q && !scores_owned.empty(); i++)
+                for (int64_t j = 0; j < d.seqlen_k; j++) scores_owned[size_t(r.scores(b, h, i, j))] = true;
+        }
+    struct Output { const char* name; const Buffer& buffer; const std::vector<bool>& owned; int64_t size; };
+    for (const Output& out : {Output{"o", o, o_owned, oracle::size_of(r.o_dtype)}, Output{"lse", lse, lse_owned, 4},
+                              Output{"scores", scores, scores_owned, 4}}) {
+        const int64_t stray = first_stray(out.buffer, out.owned, out.size);
+        if (stray >= 0) return std::string(out.name) + " was written at element " + std::to_string(stray) + ", which belongs to no row";
+    }
+    return "";
+}
+
+std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step) {
+    const oracle::Reading r = c.reading();
+    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step});
+    std::string fault = oracle::compare_o(r, want, p_dtype).fault;
+    if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want).fault;
+    if (fault.empty() && r.has(FA_OPERAND_SCORES)) fault = oracle::compare_scores(r, want).fault;
+    return fault.empty() ? c.check_untouched() : fault;
+}
+
+}  // namespace test

@@ -1,0 +1,52 @@
+#include "support/handle.h"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace test {
+
+int64_t Handle::get(int32_t key) const {
+    int64_t value = -1;
+    return fa_get_i64(handle_, key, &value) == FA_OK ? value : -1;
+}
+
+int32_t backend_under_test() {
+    const char* name = getenv("FLASHATTN_TEST_BACKEND");
+    if (!name || strcmp(name, "cpu") == 0) return FA_BACKEND_CPU;
+    if (strcmp(name, "cuda") == 0) return FA_BACKEND_CUDA;
+    if (strcmp(name, "hip") == 0) return FA_BACKEND_HIP;
+    fprintf(stderr, "FLASHATTN_TEST_BACKEND is \"%s\", expected cpu, cuda or hip\n", name);
+    exit(2);
+}
+
+Handle make_handle() { return make_handle(FA_CREATE_INFO_INIT); }
+
+Handle make_handle(fa_create_info_t info) {
+    info.backend = backend_under_test();
+    info.memory = FA_MEMORY_HOST;
+    fa_handle_t handle;
+    if (fa_create(&handle, &info) == FA_OK) return Handle(handle);
+    fprintf(stderr, "no handle: %s\n", fa_last_error(nullptr));
+    exit(2);
+}
+
+const std::vector<int32_t>& usable_isas() {
+    static const std::vector<int32_t> usable = [] {
+        std::vector<int32_t> found;
+        if (backend_under_test() != FA_BACKEND_CPU) return std::vector<int32_t>{0};
+        const Handle handle = make_handle();
+        for (const int32_t isa : {FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512})
+            if (handle.set(FA_PARAM_MAX_ISA, isa)) found.push_back(isa);
+        return found;
+    }();
+    return usable;
+}
+
+const char* isa_name(int32_t isa) {
+    static const char* const names[] = {"default", "generic", "avx2", "avx512"};
+    return names[isa];
+}
+
+int32_t probability_dtype(const fa_attention_desc_t& d) { return backend_under_test() == FA_BACKEND_CPU ? int32_t(FA_F32) : d.q_dtype; }
+
+}  // namespace test

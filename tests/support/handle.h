@@ -1,0 +1,36 @@
+// The one place where tests get a handle. FLASHATTN_TEST_BACKEND = cpu (default), cuda or hip chooses the backend; data is always
+// in host memory.
+#pragma once
+#include <flashattn.h>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace test {
+
+class Handle {
+  public:
+    explicit Handle(fa_handle_t handle) : handle_(handle) {}
+    Handle(Handle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    ~Handle() { fa_destroy(handle_); }
+    operator fa_handle_t() const { return handle_; }
+    std::string error() const { return fa_last_error(handle_); }
+    int64_t get(int32_t key) const;
+    bool set(int32_t key, int64_t value) const { return fa_set_i64(handle_, key, value) == FA_OK; }
+
+  private:
+    fa_handle_t handle_;
+};
+
+int32_t backend_under_test();
+Handle make_handle();
+Handle make_handle(fa_create_info_t info);  // the backend and memory fields are filled in
+
+// Instruction sets that can be asked for on this machine, FA_ISA_GENERIC first; {0} where the backend has no such parameter.
+const std::vector<int32_t>& usable_isas();
+const char* isa_name(int32_t isa);
+
+// The type that the backend rounds probabilities to before they meet v, which accuracy lines 1 and 2 depend on.
+int32_t probability_dtype(const fa_attention_desc_t& d);
+
+}  // namespace test

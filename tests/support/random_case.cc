@@ -1,0 +1,287 @@
+#include "support/random_case.h"
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace test {
+namespace {
+
+constexpr int64_t kBudget = 300'000;  // multiply-adds of one case, so that tens of thousands fit into a minute
+
+class Generator {
+  public:
+    explicit Generator(uint64_t seed) : rng(seed) { c.seed = seed; }
+
+    Case make() {
+        types();
+        sizes();
+        rows();
+        keys();
+        positions();
+        scores();
+        schedule();
+        layouts();
+        c.bind(rng);
+        data();
+        return std::move(c);
+    }
+
+  private:
+    Rng rng;
+    Case c;
+    fa_attention_desc_t& d = c.d;
+    Metadata& m = c.metadata;
+    bool narrow_kv = false, narrow_o = false;
+
+    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    void want(double p, uint32_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
+
+    int32_t o_type() { return rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2}); }
+
+    void types() {
+        d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
+        if (rng.chance(0.4)) d.kv_dtype = rng.chance(0.2) ? int32_t(FA_I8) : o_type();
+        if (rng.chance(0.5)) d.o_dtype = o_type();
+        const int32_t kv = d.kv_dtype ? d.kv_dtype : d.q_dtype;
+        narrow_kv = oracle::size_of(kv) == 1;
+        narrow_o = d.o_dtype == FA_E4M3 || d.o_dtype == FA_E5M2;
+        if (oracle::size_of(d.q_dtype) == 1) want(0.5, FA_OPERAND_Q_DESCALE);
+        if (narrow_kv) want(0.5, FA_OPERAND_K_DESCALE), want(0.5, FA_OPERAND_V_DESCALE);
+        if (kv == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        if (narrow_o) want(0.5, FA_OPERAND_O_SCALE);
+    }
+
+    int64_t dimension() {
+        const double which = rng.uniform();
+        if (which < 0.55) return rng.between(1, 40);
+        if (which < 0.8) return rng.pick<int64_t>({8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256});
+        return which < 0.985 ? rng.between(1, 320) : rng.between(320, 1024);
+    }
+
+    void sizes() {
+        d.dim_qk = dimension();
+        if (rng.chance(0.3)) d.dim_v = dimension();
+        const int64_t heads_kv = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
+        d.heads_q = heads_kv * group;
+        if (group > 1 || rng.chance(0.3)) d.heads_kv = heads_kv;
+        d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
+        switch (rng.between(0, 4)) {
+            case 0: d.seqlen_q = rng.between(0, 4), d.seqlen_k = rng.between(0, 400); break;    // decoding
+            case 1: d.seqlen_q = rng.between(0, 150), d.seqlen_k = rng.between(0, 150); break;  // across tiles
+            case 2: d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8); break;     // few keys
+            default: d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40); break;
+        }
+        auto work = [&] { return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * (d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk)); };
+        while (work() > kBudget && d.batch > 1) d.batch--;
+        while (work() > kBudget) d.seqlen_q = (d.seqlen_q + 1) / 2, d.seqlen_k = d.seqlen_k * 3 / 4;
+    }
+
+    std::vector<int32_t> lengths(int64_t longest) {
+        std::vector<int32_t> values;
+        for (int64_t b = 0; b < d.batch; b++) values.push_back(int32_t(rng.chance(0.1) ? 0 : rng.chance(0.3) ? longest : rng.between(0, longest)));
+        return values;
+    }
+
+    // Packed lengths: begins anywhere, ends before the total.
+    int64_t pack(const std::vector<int32_t>& lengths, std::vector<int32_t>& cu) {
+        cu = {int32_t(rng.chance(0.5) ? 0 : rng.between(1, 4))};
+        for (const int32_t length : lengths) cu.push_back(cu.back() + length);
+        return cu.back() + (rng.chance(0.5) ? 0 : rng.between(1, 4));
+    }
+
+    std::vector<int32_t> within(const std::vector<int32_t>& limits) {
+        std::vector<int32_t> values;
+        for (const int32_t limit : limits) values.push_back(int32_t(rng.chance(0.2) ? limit : rng.between(0, limit)));
+        return values;
+    }
+
+    void rows() {
+        want(0.3, FA_OPERAND_CU_SEQLENS_Q);
+        want(0.25, FA_OPERAND_SEQUSED_Q);
+        std::vector<int32_t> room(size_t(d.batch), int32_t(d.seqlen_q));
+        if (has(FA_OPERAND_CU_SEQLENS_Q)) {
+            room = lengths(d.seqlen_q);
+            d.total_q = pack(room, m.cu_seqlens_q);
+        }
+        if (has(FA_OPERAND_SEQUSED_Q)) m.seqused_q = within(room);
+    }
+
+    void keys() {
+        const double kind = rng.uniform();
+        if (kind < 0.25) d.operands |= FA_OPERAND_CU_SEQLENS_K;
+        else if (kind < 0.55) d.operands |= FA_OPERAND_PAGE_TABLE;
+        if (!has(FA_OPERAND_CU_SEQLENS_K)) want(0.25, FA_OPERAND_KV_BATCH_IDX);
+        want(has(FA_OPERAND_PAGE_TABLE) ? 0.7 : 0.35, FA_OPERAND_SEQUSED_K);
+        want(0.2, FA_OPERAND_LEFTPAD_K);
+
+        std::vector<int32_t> room(size_t(d.batch), int32_t(d.seqlen_k));
+        if (has(FA_OPERAND_CU_SEQLENS_K)) {
+            room = lengths(d.seqlen_k);
+            d.total_k = pack(room, m.cu_seqlens_k);
+        }
+        if (has(FA_OPERAND_SEQUSED_K)) m.seqused_k = room = within(room);
+        if (has(FA_OPERAND_LEFTPAD_K)) m.leftpad_k = within(room);
+        if (has(FA_OPERAND_KV_BATCH_IDX)) {
+            d.kv_batch = d.batch + rng.between(0, 2);
+            for (int64_t b = 0; b < d.batch; b++) m.kv_batch_idx.push_back(int32_t(rng.between(0, d.kv_batch - 1)));
+        }
+        if (has(FA_OPERAND_PAGE_TABLE)) pages(room);
+    }
+
+    // Shuffled pages; entries without a valid key hold nonsense.
+    void pages(const std::vector<int32_t>& used) {
+        d.page_size = rng.pick<int64_t>({1, 2, 3, 5, 8, 13, 16, 32, 64});
+        const int64_t columns = (d.seqlen_k + d.page_size - 1) / d.page_size;
+        if (rng.chance(0.4)) d.page_table_stride = columns + rng.between(columns == 0 ? 1 : 0, 3);
+        const int64_t stride = d.page_table_stride ? d.page_table_stride : columns;
+        const int64_t owners = has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch;
+
+        d.num_pages = owners * columns + rng.between(1, 3);
+        std::vector<int32_t> ids(static_cast<size_t>(d.num_pages));
+        std::iota(ids.begin(), ids.end(), 0);
+        for (size_t n = ids.size(); n > 1; n--) std::swap(ids[n - 1], ids[size_t(rng.between(0, int64_t(n) - 1))]);
+
+        m.page_table.resize(size_t(owners * stride));
+        for (int32_t& entry : m.page_table) entry = rng.pick<int32_t>({-1, 1 << 30, std::numeric_limits<int32_t>::min(), int32_t(d.num_pages)});
+        size_t next = 0;
+        for (int64_t b = 0; b < d.batch; b++) {
+            const int64_t owner = has(FA_OPERAND_KV_BATCH_IDX) ? m.kv_batch_idx[size_t(b)] : b;
+            const int64_t first = has(FA_OPERAND_LEFTPAD_K) ? m.leftpad_k[size_t(b)] : 0;
+            for (int64_t page = first / d.page_size; first < used[size_t(b)] && page * d.page_size < used[size_t(b)]; page++) {
+                int32_t& entry = m.page_table[size_t(owner * stride + page)];
+                if (entry < 0 || entry >= d.num_pages) entry = ids[next++];
+            }
+        }
+    }
+
+    void positions() {
+        if (rng.chance(0.35)) d.flags |= FA_CAUSAL;
+        if (rng.chance(0.25)) {
+            d.flags |= FA_WINDOW;
+            d.window_left = rng.chance(0.25) ? -1 : rng.between(0, d.seqlen_k / 2 + 2);
+            d.window_right = rng.chance(0.25) ? -1 : rng.between(0, d.seqlen_k / 2 + 2);
+        }
+        if (rng.chance(0.12)) d.chunk = rng.between(1, d.seqlen_k + 3);
+        want(0.15, FA_OPERAND_ALIBI);
+        const bool needed = d.flags & (FA_CAUSAL | FA_WINDOW) || d.chunk > 0 || has(FA_OPERAND_ALIBI);
+        if (!needed && rng.chance(0.8)) return;
+        d.alignment = rng.pick<int32_t>({FA_ALIGN_TOP_LEFT, FA_ALIGN_BOTTOM_RIGHT, FA_ALIGN_EXPLICIT});
+        if (d.alignment != FA_ALIGN_EXPLICIT) return;
+        d.operands |= FA_OPERAND_CAUSAL_OFFSET;
+        for (int64_t b = 0; b < d.batch; b++) m.causal_offset.push_back(int32_t(rng.between(-d.seqlen_q - 2, d.seqlen_k + 2)));
+    }
+
+    void scores() {
+        if (rng.chance(0.35)) {
+            d.flags |= FA_SCALE_EXPLICIT;
+            d.scale = rng.chance(0.1) ? 0.f : float(rng.uniform(-2, 2) / std::sqrt(double(d.dim_qk)));
+        }
+        if (rng.chance(0.2)) d.softcap = float(rng.uniform(0.3, 40));
+        want(0.2, FA_OPERAND_BIAS);
+        if (has(FA_OPERAND_BIAS) && rng.chance(0.6)) d.bias_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        want(0.2, FA_OPERAND_MASK);
+        want(0.15, FA_OPERAND_SINKS);
+        if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
+        if (rng.chance(0.12)) d.dropout_p = rng.pick<float>({0.1f, 0.5f, 0.9f, 0.99f, 0x1p-33f});
+        if (d.dropout_p > 0) want(0.4, FA_OPERAND_RNG_STATE);
+        want(0.6, FA_OPERAND_LSE);
+        want(0.08, FA_OPERAND_SCORES);
+        if (has(FA_OPERAND_SCORES)) d.scores_stage = int32_t(rng.between(0, 3));
+    }
+
+    void schedule() {
+        if (rng.chance(0.1)) d.flags |= FA_DETERMINISTIC;
+        if (rng.chance(0.05)) d.reserve_sms = int32_t(rng.between(1, 8));
+        const oracle::Reading r = c.reading();
+        if (r.q_dtype == FA_F32 && r.kv_dtype == FA_F32 && r.o_dtype == FA_F32 && rng.chance(0.3)) {
+            d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
+            return;
+        }
+        if (rng.chance(0.2)) d.num_splits = int32_t(rng.between(1, 6));
+        else if (rng.chance(0.15)) d.split_size = rng.between(1, 130);
+    }
+
+    // q, k, v, o: the elements of a head lie together. An input may be broadcast over any other axis.
+    void stride_tensor(uint32_t bit, const oracle::Tensor& tensor, bool packed, bool input, int64_t (&stride)[4]) {
+        if (!rng.chance(0.4)) return;
+        d.strided |= bit;
+        random_strides(rng, 3, tensor.count.data(), tensor.count[3], stride);
+        stride[3] = 1;
+        for (int axis = 0; axis < 3 && input; axis++)
+            if (rng.chance(0.07)) stride[axis] = 0;
+        if (packed) stride[0] = 0;
+    }
+
+    void stride_pairs(const oracle::Tensor& tensor, bool input, int64_t (&stride)[4]) {
+        random_strides(rng, 4, tensor.count.data(), 1, stride);
+        for (int axis = 0; axis < 4 && input; axis++)
+            if (rng.chance(0.25)) stride[axis] = 0;
+    }
+
+    void stride_descale(uint32_t operand, const oracle::Tensor& tensor, int64_t (&stride)[3]) {
+        if (!has(operand)) return;
+        random_strides(rng, 3, tensor.count.data(), 1, stride);
+        for (int64_t& s : stride)
+            if (rng.chance(0.4)) s = 0;
+    }
+
+    void layouts() {
+        const oracle::Reading r = c.reading();
+        const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K);
+        stride_tensor(FA_STRIDED_Q, r.q_tensor, packed_q, true, d.q_stride);
+        stride_tensor(FA_STRIDED_K, r.k_tensor, packed_k, true, d.k_stride);
+        stride_tensor(FA_STRIDED_V, r.v_tensor, packed_k, true, d.v_stride);
+        stride_tensor(FA_STRIDED_O, r.o_tensor, packed_q, false, d.o_stride);
+        if (has(FA_OPERAND_LSE) && rng.chance(0.4)) {
+            d.strided |= FA_STRIDED_LSE;
+            random_strides(rng, 3, r.lse_tensor.count.data(), 1, d.lse_stride);
+            if (packed_q) d.lse_stride[0] = 0;
+        }
+        if (has(FA_OPERAND_BIAS)) stride_pairs(r.bias_tensor, true, d.bias_stride);
+        if (has(FA_OPERAND_MASK)) stride_pairs(r.mask_tensor, true, d.mask_stride);
+        if (has(FA_OPERAND_SCORES)) stride_pairs(r.scores_tensor, false, d.scores_stride);
+        stride_descale(FA_OPERAND_Q_DESCALE, r.q_descale_tensor, d.q_descale_stride);
+        stride_descale(FA_OPERAND_K_DESCALE, r.k_descale_tensor, d.k_descale_stride);
+        stride_descale(FA_OPERAND_V_DESCALE, r.v_descale_tensor, d.v_descale_stride);
+    }
+
+    void data() {
+        const double heat = rng.chance(0.1) ? 10 : rng.chance(0.05) ? 1e-6 : 1, spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
+        c.fill_normal(rng, heat, 1, spread);
+        c.set_descales(rng, 1.0 / (d.kv_dtype == FA_I8 ? 40 : 1));
+        if (has(FA_OPERAND_BIAS)) {
+            const double holes = rng.pick<double>({0, 0, 0.1, 0.6});
+            const double minus_infinity = -std::numeric_limits<double>::infinity();
+            c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(holes) ? minus_infinity : 2 * rng.normal(); });
+        }
+        if (has(FA_OPERAND_MASK)) {
+            const double density = rng.pick<double>({0.05, 0.5, 0.9, 1});
+            c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(density); });
+        }
+        for (int64_t b = 0; b < d.batch && has(FA_OPERAND_ALIBI); b++)
+            for (int64_t h = 0; h < d.heads_q; h++) c.alibi.as<float>()[b * d.alibi_batch_stride + h] = float(rng.uniform(-0.1, 1));
+        for (int64_t h = 0; h < d.heads_q && has(FA_OPERAND_SINKS); h++) c.sinks.as<float>()[h] = float(3 * rng.normal());
+        if (has(FA_OPERAND_O_SCALE)) *c.o_scale.as<float>() = float(rng.uniform(0.5, 8));
+        if (d.dropout_p == 0) return;
+        uint64_t* state = c.rng_state.as<uint64_t>();
+        (has(FA_OPERAND_RNG_STATE) ? state[0] : c.a.seed) = rng.bits();
+        (has(FA_OPERAND_RNG_STATE) ? state[1] : c.a.offset) = rng.bits();
+    }
+};
+
+}  // namespace
+
+void random_strides(Rng& rng, int axes, const int64_t* count, int64_t innermost, int64_t* stride) {
+    int order[4] = {0, 1, 2, 3};
+    for (int n = axes; n > 1; n--) std::swap(order[n - 1], order[rng.between(0, n - 1)]);
+    int64_t next = innermost;
+    for (int n = 0; n < axes; n++) {
+        next += rng.chance(0.5) ? 0 : rng.between(1, 5);
+        stride[order[n]] = next;
+        next *= std::max<int64_t>(count[order[n]], 1);
+    }
+}
+
+Case random_case(uint64_t seed) { return Generator(seed).make(); }
+
+}  // namespace test
