@@ -1,0 +1,67 @@
+# Each check must find a planted fault, or its silence means nothing.
+set -euo pipefail
+
+tools=$1 cc=$2
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+# finds WHAT COMMAND…: the command must fail and name the fault.
+finds() {
+    local what=$1 output
+    shift
+    if output=$("$@" 2>&1); then
+        echo "FAILED: $* overlooks the fault" && exit 1
+    fi
+    grep -qF -- "$what" <<<"$output" || { echo "FAILED: $* does not name '$what': $output" && exit 1; }
+}
+
+# file NAME: writes standard input there.
+file() { mkdir -p "$tree/$(dirname "$1")" && cat >"$tree/$1"; }
+
+file include/flashattn.h </dev/null
+file src/spec/mask.h </dev/null
+file src/core/handle.h </dev/null
+file src/cpu/tile.cc <<<'#include "spec/mask.h"'
+"$tools/check_includes" "$tree" >/dev/null
+file src/cpu/tile.cc <<<'#include "core/handle.h"'
+finds "cpu must not include core" "$tools/check_includes" "$tree"
+file src/cpu/tile.cc <<<'#include <vector>'
+finds "<vector>" "$tools/check_includes" "$tree"
+file src/cpu/isa_avx2.cc <<<'#include "tile.cc"'
+finds "an instruction set's file must not include" "$tools/check_includes" "$tree"
+
+rm -r "$tree/src"
+file src/core/api.cc <<<'int f() { return 1; }  // abort() is not called'
+"$tools/check_words" "$tree" >/dev/null
+file src/core/api.cc <<<'int f() { abort(); }'
+finds "abort(" "$tools/check_words" "$tree"
+file src/core/api.cc <<<'const char* f() { return getenv("X"); }'
+finds "getenv" "$tools/check_words" "$tree"
+printf 'int f();  // %s: later\n' "TO""DO" | file src/core/api.cc
+finds "unfinished work" "$tools/check_words" "$tree"
+
+seq 501 | file src/core/api.cc
+finds "501 lines" "$tools/check_size" "$tree"
+file src/core/api.cc <<<'char f(void);'
+"$tools/check_size" "$tree" >/dev/null
+file big.c <<<'char big[3 << 20] = {1};'
+"$cc" -shared -fPIC "$tree/big.c" -o "$tree/big.so"
+finds "at most 2097152" "$tools/check_size" "$tree" "$tree/big.so"
+
+# object NAME: compiles standard input with $flags.
+object() {
+    "$cc" -x c $flags -c - -o "$tree/$1"
+}
+flags=-O2
+object isa_generic.cc.o <<<'const int table = 1;'
+"$tools/check_isa_objects" "$tree/isa_generic.cc.o" >/dev/null
+object isa_generic.cc.o <<<'const int table = 1; int second;'
+finds "expected one global symbol" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
+object isa_generic.cc.o <<<'const int table = 1; __attribute__((weak)) int merged(void) { return 1; }'
+finds "weak or unique symbols: merged" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
+if [ "$(uname -m)" = x86_64 ]; then
+    flags="-O3 -mavx2"
+    object tile.cc.o <<<'void f(float* x) { for (int i = 0; i < 64; i++) x[i] *= 2; }'
+    finds "is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
+fi
+echo "each check finds its fault"
