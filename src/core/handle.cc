@@ -214,6 +214,8 @@ fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* in
     if (status == FA_OK) status = found->device_info(device, &ours, m);
     if (status != FA_OK) return status;
     ours.struct_size = size;
+    ours.backend = backend;
+    ours.device = device;
     memset(info, 0, size);
     memcpy(info, &ours, size < sizeof ours ? size : sizeof ours);
     return FA_OK;
