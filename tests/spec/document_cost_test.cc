@@ -1,0 +1,156 @@
+// The costs in docs/SPEC.md, section 14: its formulas, and the same numbers counted by walking the three loop nests block by block.
+#include <gtest/gtest.h>
+#include <sstream>
+#include "example.h"
+#include "spec/shape.h"
+
+namespace spec {
+namespace {
+
+using fa::ceil_div;
+using fa::min_of;
+
+struct Shape {
+    int64_t batch, heads, n, d;
+};
+struct Blocks {
+    int64_t element, rows, keys;  // bytes, Br, Bc
+};
+struct Cost {
+    int64_t flops = 0, extra = 0, read = 0, written = 0;
+    std::vector<double> numbers() const { return {double(flops), double(extra), double(read), double(written)}; }
+};
+
+constexpr int64_t kStateBytes = 8;  // m and l of a row
+
+// One head, by the formulas as the document gives them.
+Cost by_formula(const std::string& algorithm, const Shape& s, const Blocks& b) {
+    const int64_t n = s.n, d = s.d, e = b.element, tr = ceil_div(n, b.rows), tc = ceil_div(n, b.keys), flops = 4 * n * n * d;
+    if (algorithm == "standard")
+        return {flops, e * tr * b.rows * n, e * (n * d + tr * 2 * n * d + 2 * n * n), e * (n * d + 2 * n * n)};
+    if (algorithm == "flash1")
+        return {flops, 8 * tr * b.rows, e * (2 * n * d + tc * 2 * n * d + n * d) + 8 * tc * n,
+                e * (tc * n * d + n * d) + 8 * tc * n};
+    return {flops, 0, e * (n * d + tr * 2 * n * d), e * n * d};
+}
+
+// The loop nests, counting every block that crosses between main and fast memory.
+struct Walk {
+    Shape s;
+    Blocks b;
+    Cost cost;
+
+    template <class Body>
+    void each(int64_t step, Body body) {
+        for (int64_t at = 0; at < s.n; at += step) body(min_of(step, s.n - at));
+    }
+    void read(int64_t elements) { cost.read += elements * b.element; }
+    void write(int64_t elements) { cost.written += elements * b.element; }
+    void multiply(int64_t rows, int64_t keys) { cost.flops += 2 * rows * keys * s.d; }
+    int64_t padded_rows() const { return fa::round_up(s.n, b.rows); }
+
+    void standard() {
+        each(b.rows, [&](int64_t rows) {
+            read(rows * s.d);
+            each(b.keys, [&](int64_t keys) { read(keys * s.d), multiply(rows, keys), write(rows * keys); });
+        });
+        each(b.rows, [&](int64_t rows) { read(rows * s.n), write(rows * s.n); });  // softmax
+        each(b.rows, [&](int64_t rows) {
+            each(b.keys, [&](int64_t keys) { read(rows * keys + keys * s.d), multiply(rows, keys); });
+            write(rows * s.d);
+        });
+        cost.extra = padded_rows() * s.n * b.element;
+    }
+    void flash1() {
+        each(b.keys, [&](int64_t keys) {
+            read(2 * keys * s.d);
+            each(b.rows, [&](int64_t rows) {
+                read(2 * rows * s.d);  // q, o
+                cost.read += rows * kStateBytes;
+                multiply(rows, 2 * keys);
+                write(rows * s.d);
+                cost.written += rows * kStateBytes;
+            });
+        });
+        each(b.rows, [&](int64_t rows) { read(rows * s.d), write(rows * s.d); });  // divide by l
+        cost.extra = padded_rows() * kStateBytes;
+    }
+    void flash() {
+        each(b.rows, [&](int64_t rows) {
+            read(rows * s.d);
+            each(b.keys, [&](int64_t keys) { read(2 * keys * s.d), multiply(rows, 2 * keys); });
+            write(rows * s.d);
+        });
+    }
+};
+
+Cost by_counting(const std::string& algorithm, const Shape& s, const Blocks& b) {
+    Walk walk{s, b, {}};
+    if (algorithm == "standard") walk.standard();
+    else if (algorithm == "flash1") walk.flash1();
+    else if (algorithm == "flash") walk.flash();
+    else ADD_FAILURE() << "unknown algorithm " << algorithm;
+    return walk.cost;
+}
+
+// All heads; extra space is told for one.
+Cost over_heads(Cost c, const Shape& s) {
+    const int64_t heads = s.batch * s.heads;
+    return {c.flops * heads, c.extra, c.read * heads, c.written * heads};
+}
+
+void check_cost(Example& e) {
+    const Blocks blocks{e.integer("element bytes"), e.integer("block rows"), e.integer("block keys")};
+    e.expect_words("columns", {"FLOPs", "extra-bytes", "bytes-read", "bytes-written"});
+    int lines = 0;
+    for (const std::string& name : e.names()) {
+        Shape s;
+        std::string algorithm;
+        std::istringstream stream(name);
+        if (!(stream >> s.batch >> s.heads >> s.n >> s.d >> algorithm)) continue;  // not a line of the table
+        lines++;
+        e.expect(name, over_heads(by_formula(algorithm, s, blocks), s).numbers());
+        e.expect(name, over_heads(by_counting(algorithm, s, blocks), s).numbers());
+    }
+    EXPECT_GT(lines, 0);
+}
+
+TEST(SpecDocument, CostTables) { check_examples("cost", check_cost); }
+
+// Formula and count agree where blocks do not divide the lengths, too.
+TEST(SpecDocument, CostFormulasCountEveryBlock) {
+    for (const char* algorithm : {"standard", "flash1", "flash"})
+        for (int64_t n = 1; n < 200; n += 7)
+            for (int64_t rows : {1, 5, 64, 300})
+                for (int64_t keys : {1, 6, 64, 300}) {
+                    const Shape s{2, 3, n, 20};
+                    const Blocks b{4, rows, keys};
+                    ASSERT_EQ(by_formula(algorithm, s, b).numbers(), by_counting(algorithm, s, b).numbers())
+                        << algorithm << " n " << n << " Br " << rows << " Bc " << keys;
+                }
+}
+
+// What section 14 says about which algorithm moves less, at the block sizes that it names.
+TEST(SpecDocument, CostStatements) {
+    const auto traffic = [](const char* algorithm, int64_t n, int64_t d, int64_t rows, int64_t keys) {
+        const Cost c = by_formula(algorithm, {1, 1, n, d}, {4, rows, keys});
+        return double(c.read + c.written);
+    };
+    EXPECT_EQ(traffic("flash", 64, 64, 64, 64), 4 * 4 * 64 * 64) << "one block: every tensor once";
+    EXPECT_LE(traffic("standard", 64, 64, 64, 64), 2 * traffic("flash", 64, 64, 64, 64));
+    EXPECT_LE(traffic("flash1", 64, 64, 64, 64), 2 * traffic("flash", 64, 64, 64, 64));
+    EXPECT_EQ(traffic("standard", 777, 40, 64, 32) - traffic("flash", 777, 40, 64, 32), 4 * 4 * 777 * 777);
+
+    const int64_t n = 1 << 20, d = 64, m = 1 << 14, block = m / (4 * d);
+    const double squares = 4.0 * double(n) * double(n), unit = squares * double(d) * double(d) / double(m);
+    EXPECT_NEAR(traffic("flash1", n, d, block, block) / unit, 12, 0.3);
+    EXPECT_NEAR(traffic("flash", n, d, block, block) / unit, 8, 0.1);
+    EXPECT_NEAR(traffic("flash", n, d, 2 * block, block) / unit, 4, 0.1);
+    const double textbook = 4 * (squares + 4.0 * double(n) * double(d));
+    EXPECT_NEAR(textbook / traffic("flash", n, d, d / 2, 1), 1, 0.01);
+    EXPECT_NEAR(textbook / traffic("flash1", n, d, 1, d * 3 / 4), 1, 0.05);
+    EXPECT_NEAR(traffic("flash1", n, d, 1, 96) / traffic("flash", n, d, 64, 1), 1, 0.05) << "key blocks 3/2 as tall";
+}
+
+}  // namespace
+}  // namespace spec

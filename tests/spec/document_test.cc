@@ -1,0 +1,390 @@
+// Every worked example of docs/SPEC.md on softmax, states, masks, splits, dropout and formats, recomputed twice: in double from the
+// definitions, and with the functions of src/spec.
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include "example.h"
+#include "spec/mask.h"
+#include "spec/online_softmax.h"
+#include "spec/random.h"
+#include "spec/shape.h"
+
+namespace spec {
+namespace {
+
+using fa::RowState;
+using std::string;
+using std::vector;
+
+constexpr double kSlack = 3e-7;  // f32 results, relative
+
+struct Row {
+    double output, lse;
+    vector<double> weights;
+};
+
+// Softmax by its definition. Scores are natural; sink −∞ is none.
+Row exact_row(const vector<double>& scores, const vector<double>& values, double sink = -INFINITY) {
+    double top = sink, sum = 0, out = 0;
+    for (double s : scores) top = std::max(top, s);
+    Row row;
+    if (top == -INFINITY) return {0, -INFINITY, vector<double>(scores.size(), 0)};
+    sum = std::exp(sink - top);
+    for (double s : scores) sum += std::exp(s - top);
+    for (size_t j = 0; j < scores.size(); j++) {
+        row.weights.push_back(std::exp(scores[j] - top) / sum);
+        out += row.weights[j] * values[j];
+    }
+    row.output = out;
+    row.lse = top + std::log(sum);
+    return row;
+}
+
+struct Partial {
+    RowState state = fa::empty_row();
+    float o = 0;
+};
+
+// A block measured from its own maximum, as a kernel takes a tile. Scores in log2 units.
+Partial block_of(const vector<double>& scores, const vector<double>& values) {
+    Partial p;
+    for (double s : scores) p.state.m = fa::max_fn(p.state.m, float(s));
+    for (size_t j = 0; j < scores.size(); j++) {
+        const float w = fa::weight(float(scores[j]), p.state.m);
+        p.state.l += w;
+        p.o += w * float(values[j]);
+    }
+    return p;
+}
+
+vector<double> times(vector<double> list, double factor) {
+    for (double& x : list) x *= factor;
+    return list;
+}
+
+Partial library_row(const vector<double>& scores, const vector<double>& values, double sink = -INFINITY) {
+    Partial p = block_of(times(scores, double(fa::kLog2e)), values);
+    if (sink == -INFINITY) return p;
+    const fa::Fold f = fa::fold(p.state, fa::sink_state(float(sink)));
+    return {f.state, p.o * f.scale_a};
+}
+
+vector<double> numbers_of(const Partial& p) { return {p.state.m, p.state.l, p.o}; }
+
+void check_scores(Example& e) {
+    const double scale = e.number("scale"), cap = e.number("softcap"), slope = e.number("slope"), p = e.number("dropout");
+    const int64_t row = e.integer("row"), off = e.integer("off");
+    const vector<double> bias = e.numbers("bias"), keep = e.numbers("keep");
+    vector<double> s = times(e.numbers("products"), scale), values = e.numbers("values");
+    e.expect("raw", s);
+    for (double& x : s) x = cap * std::tanh(x / cap);
+    e.expect("capped", s);
+    const fa::KeyBand band = fa::key_band({off, -1, 0, 0}, row, int64_t(s.size()));
+    for (int64_t j = 0; j < int64_t(s.size()); j++) {
+        s[j] += bias[j] - slope * std::fabs(double(row + off - j));
+        if (j > row + off) s[j] = -INFINITY;
+        EXPECT_EQ(j >= band.begin && j < band.end, s[j] != -INFINITY);
+    }
+    e.expect("biased", s);
+    const double sink = e.number("sink");
+    const Row exact = exact_row(s, values, sink);
+    e.expect("probability", exact.weights);
+    e.expect("lse", {exact.lse});
+    for (size_t j = 0; j < values.size(); j++) values[j] *= keep[j] / (1 - p);
+    e.expect("output", {exact_row(s, values, sink).output});
+    const Partial got = library_row(s, values, sink);
+    e.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
+    e.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
+}
+
+void check_attention(Example& e) {
+    const int64_t rows = e.integer("rows"), heads = e.integer("heads");
+    const vector<double> q = e.numbers("q"), k = e.numbers("k"), v = e.numbers("v");
+    const int64_t width = int64_t(q.size()) / rows, d = width / heads;
+    vector<double> o(q.size()), o_got(q.size()), lse, lse_got;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t h = 0; h < heads; h++) {
+            vector<double> scores(rows), values(rows);
+            for (int64_t j = 0; j < rows; j++)
+                for (int64_t c = h * d; c < (h + 1) * d; c++)
+                    scores[j] += q[i * width + c] * k[j * width + c] / std::sqrt(double(d));
+            for (int64_t c = h * d; c < (h + 1) * d; c++) {
+                for (int64_t j = 0; j < rows; j++) values[j] = v[j * width + c];
+                const Partial got = library_row(scores, values);
+                o[i * width + c] = exact_row(scores, values).output;
+                o_got[i * width + c] = got.o * fa::normaliser(got.state);
+            }
+            lse.push_back(exact_row(scores, values).lse);
+            lse_got.push_back(fa::log_sum_exp(library_row(scores, values).state));
+        }
+    e.expect("o", o);
+    e.expect("o", o_got, kSlack * 10);
+    e.expect("lse", lse);
+    e.expect("lse", lse_got, kSlack);
+}
+
+void check_softmax(Example& e) {
+    const vector<double> scores = e.numbers("scores"), none(scores.size());
+    float sum = 0;
+    for (double s : scores) sum += std::exp(float(s));
+    vector<double> plain;
+    for (double s : scores) plain.push_back(std::exp(float(s)) / sum);
+    e.expect("plain", plain, kSlack);
+    e.expect("softmax", exact_row(scores, none).weights);
+    const RowState state = library_row(scores, none).state;
+    vector<double> got;
+    for (double s : scores) got.push_back(fa::weight(float(s) * fa::kLog2e, state.m) * fa::normaliser(state));
+    e.expect("softmax", got, 1e-4);  // scores near 1000 are exact to 2^-14 in f32
+}
+
+void check_online(Example& e) {
+    const vector<double> scores = e.numbers("scores"), values = e.numbers("values");
+    vector<double> m, l, o, exact_l, exact_o;
+    Partial row;
+    for (size_t j = 0; j < scores.size(); j++) {
+        const fa::Fold f = fa::fold(row.state, {float(scores[j]), 1.f});
+        row = {f.state, row.o * f.scale_a + float(values[j]) * f.scale_b};
+        m.push_back(row.state.m);
+        l.push_back(row.state.l);
+        o.push_back(row.o);
+        const double top = *std::max_element(scores.begin(), scores.begin() + int64_t(j) + 1);
+        exact_l.push_back(0);
+        exact_o.push_back(0);
+        for (size_t t = 0; t <= j; t++) {
+            exact_l[j] += std::exp2(scores[t] - top);
+            exact_o[j] += std::exp2(scores[t] - top) * values[t];
+        }
+        EXPECT_EQ(m[j], top);
+    }
+    e.expect("m", m);
+    for (const auto& list : {l, exact_l}) e.expect("l", list, kSlack);
+    for (const auto& list : {o, exact_o}) e.expect("o", list, kSlack);
+    e.expect("output", {exact_o.back() / exact_l.back()});
+    e.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
+}
+
+void check_fold(Example& e) {
+    vector<double> scores = e.numbers("a scores"), values = e.numbers("a values");
+    const Partial a = block_of(scores, values);
+    const vector<double> b_scores = e.numbers("b scores"), b_values = e.numbers("b values");
+    const Partial b = block_of(b_scores, b_values);
+    e.expect("a state", numbers_of(a));
+    e.expect("b state", numbers_of(b));
+    const fa::Fold f = fa::fold(a.state, b.state);
+    const Partial whole{f.state, a.o * f.scale_a + b.o * f.scale_b};
+    e.expect("scales", {f.scale_a, f.scale_b});
+    e.expect("state", numbers_of(whole));
+    scores.insert(scores.end(), b_scores.begin(), b_scores.end());
+    values.insert(values.end(), b_values.begin(), b_values.end());
+    e.expect("output", {exact_row(times(scores, std::log(2.0)), values).output});
+    e.expect("output", {whole.o * fa::normaliser(whole.state)}, kSlack);
+}
+
+void check_lse(Example& e) {
+    const vector<double> state = e.numbers("state");
+    e.expect("sum", {state[1] * std::exp2(state[0])});
+    e.expect("lse", {std::log(e.number("sum"))});
+    e.expect("lse", {fa::log_sum_exp({float(state[0]), float(state[1])})}, kSlack);
+}
+
+void check_merge(Example& e) {
+    const vector<double> lses = e.numbers("lse parts"), outputs = e.numbers("o parts");
+    double sum = 0, out = 0;
+    Partial row;
+    for (size_t p = 0; p < lses.size(); p++) {
+        const RowState part = fa::from_lse(float(lses[p]));
+        EXPECT_EQ(part.l == 0, std::isinf(lses[p]));
+        if (part.l == 0) continue;  // its o is ignored
+        sum += std::exp(lses[p]);
+        out += std::exp(lses[p]) * outputs[p];
+        const fa::Fold f = fa::fold(row.state, part);
+        row = {f.state, row.o * f.scale_a + float(outputs[p]) * f.scale_b};
+    }
+    e.expect("lse", {std::log(sum)});
+    e.expect("lse", {fa::log_sum_exp(row.state)}, kSlack);
+    e.expect("output", {out / sum});
+    e.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
+}
+
+void check_row(Example& e) {
+    const vector<double> scores = e.numbers("scores"), values = e.numbers("values");
+    const double sink = e.has("sink") ? e.number("sink") : -INFINITY;
+    const bool broken = std::any_of(scores.begin(), scores.end(), [](double s) { return std::isnan(s) || s == INFINITY; });
+    const Row exact = broken ? Row{NAN, NAN, {}} : exact_row(scores, values, sink);
+    const Partial got = library_row(scores, values, sink);
+    e.expect("output", {exact.output});
+    e.expect("output", {got.o * fa::normaliser(got.state)}, kSlack);
+    e.expect("lse", {exact.lse});
+    e.expect("lse", {fa::log_sum_exp(got.state)}, kSlack);
+}
+
+fa::MaskRule rule_of(Example& e) {
+    return {e.integer("off", 0), e.integer("left", -1), e.integer("right", -1), e.integer("chunk", 0)};
+}
+
+// Key by key, as the public header words the masks.
+bool keeps(const fa::MaskRule& r, int64_t i, int64_t j) {
+    const double x = double(i + r.off), c = double(r.chunk);
+    return (r.left < 0 || double(j) >= x - double(r.left)) && (r.right < 0 || double(j) <= x + double(r.right)) &&
+           (r.chunk == 0 || std::floor(x / c) == std::floor(double(j) / c));
+}
+
+void check_band(Example& e) {
+    EXPECT_FALSE(e.text("mask").empty());
+    const fa::MaskRule rule = rule_of(e);
+    const int64_t leftpad = e.integer("leftpad", 0), keys = e.has("slots") ? e.integer("slots") - leftpad : e.integer("keys");
+    vector<string> by_rule, by_band;
+    for (int64_t i = 0; i < e.integer("rows"); i++) {
+        by_rule.push_back(string(size_t(leftpad), '.'));
+        by_band.push_back(by_rule.back());
+        const fa::KeyBand band = fa::key_band(rule, i, keys);
+        for (int64_t j = 0; j < keys; j++) {
+            by_rule.back() += keeps(rule, i, j) ? '1' : '0';
+            by_band.back() += j >= band.begin && j < band.end ? '1' : '0';
+        }
+    }
+    e.expect_words("kept", by_rule);
+    e.expect_words("kept", by_band);
+}
+
+void check_tiles(Example& e) {
+    const fa::MaskRule rule = rule_of(e);
+    const int64_t rows = e.integer("rows"), keys = e.integer("keys"), br = e.integer("tile rows"), bc = e.integer("tile keys");
+    vector<string> by_count, by_class;
+    for (int64_t i = 0; i < rows; i += br) {
+        by_count.emplace_back();
+        by_class.emplace_back();
+        for (int64_t j = 0; j < keys; j += bc) {
+            const int64_t r = fa::min_of(br, rows - i), c = fa::min_of(bc, keys - j);
+            int64_t kept = 0;
+            for (int64_t x = 0; x < r * c; x++) kept += keeps(rule, i + x / c, j + x % c);
+            by_count.back() += kept == 0 ? 'E' : kept == r * c ? 'F' : 'P';
+            by_class.back() += "EFP"[int(fa::tile_class(rule, i, r, j, c, keys))];
+        }
+    }
+    e.expect_words("classes", by_count);
+    e.expect_words("classes", by_class);
+}
+
+void check_splits(Example& e) {
+    const int64_t keys = e.integer("keys"), num = e.integer("num_splits"), fixed = e.integer("split_size", 0);
+    const double part = std::ceil(double(keys) / double(num));
+    e.expect("size", {fixed ? double(fixed) : std::ceil(part / 64) * 64});
+    e.expect("size", {double(fa::split_keys(keys, num, fixed))});
+    vector<double> begins;
+    for (int64_t s = 0; s < fa::split_count(keys, num, fixed); s++) begins.push_back(double(s * e.integer("size")));
+    e.expect("begins", begins);
+}
+
+string hex(uint32_t x) {
+    char text[16];
+    snprintf(text, sizeof text, "%08x", x);
+    return text;
+}
+
+void check_dropout(Example& e) {
+    const float p = float(e.number("p"));
+    const uint64_t seed = uint64_t(e.integer("seed")), offset = uint64_t(e.integer("offset"));
+    const int64_t head = e.integer("batch head"), row = e.integer("row");
+    const fa::Dropout d = fa::make_dropout(p, seed, offset);
+    e.expect_words("key'", {hex(d.key0), hex(d.key1)});
+    vector<string> words;
+    vector<double> keep, keep_got;
+    for (int64_t j = 0; j < 8; j++) {
+        const fa::Philox4 r = fa::philox(d.key0, d.key1, uint32_t(j / 4), uint32_t(row), uint32_t(head), uint32_t(head >> 32));
+        words.push_back(hex(r.word[j % 4]));
+        keep.push_back(double(r.word[j % 4]) >= std::floor(double(p) * 4294967296.0));
+        keep_got.push_back(fa::dropout_keeps(d, head, row, j));
+    }
+    e.expect_words("words", words);
+    e.expect_words("threshold", {hex(d.threshold)});
+    e.expect("keep", keep);
+    e.expect("keep", keep_got);
+    e.expect("factor", {1 / (1 - double(p))});
+    e.expect("factor", {d.rescale}, kSlack);
+}
+
+// Nearest value with `mantissa` bits, from the definition; `least` is the exponent of the smallest normal number.
+double nearest(double x, int mantissa, int least, double largest, bool saturates) {
+    const double step = std::ldexp(1, std::max(x == 0 ? least : std::ilogb(x), least) - mantissa);
+    const double rounded = std::nearbyint(x / step) * step;
+    return rounded <= largest ? rounded : saturates ? largest : INFINITY;
+}
+
+void check_formats(Example& e) {
+    vector<double> f16, bf16, e4m3, e5m2, got[4];
+    for (double x : e.numbers("value")) {
+        const float f = float(x);
+        f16.push_back(nearest(f, 10, -14, 65504, false));
+        bf16.push_back(nearest(f, 7, -126, 3.3895313892515355e38, false));
+        e4m3.push_back(nearest(f, 3, -6, 448, true));
+        e5m2.push_back(nearest(f, 2, -14, 57344, true));
+        got[0].push_back(fa::f16_to_f32(fa::f32_to_f16(f)));
+        got[1].push_back(fa::bf16_to_f32(fa::f32_to_bf16(f)));
+        got[2].push_back(fa::e4m3_to_f32(fa::f32_to_e4m3(f)));
+        got[3].push_back(fa::e5m2_to_f32(fa::f32_to_e5m2(f)));
+    }
+    EXPECT_EQ(got[0], f16);
+    EXPECT_EQ(got[1], bf16);
+    EXPECT_EQ(got[2], e4m3);
+    EXPECT_EQ(got[3], e5m2);
+    e.expect("f16", f16);
+    e.expect("bf16", bf16);
+    e.expect("e4m3", e4m3);
+    e.expect("e5m2", e5m2);
+}
+
+void check_descale(Example& e) {
+    vector<double> values;
+    for (const string& byte : e.words("bytes"))
+        values.push_back(fa::e4m3_to_f32(uint8_t(std::stoul(byte, nullptr, 16))) * e.number("descale"));
+    e.expect("values", values);
+}
+
+void check_quantise(Example& e) {
+    const vector<double> row = e.numbers("row");
+    double largest = 0;
+    for (double x : row) largest = std::max(largest, std::fabs(x));
+    e.expect("descale", {largest / fa::kMaxI8});
+    vector<double> exact, got;
+    for (double x : row) {
+        exact.push_back(std::nearbyint(x / (largest / 127)));
+        got.push_back(fa::f32_to_i8(float(x) / (float(largest) / fa::kMaxI8)));
+    }
+    e.expect("stored", exact);
+    e.expect("stored", got);
+}
+
+struct Check {
+    const char* kind;
+    void (*run)(Example&);
+    friend std::ostream& operator<<(std::ostream& out, const Check& check) { return out << check.kind; }
+};
+const Check kChecks[] = {
+    {"scores", check_scores},     {"attention", check_attention},
+    {"softmax", check_softmax},   {"online", check_online},
+    {"fold", check_fold},         {"lse", check_lse},
+    {"merge", check_merge},       {"row", check_row},
+    {"band", check_band},         {"tiles", check_tiles},
+    {"splits", check_splits},     {"dropout", check_dropout},
+    {"formats", check_formats},   {"descale", check_descale},
+    {"quantise", check_quantise},
+};
+
+class SpecDocument : public testing::TestWithParam<Check> {};
+INSTANTIATE_TEST_SUITE_P(Example, SpecDocument, testing::ValuesIn(kChecks),
+                         [](const auto& info) { return string(info.param.kind); });
+
+TEST_P(SpecDocument, Holds) { check_examples(GetParam().kind, GetParam().run); }
+
+TEST(SpecDocument, HasNoExampleThatNothingChecks) {
+    for (const Example& example : document()) {
+        bool known = example.kind == "cost";  // document_cost_test.cc
+        for (const Check& check : kChecks) known |= example.kind == check.kind;
+        EXPECT_TRUE(known) << SPEC_DOCUMENT << ":" << example.line << ": example " << example.kind;
+    }
+}
+
+}  // namespace
+}  // namespace spec
