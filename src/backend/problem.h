@@ -1,21 +1,23 @@
 // The resolved problem: what core hands to a backend once a call has been checked.
 #pragma once
 #include <flashattn.h>
+#include "spec/numerics.h"
 
 namespace fa {
 
 // The caller's descriptor with every default filled in: no zero type, heads_kv, dim_v, literal scale and strides, page_table_stride.
-// Backends trust it: sizes are in range, products fit, operands and flags are known and consistent.
+// Backends trust it: sizes are in range, products fit, operands and flags are known and consistent. Its members are constexpr so that
+// GPU compilers take them for device functions, too.
 struct Problem {
     fa_attention_desc_t d;
     int64_t group;         // query heads per k and v head
     int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
 
-    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
-    bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
-    bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
-    bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
-    bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
+    constexpr bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
+    constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
+    constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
+    constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
 };
 
 // One sequence of the batch: where its rows and keys begin and how many there are, in elements of a row index.
@@ -28,7 +30,7 @@ struct Sequence {
     int64_t off;       // row i stands on key i + off
 };
 
-static inline Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t b) {
+FA_FN Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t b) {
     Sequence s;
     s.q_begin = p.packed_q() ? a.cu_seqlens_q[b] : 0;
     s.q_len   = p.packed_q() ? a.cu_seqlens_q[b + 1] - a.cu_seqlens_q[b] : p.d.seqlen_q;

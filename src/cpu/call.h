@@ -29,7 +29,7 @@ struct Call {
     bool count;
 };
 
-// State of one row tile over some keys: sums measured from m, in the units of kHeadroom.
+// State of one row tile over some keys: sums measured from m, in the units of kHeadroomUnit.
 struct RowSums {
     float* o;  // [dim_v][width]
     float* m;  // [width]

@@ -16,9 +16,8 @@ constexpr int kMaxRows = 48;   // three vectors of the widest instruction set
 constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 
 // Weights of a tile, and the sums l and o of them, are kept 2^-32 of their value: 2^31 of them times the largest float then do not
-// overflow, where the average that they make would not. What underflows is below 2^-94 of the row's largest weight.
-constexpr float kHeadroom = 32.f;
-constexpr float kHeadroomFactor = 0x1p+32f;
+// overflow, where the average that they make would not. What underflows is below 2^-117 of the row's largest weight.
+constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 struct Kernels {
     const char* name;

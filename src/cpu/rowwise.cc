@@ -59,7 +59,7 @@ void merge_row(const void* context, int64_t index) {
         if (s.l == 0.f) return;
         const Fold f = fold(state, s);
         state = f.state;
-        // In the units of kHeadroom: several parts at the type's limit must not overflow before they are averaged.
+        // In the units of kHeadroomUnit: several parts at the type's limit must not overflow before they are averaged.
         for (int64_t c = 0; c < d.dim_v; c++) sum[c] = sum[c] * f.scale_a + part[c] * (f.scale_b / kHeadroomFactor);
     };
     if (i < span.length) {

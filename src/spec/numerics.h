@@ -44,12 +44,17 @@ FA_FN uint16_t f32_to_bf16(float f) {
     return uint16_t(f != f ? (u >> 16) | 0x40u : rounded);
 }
 
-// A small float (at most 16 bits) with M mantissa bits and exponent bias B sits in a float's bits but for a factor 2^(127 − B):
-// the multiplication sets exponents and normalises subnormals at once.
+// A small float's exponent and mantissa, moved to a float's place, lack only the difference of the biases in the exponent. With exponent
+// 0 it is a subnormal: the mantissa is put behind the smallest exponent's leading 1, which is then subtracted. No float subnormal takes
+// part: a program that flushes those on some threads gets the same values on all.
+FA_FN uint32_t widen_small(uint32_t magnitude, uint32_t bias) {
+    if (magnitude < 0x00800000u) return bits_of(float_of(magnitude + bias + 0x00800000u) - float_of(bias + 0x00800000u));
+    return magnitude + bias;
+}
+
 FA_FN float f16_to_f32(uint16_t x) {
     const uint32_t magnitude = uint32_t(x & 0x7fffu) << 13;
-    const float scaled = float_of(magnitude) * 0x1p+112f;
-    const uint32_t u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : bits_of(scaled);  // exponent all ones: inf, NaN
+    const uint32_t u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : widen_small(magnitude, 0x38000000u);  // inf, NaN: all ones
     return float_of(u | uint32_t(x & 0x8000u) << 16);
 }
 
@@ -66,7 +71,7 @@ constexpr float kMaxE4M3 = 448.f, kMaxE5M2 = 57344.f, kMaxI8 = 127.f;
 
 FA_FN float e4m3_to_f32(uint8_t x) {
     if ((x & 0x7fu) == 0x7fu) return float_of(0x7fc00000u | uint32_t(x & 0x80u) << 24);
-    return float_of(bits_of(float_of(uint32_t(x & 0x7fu) << 20) * 0x1p+120f) | uint32_t(x & 0x80u) << 24);
+    return float_of(widen_small(uint32_t(x & 0x7fu) << 20, 0x3c000000u) | uint32_t(x & 0x80u) << 24);
 }
 FA_FN float e5m2_to_f32(uint8_t x) { return f16_to_f32(uint16_t(uint16_t(x) << 8)); }
 
@@ -77,7 +82,7 @@ FA_FN uint8_t f32_to_e4m3(float f) {
     if (a >= 0x43e00000u) return uint8_t(sign | 0x7eu);                                             // 448 and above
     if (a < 0x3c800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+14f) - 0x46800000u));    // below 2^-6: steps of 2^-9
     const uint32_t r = (a + 0x7ffffu + ((a >> 20) & 1u) - 0x3c000000u) >> 20;
-    return uint8_t(sign | (r > 0x7eu ? 0x7eu : r));
+    return uint8_t(sign | r);
 }
 FA_FN uint8_t f32_to_e5m2(float f) {
     const uint32_t u = bits_of(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
@@ -85,7 +90,7 @@ FA_FN uint8_t f32_to_e5m2(float f) {
     if (a >= 0x47600000u) return uint8_t(sign | 0x7bu);                                             // 57344 and above
     if (a < 0x38800000u) return uint8_t(sign | (bits_of(float_of(a) + 0x1p+7f) - 0x43000000u));     // below 2^-14: steps of 2^-16
     const uint32_t r = (a + 0xfffffu + ((a >> 21) & 1u) - 0x38000000u) >> 21;
-    return uint8_t(sign | (r > 0x7bu ? 0x7bu : r));
+    return uint8_t(sign | r);
 }
 FA_FN int8_t f32_to_i8(float f) {
     if (f != f) return 0;
