@@ -2,6 +2,7 @@
 #pragma once
 #include <flashattn.h>
 #include <gtest/gtest.h>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@ namespace hardening {
 enum class Op { forward, split_forward, standard, merge, append_kv, rotary };
 constexpr Op kEveryOp[] = {Op::forward, Op::split_forward, Op::standard, Op::merge, Op::append_kv, Op::rotary};
 const char* name_of(Op op);
+inline void PrintTo(Op op, std::ostream* out) { *out << name_of(op); }
 
 // Buffers, descriptor and args of one call, ready to run as often as wanted.
 class Workload {
