@@ -157,6 +157,8 @@ TEST_F(Good, ParametersMemoryAndFailuresPassThrough) {
     EXPECT_EQ(fa_free(handle, memory), FA_OK);
     EXPECT_EQ(fa_synchronize(handle), FA_DEVICE_ERROR);
     EXPECT_STREQ(fa_last_error(handle), "the fake device is always broken");
+    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_COUNT, 1), FA_DEVICE_ERROR);
+    EXPECT_STREQ(fa_last_error(handle), "") << "no words are better than those of another failure";
 }
 
 TEST_F(Good, MemoryFollowsTheWayTheBackendWasChosen) {
@@ -288,6 +290,8 @@ TEST(Untrusted, LinkIsJudgedByWhatItLeadsTo) {
     std::filesystem::remove(link);
     std::filesystem::create_symlink(folder.put(built("good"), "open/module.so"), link);
     expect_refused(folder.path("links"), FA_BACKEND_INCOMPATIBLE, open + " is not trusted");
+    std::filesystem::create_symlink(folder.path("closed/module.so"), folder.path("open/" + std::string(kCuda)));
+    expect_refused(open, FA_BACKEND_INCOMPATIBLE, open + " is not trusted");
 }
 
 TEST(Untrusted, OnlyRegularFiles) {
