@@ -103,7 +103,10 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
             const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
             const double limit = std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n]) + smallest_step(r.o_dtype);
             const bool exact = !valid || want.attended[row] == 0;
-            judge(verdict, {"o", b, h, i, c}, got, saturated(want.o[n] * factor, r.o_dtype), exact ? 0 : limit);
+            const double value = saturated(want.o[n] * factor, r.o_dtype);
+            // A value within its error of the type's end may have been rounded beyond it.
+            const bool beyond = std::isinf(got) && std::fabs(value) + limit > largest(r.o_dtype) && std::signbit(got) == std::signbit(value);
+            judge(verdict, {"o", b, h, i, c}, beyond ? value : got, value, exact ? 0 : limit);
         }
     });
     return verdict;

@@ -106,7 +106,7 @@ void compute_row(const Reading& r, const Coordinates& at, const Cache& cache, bo
         }
         if (!s.attended) continue;
         out.attended[row]++;
-        if (s.kappa > out.kappa[row]) out.kappa[row] = s.kappa;
+        if (std::isfinite(s.kappa) && s.kappa > out.kappa[row]) out.kappa[row] = s.kappa;
         const double weight = r.kept(b, h, i, int64_t(j)) ? p / (1 - double(r.d.dropout_p)) : 0;
         for (int64_t c = 0; c < r.dim_v; c++) {
             const double value = cache.v[j][size_t(c)];

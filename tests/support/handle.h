@@ -26,7 +26,8 @@ int32_t backend_under_test();
 Handle make_handle();
 Handle make_handle(fa_create_info_t info);  // the backend and memory fields are filled in
 
-// Instruction sets that can be asked for on this machine, FA_ISA_GENERIC first; {0} where the backend has no such parameter.
+// Instruction sets to test with: all that the backend knows, and those of them that this machine has. {0}: the backend's own choice.
+std::vector<int32_t> isas_under_test();
 const std::vector<int32_t>& usable_isas();
 const char* isa_name(int32_t isa);
 

@@ -1,0 +1,59 @@
+// Hand-made cases: a shape first, then whatever the test is about.
+#pragma once
+#include "support/case.h"
+#include "support/handle.h"
+
+namespace test {
+
+struct Shape {
+    int64_t batch, heads_q, heads_kv, rows, keys, dim_qk, dim_v;
+};
+
+// Dense, with an LSE; not yet bound.
+inline Case shaped(const Shape& s, int32_t q_dtype = FA_F32) {
+    Case c;
+    c.d.q_dtype = q_dtype;
+    c.d.operands = FA_OPERAND_LSE;
+    c.d.batch = s.batch, c.d.heads_q = s.heads_q, c.d.heads_kv = s.heads_kv;
+    c.d.seqlen_q = s.rows, c.d.seqlen_k = s.keys, c.d.dim_qk = s.dim_qk, c.d.dim_v = s.dim_v;
+    return c;
+}
+
+inline void causal(Case& c, int32_t alignment) {
+    c.d.flags |= FA_CAUSAL;
+    c.d.alignment = alignment;
+}
+
+inline void window(Case& c, int64_t left, int64_t right, int32_t alignment) {
+    c.d.flags |= FA_WINDOW;
+    c.d.window_left = left, c.d.window_right = right, c.d.alignment = alignment;
+}
+
+// Strides of a dense [batch][heads][rows][keys] array, for bias, mask and scores.
+inline void dense_pairs(const fa_attention_desc_t& d, int64_t (&stride)[4]) {
+    stride[3] = 1, stride[2] = d.seqlen_k, stride[1] = d.seqlen_q * d.seqlen_k, stride[0] = d.heads_q * d.seqlen_q * d.seqlen_k;
+}
+
+// Pages in descending order of id, so that none is where a plain cache would have it.
+inline void paged(Case& c, int64_t page_size) {
+    c.d.operands |= FA_OPERAND_PAGE_TABLE;
+    c.d.page_size = page_size;
+    const int64_t columns = (c.d.seqlen_k + page_size - 1) / page_size;
+    c.d.num_pages = c.d.batch * columns + 1;
+    for (int64_t n = 0; n < c.d.batch * columns; n++) c.metadata.page_table.push_back(int32_t(c.d.num_pages - 1 - n));
+}
+
+// Runs and compares with the oracle: "" when all is right.
+inline std::string run_and_check(const Handle& handle, Case& c, int64_t row_step = 1) {
+    if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
+    const std::string fault = check_against_oracle(c, probability_dtype(c.d), row_step);
+    return fault.empty() ? "" : fault + "\n" + c.describe();
+}
+
+// A copy of an output's bytes, for comparisons of bits.
+inline std::vector<unsigned char> bytes_of(const Buffer& buffer) {
+    const unsigned char* begin = buffer.as<unsigned char>();
+    return buffer.bytes() > 0 ? std::vector<unsigned char>(begin, begin + buffer.bytes()) : std::vector<unsigned char>();
+}
+
+}  // namespace test
