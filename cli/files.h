@@ -1,0 +1,42 @@
+// Files that are read whole or not at all, and written whole or not at all. Every failure is an Error that begins with the path.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace tool {
+
+class InputFile {
+  public:
+    explicit InputFile(const std::string& path);  // "-" is standard input
+    ~InputFile() { std::fclose(file_); }
+    InputFile(const InputFile&) = delete;
+    InputFile& operator=(const InputFile&) = delete;
+    std::vector<std::byte> read(uint64_t bytes);  // fewer at the end of the file
+
+  private:
+    std::string path_;
+    FILE* file_;
+};
+
+// Appears under its name only when all of it has been written. It is opened at once, so that a path that cannot be written is refused
+// before any work, and it is removed if the work fails.
+class OutputFile {
+  public:
+    explicit OutputFile(const std::string& path);
+    ~OutputFile();
+    OutputFile(const OutputFile&) = delete;
+    OutputFile& operator=(const OutputFile&) = delete;
+    void write(const void* data, size_t bytes);
+    void write(const std::string& text) { write(text.data(), text.size()); }
+    void commit();
+
+  private:
+    [[noreturn]] void stop(int error);
+    std::string path_, partial_;
+    FILE* file_ = nullptr;
+};
+
+}  // namespace tool

@@ -1,0 +1,136 @@
+#include "forward_call.h"
+#include <algorithm>
+
+namespace tool {
+namespace {
+
+constexpr uint64_t kSeed = 0x5eed;
+constexpr double kIntegerUnit = 40;  // int8 holds normal numbers times this; the de-scale factors are about its inverse
+
+const int32_t* data_of(const std::vector<int32_t>& list) { return list.empty() ? nullptr : list.data(); }
+
+}  // namespace
+
+// Memory whose bytes are 0xff: NaN in every float type.
+template <class T>
+T* ForwardCall::room(int64_t elements, int64_t element_bytes) {
+    memory_.emplace_back(size_t(std::max<int64_t>(elements, 1) * element_bytes), static_cast<unsigned char>(0xff));
+    return reinterpret_cast<T*>(memory_.back().data());
+}
+
+const float* ForwardCall::floats(int64_t count, double low, double high) {
+    float* values = room<float>(count);
+    for (int64_t i = 0; i < count; ++i) values[i] = float(rng_.uniform(low, high));
+    return values;
+}
+
+ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kSeed) {
+    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    a.cu_seqlens_q = data_of(c.cu_q);
+    a.cu_seqlens_k = data_of(c.cu_k);
+    a.seqused_q = data_of(c.used_q);
+    a.seqused_k = data_of(c.used_k);
+    a.leftpad_k = data_of(c.leftpad);
+    a.kv_batch_idx = data_of(c.kv_index);
+    a.page_table = data_of(c.pages);
+    a.causal_offset = data_of(c.offsets);
+    if (c.d.dropout_p > 0) {
+        a.seed = kSeed;
+        a.offset = 7;
+    }
+    const oracle::Reading shape(c.d, a);
+    a.q = room<char>(shape.q_tensor.extent(), oracle::size_of(shape.q_dtype));
+    a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.kv_dtype));
+    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.kv_dtype));
+    a.o = room<char>(shape.o_tensor.extent(), oracle::size_of(shape.o_dtype));
+    make_operands(shape, a);
+    reading_ = std::make_unique<oracle::Reading>(c.d, a);
+    fill_tensors();
+}
+
+void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t& a) {
+    const fa_attention_desc_t& d = shape.d;
+    if (shape.has(FA_OPERAND_LSE)) a.lse = room<float>(shape.lse_tensor.extent());
+    if (shape.has(FA_OPERAND_SCORES)) a.scores = room<float>(shape.scores_tensor.extent());
+    if (shape.has(FA_OPERAND_BIAS)) {
+        const int64_t count = shape.bias_tensor.extent();
+        char* bias = room<char>(count, oracle::size_of(shape.bias_dtype));
+        for (int64_t i = 0; i < count; ++i) oracle::store(bias, i, shape.bias_dtype, rng_.chance(0.1) ? -INFINITY : rng_.normal());
+        a.bias = bias;
+    }
+    if (shape.has(FA_OPERAND_MASK)) {
+        const int64_t count = shape.mask_tensor.extent();
+        uint8_t* mask = room<uint8_t>(count);
+        for (int64_t i = 0; i < count; ++i) mask[i] = rng_.chance(0.7);
+        a.mask = mask;
+    }
+    if (shape.has(FA_OPERAND_ALIBI)) {
+        float* slopes = room<float>(d.heads_q);
+        fa_alibi_slopes(d.heads_q, slopes);
+        a.alibi_slopes = slopes;
+    }
+    if (shape.has(FA_OPERAND_SINKS)) a.sinks = floats(d.heads_q, -1, 3);
+    if (shape.has(FA_OPERAND_O_SCALE)) a.o_scale = floats(1, 2, 3);
+    const double unit = shape.kv_dtype == FA_I8 ? kIntegerUnit : 1;
+    if (shape.has(FA_OPERAND_Q_DESCALE)) a.q_descale = floats(shape.q_descale_tensor.extent(), 0.5, 1.5);
+    if (shape.has(FA_OPERAND_K_DESCALE)) a.k_descale = floats(shape.k_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_V_DESCALE)) a.v_descale = floats(shape.v_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
+}
+
+double ForwardCall::key_value(int64_t j) {
+    switch (case_.data) {
+        case Data::ascending:
+            return 0.1 * double(j);  // q is 1
+        case Data::one_huge:
+            return j == 3 ? 100 : rng_.normal();
+        case Data::steep:
+            return 100 * rng_.normal();
+        default:
+            return rng_.normal();
+    }
+}
+
+double ForwardCall::value_value(int64_t j, int64_t c) {
+    switch (case_.data) {
+        case Data::counting:
+            return c == j % reading_->dim_v ? 1 : 0;
+        case Data::limit:
+            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->kv_dtype);
+        default:
+            return rng_.normal();
+    }
+}
+
+// Only rows and keys within the valid lengths get numbers.
+void ForwardCall::fill_tensors() {
+    const oracle::Reading& r = *reading_;
+    const double unit = r.kv_dtype == FA_I8 ? kIntegerUnit : 1;
+    void* const q = const_cast<void*>(r.a.q);
+    void* const k = const_cast<void*>(r.a.k);
+    void* const v = const_cast<void*>(r.a.v);
+    for (int64_t b = 0; b < r.d.batch; ++b) {
+        for (int64_t h = 0; h < r.d.heads_q; ++h)
+            for (int64_t i = 0; i < r.rows(b); ++i)
+                for (int64_t c = 0; c < r.d.dim_qk; ++c) {
+                    const double x = case_.data == Data::counting ? 0 : case_.data == Data::ascending ? 1 : rng_.normal();
+                    oracle::store(q, r.q(b, h, i) + c, r.q_dtype, case_.data == Data::steep ? 100 * x : x);
+                }
+        for (int64_t h = 0; h < r.heads_kv; ++h)
+            for (int64_t j = 0; j < r.keys(b); ++j) {
+                for (int64_t c = 0; c < r.d.dim_qk; ++c) oracle::store(k, r.k(b, h, j) + c, r.kv_dtype, unit * key_value(j));
+                for (int64_t c = 0; c < r.dim_v; ++c) oracle::store(v, r.v(b, h, j) + c, r.kv_dtype, unit * value_value(j, c));
+            }
+    }
+}
+
+void ForwardCall::spoil_outputs() {
+    const oracle::Reading& r = *reading_;
+    const auto spoil = [](void* data, int64_t elements, int64_t size) {
+        if (data) std::fill_n(static_cast<unsigned char*>(data), elements * size, static_cast<unsigned char>(0xff));
+    };
+    spoil(r.a.o, r.o_tensor.extent(), oracle::size_of(r.o_dtype));
+    spoil(r.a.lse, r.lse_tensor.extent(), sizeof(float));
+    spoil(r.a.scores, r.scores_tensor.extent(), sizeof(float));
+}
+
+}  // namespace tool

@@ -1,0 +1,53 @@
+// How a forward case of `verify` is judged: the norm of its error on benign data, and every element of every output on any.
+#include <algorithm>
+#include <memory>
+#include "forward_call.h"
+#include "oracle/accuracy.h"
+#include "trial.h"
+
+namespace tool {
+namespace {
+
+void judge(const oracle::Reading& r, const oracle::Attention& want, Data data, int32_t p_dtype, Outcome& outcome) {
+    double share = 0;
+    const auto take = [&](const oracle::Verdict& verdict) {
+        share = std::max(share, verdict.worst);
+        if (outcome.fault.empty()) outcome.fault = verdict.fault;
+    };
+    take(oracle::compare_o(r, want, p_dtype));
+    take(oracle::compare_lse(r, want));
+    if (r.has(FA_OPERAND_SCORES)) take(oracle::compare_scores(r, want));
+    outcome.share = share;
+    if (data != Data::normal) return;
+    const oracle::Pairs pairs = oracle::pair_o(r, want);
+    const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) > oracle::unit_roundoff(p_dtype);
+    outcome.norm = oracle::relative_norm(pairs.got, pairs.want);
+    outcome.norm_bound = oracle::norm_limit(o_is_coarser ? r.o_dtype : p_dtype);
+    if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
+        outcome.fault = text_of("o: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
+}
+
+void run(const ForwardCase& c, const Kernels& kernels, const Done& done) {
+    ForwardCall call(c);
+    const oracle::Reading& r = call.reading();
+    const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), 1});
+    for (const Kernel& kernel : kernels) {
+        call.spoil_outputs();
+        done(attempt(
+            kernel, r.d, FA_OP_FORWARD, [&](fa_handle_t h) { return fa_forward_ex(h, &r.d, &r.a); },
+            [&](Outcome& outcome) { judge(r, want, c.data, kernel.cpu ? int32_t(FA_F32) : r.q_dtype, outcome); }));
+    }
+}
+
+}  // namespace
+
+std::vector<Trial> forward_trials() {
+    std::vector<Trial> trials;
+    for (ForwardCase& c : forward_cases()) {
+        const auto shared = std::make_shared<ForwardCase>(std::move(c));
+        trials.push_back({shared->name, [shared](const auto& kernels, const auto& done) { run(*shared, kernels, done); }});
+    }
+    return trials;
+}
+
+}  // namespace tool

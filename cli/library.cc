@@ -1,0 +1,78 @@
+#include "library.h"
+
+namespace tool {
+
+const std::vector<Named> kBackends = {
+    {"auto", FA_BACKEND_AUTO}, {"cpu", FA_BACKEND_CPU}, {"cuda", FA_BACKEND_CUDA}, {"hip", FA_BACKEND_HIP}};
+const std::vector<Named> kDtypes = {{"f32", FA_F32},   {"f16", FA_F16},   {"bf16", FA_BF16},
+                                    {"e4m3", FA_E4M3}, {"e5m2", FA_E5M2}, {"i8", FA_I8}};
+const std::vector<Named> kAlgorithms = {
+    {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
+const std::vector<Named> kAlignments = {{"top-left", FA_ALIGN_TOP_LEFT}, {"bottom-right", FA_ALIGN_BOTTOM_RIGHT}};
+const std::vector<Named> kIsas = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}};
+
+int32_t value_of(const std::vector<Named>& names, const std::string& name) {
+    for (const Named& n : names)
+        if (name == n.name) return n.value;
+    fail("unknown name '", name, "'");
+}
+
+std::string name_of(const std::vector<Named>& names, int32_t value) {
+    for (const Named& n : names)
+        if (value == n.value) return n.name;
+    return std::to_string(value);
+}
+
+std::vector<std::string> names_of(const std::vector<Named>& names) {
+    std::vector<std::string> list;
+    for (const Named& n : names) list.emplace_back(n.name);
+    return list;
+}
+
+Handle::Handle(int32_t backend, int32_t memory) {
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = backend;
+    info.memory = memory;
+    if (fa_create(&handle_, &info) != FA_OK) fail(fa_last_error(nullptr));
+}
+
+void Handle::check(fa_status_t status) const {
+    if (status == FA_OK) return;
+    const std::string sentence = fa_last_error(handle_);
+    fail(sentence.empty() ? fa_status_string(status) : sentence);
+}
+
+int64_t Handle::get(int32_t key) const {
+    int64_t value = 0;
+    check(fa_get_i64(handle_, key, &value));
+    return value;
+}
+
+int32_t Handle::backend() const {
+    int32_t backend = 0;
+    check(fa_get_backend(handle_, &backend));
+    return backend;
+}
+
+std::string Handle::explain(const fa_attention_desc_t* desc) const {
+    char text[4096] = "";
+    check(fa_explain(handle_, desc, FA_OP_FORWARD, text, sizeof text));
+    return text;
+}
+
+std::vector<int32_t> usable_backends() {
+    std::vector<int32_t> list;
+    for (const Named& b : kBackends)
+        if (b.value != FA_BACKEND_AUTO && fa_backend_status(b.value, nullptr, 0) == FA_OK) list.push_back(b.value);
+    return list;
+}
+
+std::vector<int32_t> usable_isas() {
+    const Handle cpu(FA_BACKEND_CPU);
+    std::vector<int32_t> list;
+    for (const Named& isa : kIsas)
+        if (fa_set_i64(cpu, FA_PARAM_MAX_ISA, isa.value) == FA_OK) list.push_back(isa.value);
+    return list;
+}
+
+}  // namespace tool

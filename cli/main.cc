@@ -1,0 +1,50 @@
+// The flashattn tool. Every error is one sentence on stderr and a non-zero exit status.
+#include <exception>
+#include <iostream>
+#include <new>
+#include "commands.h"
+#include "library.h"
+#include "options.h"
+
+namespace {
+
+int complain(const std::string& sentence, int status = 1) {
+    std::cerr << "flashattn: " << sentence << "\n";
+    return status;
+}
+
+std::string version() {
+    const int32_t v = fa_version();
+    return tool::text_of("flashattn ", v / 10000, ".", v / 100 % 100, ".", v % 100);
+}
+
+int run(int argc, char** argv) {
+    CLI::App app("FlashAttention from the command line: softmax(scale · q kᵀ, masked) v on the CPU or a GPU.", "flashattn");
+    app.set_version_flag("--version", version);
+    app.require_subcommand(1);
+    tool::add_info(app);
+    tool::add_run(app);
+    tool::add_solve(app);
+    tool::add_study(app);
+    tool::add_verify(app);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+        if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);  // --help, --version
+        return complain(tool::text_of(e.what(), " (flashattn --help tells more)"), e.get_exit_code());
+    }
+    if (!std::cout.flush()) tool::fail("standard output cannot be written");
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::bad_alloc&) {
+        return complain("not enough memory for this");
+    } catch (const std::exception& e) {
+        return complain(e.what());
+    }
+}

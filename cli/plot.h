@@ -1,0 +1,27 @@
+// Bar charts as SVG: panels side by side, groups of bars, one colour for each series, and optional marks that are to meet the bars.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tool {
+
+struct Series {
+    std::string name;
+    std::vector<std::optional<double>> bars;   // one for each group; none: nothing was measured
+    std::vector<std::optional<double>> marks;  // empty, or one for each group
+};
+
+// All values are at least 0. The axis is logarithmic where the values need it, and then says so.
+struct Panel {
+    std::string title;
+    std::string axis;  // what is measured
+    const char* unit;
+    std::vector<std::string> groups;
+    std::vector<Series> series;
+};
+
+// The legend names the series of the first panel, and what the marks are when mark_name is not empty.
+std::string bar_charts(const std::string& title, const std::vector<Panel>& panels, const std::string& mark_name);
+
+}  // namespace tool

@@ -1,0 +1,243 @@
+// flashattn run: one attention over .npy files.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include "commands.h"
+#include "inputs.h"
+#include "library.h"
+#include "options.h"
+
+namespace tool {
+namespace {
+
+struct RunOptions {
+    std::string q, k, v, out, lse, bias, mask, sinks, cu_seqlens_q, cu_seqlens_k;
+    std::string causal, align, layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype;
+    std::vector<int64_t> window;
+    std::optional<float> scale, softcap;
+    int64_t threads = 0, num_splits = 0;
+    bool alibi = false, explain = false;
+};
+
+// One call: all that it reads, what the descriptor says of it, and what it writes.
+class Job {
+  public:
+    explicit Job(const RunOptions& options) : o_(options) {
+        read_lengths();
+        read_tensors();
+        describe_scores();
+        describe_positions();
+        read_bias_and_mask();
+        plan_outputs();
+    }
+    void run();
+
+  private:
+    void read_lengths();
+    void read_tensors();
+    void describe_scores();
+    void describe_positions();
+    void read_bias_and_mask();
+    void plan_outputs();
+
+    const RunOptions& o_;
+    fa_attention_desc_t d_ = FA_ATTENTION_DESC_INIT;
+    fa_forward_args_t a_ = FA_FORWARD_ARGS_INIT;
+    Layout layout_q_, layout_k_;
+    std::vector<int32_t> cu_q_, cu_k_;
+    Tensor q_, k_, v_, out_;
+    Array bias_, mask_, sinks_, lse_;
+    std::vector<float> slopes_;
+};
+
+void Job::read_lengths() {
+    const Layout padded = o_.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
+    layout_q_ = layout_k_ = padded;
+    if (!o_.cu_seqlens_q.empty()) {
+        layout_q_ = Layout::packed;
+        cu_q_ = read_offsets("--cu-seqlens-q", o_.cu_seqlens_q);
+        d_.operands |= FA_OPERAND_CU_SEQLENS_Q;
+        a_.cu_seqlens_q = cu_q_.data();
+    }
+    if (!o_.cu_seqlens_k.empty()) {
+        layout_k_ = Layout::packed;
+        cu_k_ = read_offsets("--cu-seqlens-k", o_.cu_seqlens_k);
+        d_.operands |= FA_OPERAND_CU_SEQLENS_K;
+        a_.cu_seqlens_k = cu_k_.data();
+    }
+}
+
+void Job::read_tensors() {
+    q_ = read_tensor("--q", o_.q, layout_q_);
+    k_ = read_tensor("--k", o_.k, layout_k_);
+    v_ = read_tensor("--v", o_.v, layout_k_);
+    d_.q_dtype = dtype_of("--q", o_.q, q_.array, o_.dtype);
+    d_.kv_dtype = dtype_of("--k", o_.k, k_.array, o_.dtype);
+    d_.o_dtype = o_.out_dtype.empty() ? d_.q_dtype : value_of(kDtypes, o_.out_dtype);
+    if (dtype_of("--v", o_.v, v_.array, o_.dtype) != d_.kv_dtype)
+        fail("--k and --v hold ", type_name(k_.array.type), " and ", type_name(v_.array.type), "; expected the same type");
+
+    const std::string shapes = text_of("--k has shape ", shape_text(k_.array.shape), " and --v ", shape_text(v_.array.shape));
+    if (k_.batch != v_.batch || k_.length != v_.length || k_.heads != v_.heads)
+        fail(shapes, "; expected the same but for the last axis");
+    // The library reads a zero here as "like q", which is not what an axis of extent 0 says.
+    if (k_.heads == 0 || v_.dim == 0) fail(shapes, "; expected at least one head and one element");
+    if (k_.dim != q_.dim)
+        fail("--q has shape ", shape_text(q_.array.shape), " and --k ", shape_text(k_.array.shape),
+             "; expected the same last axis");
+    const int64_t batch_q = cu_q_.empty() ? q_.batch : int64_t(cu_q_.size()) - 1;
+    const int64_t batch_k = cu_k_.empty() ? k_.batch : int64_t(cu_k_.size()) - 1;
+    if (batch_q != batch_k) fail("q has ", batch_q, " sequences, k and v have ", batch_k, "; expected as many");
+
+    d_.batch = batch_q;
+    d_.heads_q = q_.heads;
+    d_.heads_kv = k_.heads;
+    d_.dim_qk = q_.dim;
+    d_.dim_v = v_.dim;
+    d_.seqlen_q = cu_q_.empty() ? q_.length : longest(cu_q_);
+    d_.seqlen_k = cu_k_.empty() ? k_.length : longest(cu_k_);
+    d_.total_q = cu_q_.empty() ? 0 : q_.length;
+    d_.total_k = cu_k_.empty() ? 0 : k_.length;
+    d_.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
+    std::copy_n(q_.stride, 4, d_.q_stride);
+    std::copy_n(k_.stride, 4, d_.k_stride);
+    std::copy_n(v_.stride, 4, d_.v_stride);
+    a_.q = q_.array.bytes.data();
+    a_.k = k_.array.bytes.data();
+    a_.v = v_.array.bytes.data();
+}
+
+void Job::describe_scores() {
+    d_.algorithm = value_of(kAlgorithms, o_.algorithm);
+    if (o_.scale) {
+        d_.flags |= FA_SCALE_EXPLICIT;
+        d_.scale = *o_.scale;
+    }
+    if (o_.softcap && *o_.softcap <= 0) fail("--softcap is ", *o_.softcap, "; expected a number above 0");
+    d_.softcap = o_.softcap.value_or(0);
+    if (o_.num_splits < 0 || o_.num_splits > INT32_MAX) fail("--num-splits is ", o_.num_splits, "; expected 0 (chosen) or more");
+    d_.num_splits = int32_t(o_.num_splits);
+    if (!o_.sinks.empty()) {
+        sinks_ = read_npy(o_.sinks);
+        if (sinks_.type != "f4" || sinks_.shape != std::vector<int64_t>{d_.heads_q})
+            fail("--sinks ", o_.sinks, ": holds ", type_name(sinks_.type), " of shape ", shape_text(sinks_.shape),
+                 "; expected float32 of shape ", shape_text({d_.heads_q}), ", one for each query head");
+        d_.operands |= FA_OPERAND_SINKS;
+        a_.sinks = sinks_.as<float>();
+    }
+}
+
+void Job::describe_positions() {
+    if (!o_.causal.empty() && !o_.align.empty() && o_.causal != o_.align)
+        fail("--causal is ", o_.causal, " and --align ", o_.align, "; expected one alignment");
+    const std::string& alignment = o_.causal.empty() ? o_.align : o_.causal;
+    // Libraries differ in where the diagonal lies, so none is guessed.
+    const char* needs = !o_.window.empty() ? "--window" : o_.alibi ? "--alibi" : nullptr;
+    if (needs && alignment.empty())
+        fail(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
+    if (!alignment.empty()) d_.alignment = value_of(kAlignments, alignment);
+    if (!o_.causal.empty()) d_.flags |= FA_CAUSAL;
+    if (!o_.window.empty()) {
+        if (o_.window.size() != 2 || o_.window[0] < -1 || o_.window[1] < -1)
+            fail("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
+        d_.flags |= FA_WINDOW;
+        d_.window_left = o_.window[0];
+        d_.window_right = o_.window[1];
+    }
+    if (o_.alibi) {
+        slopes_.resize(size_t(d_.heads_q));
+        if (fa_alibi_slopes(d_.heads_q, slopes_.data()) != FA_OK) fail(fa_last_error(nullptr));
+        d_.operands |= FA_OPERAND_ALIBI;
+        a_.alibi_slopes = slopes_.data();
+    }
+}
+
+void Job::read_bias_and_mask() {
+    if (!o_.bias.empty()) {
+        bias_ = read_npy(o_.bias);
+        d_.bias_dtype = dtype_of("--bias", o_.bias, bias_, bias_.type == "u2" || bias_.type == "V2" ? o_.dtype : "");
+        broadcast("--bias", o_.bias, bias_, d_, d_.bias_stride);
+        d_.operands |= FA_OPERAND_BIAS;
+        a_.bias = bias_.bytes.data();
+    }
+    if (!o_.mask.empty()) {
+        mask_ = read_npy(o_.mask);
+        if (mask_.type != "b1" && mask_.type != "u1")
+            fail("--mask ", o_.mask, ": holds ", type_name(mask_.type), "; expected bool or uint8");
+        broadcast("--mask", o_.mask, mask_, d_, d_.mask_stride);
+        d_.operands |= FA_OPERAND_MASK;
+        a_.mask = mask_.as<uint8_t>();
+    }
+}
+
+void Job::plan_outputs() {
+    std::vector<int64_t> shape = q_.array.shape;
+    shape.back() = d_.dim_v;
+    const bool wide = d_.o_dtype == FA_F32;
+    out_ = tensor_of(plan_array(wide ? "f4" : d_.o_dtype == FA_F16 ? "f2" : "u2", shape), layout_q_);
+    std::copy_n(out_.stride, 4, d_.o_stride);
+    if (o_.lse.empty()) return;
+    d_.operands |= FA_OPERAND_LSE;
+    if (cu_q_.empty()) lse_ = plan_array("f4", {d_.batch, d_.heads_q, d_.seqlen_q});
+    else lse_ = plan_array("f4", {d_.heads_q, d_.total_q});
+}
+
+void Job::run() {
+    Handle handle(value_of(kBackends, o_.backend));
+    if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
+    handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));
+    if (o_.explain) std::cout << handle.explain(&d_) << "\n";
+    OutputFile out(o_.out);
+    std::optional<OutputFile> lse;
+    if (!o_.lse.empty()) lse.emplace(o_.lse);
+    out_.array.allocate();
+    a_.o = out_.array.bytes.data();
+    if (lse) {
+        lse_.allocate();
+        a_.lse = lse_.as<float>();
+    }
+    handle.check(fa_forward_ex(handle, &d_, &a_));
+    write_npy(out, out_.array);
+    if (lse) {
+        write_npy(*lse, lse_);
+        lse->commit();
+    }
+    out.commit();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+    const auto o = std::make_shared<RunOptions>();
+    CLI::App& c = *app.add_subcommand("run", "Attention over .npy files: float32, float16, or bfloat16 as uint16");
+    const char* const file = "FILE";
+    c.add_option("--q", o->q, "Queries: (batch, seq, heads, dim), or packed (total, heads, dim)")->type_name(file)->required();
+    c.add_option("--k", o->k, "Keys; their number of heads divides that of the queries")->type_name(file)->required();
+    c.add_option("--v", o->v, "Values; dim may differ from that of the keys")->type_name(file)->required();
+    c.add_option("--out", o->out, "Where to write the output")->type_name(file)->required();
+    c.add_option("--lse", o->lse, "Where to write the log-sum-exp, float32: (batch, heads, seq), packed (heads, total)")
+        ->type_name(file);
+    add_choice(c, "--causal", o->causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
+    add_ints(c, "--window", o->window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
+    add_choice(c, "--align", o->align, names_of(kAlignments), "Where the diagonal lies, for --window and --alibi without --causal");
+    add_real(c, "--scale", o->scale, "Factor of q·k; default 1/sqrt(dim)");
+    add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
+    c.add_option("--bias", o->bias, "Added to the scores; broadcasts to (batch, heads, rows, keys)")->type_name(file);
+    c.add_option("--mask", o->mask, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)")->type_name(file);
+    c.add_flag("--alibi", o->alibi, "Subtract slope · distance from the scores, with the usual slopes");
+    c.add_option("--sinks", o->sinks, "float32 (heads,): one more logit per head, without a value")->type_name(file);
+    c.add_option("--cu-seqlens-q", o->cu_seqlens_q, "Offsets of packed queries: 0,10,30 or an int32 .npy file")
+        ->type_name("LIST|FILE");
+    c.add_option("--cu-seqlens-k", o->cu_seqlens_k, "Offsets of packed keys and values")->type_name("LIST|FILE");
+    add_choice(c, "--layout", o->layout, {"bshd", "bhsd"}, "Order of the axes of q, k, v and the output; default bshd");
+    add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16"}, "Type of q, k and v; bf16 reads uint16 files as bfloat16");
+    add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
+    add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
+    add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
+    add_int(c, "--threads", o->threads, "CPU threads; default all");
+    add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
+    c.add_flag("--explain", o->explain, "Print how it is computed");
+    c.callback([o] { Job(*o).run(); });
+}
+
+}  // namespace tool

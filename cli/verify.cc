@@ -1,0 +1,162 @@
+// flashattn verify: every kernel that this machine can run, against plain loops over doubles.
+#include <unistd.h>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include "commands.h"
+#include "json.h"
+#include "library.h"
+#include "table.h"
+#include "trial.h"
+
+namespace tool {
+namespace {
+
+struct Result {
+    std::string trial;
+    std::vector<Outcome> outcomes;  // one for each kernel
+};
+
+struct Machine {
+    std::vector<std::unique_ptr<Handle>> handles;
+    Kernels kernels;
+
+    Machine() {
+        for (int32_t isa : usable_isas()) {
+            add("cpu " + name_of(kIsas, isa), FA_BACKEND_CPU);
+            handles.back()->set(FA_PARAM_MAX_ISA, isa);
+        }
+        for (int32_t backend : usable_backends())
+            if (backend != FA_BACKEND_CPU) add(name_of(kBackends, backend), backend);
+    }
+
+  private:
+    void add(const std::string& name, int32_t backend) {
+        handles.push_back(std::make_unique<Handle>(backend));
+        kernels.push_back({name, *handles.back(), backend == FA_BACKEND_CPU});
+    }
+};
+
+// On a terminal one line that is drawn again and again, elsewhere a line for each trial. It goes to standard error: output is the table.
+class Progress {
+  public:
+    explicit Progress(size_t steps) : steps_(steps), terminal_(isatty(STDERR_FILENO)) {}
+    ~Progress() {
+        if (terminal_) std::cerr << "\r\33[K";
+    }
+    void show(size_t step, const std::string& name) {
+        constexpr size_t kWidth = 40;
+        if (!terminal_) {
+            std::cerr << step << "/" << steps_ << " " << name << "\n";
+            return;
+        }
+        const size_t filled = kWidth * step / steps_;
+        std::cerr << "\r\33[K[" << std::string(filled, '#') << std::string(kWidth - filled, '.') << "] " << step << "/" << steps_
+                  << " " << name << std::flush;
+    }
+
+  private:
+    size_t steps_;
+    bool terminal_;
+};
+
+std::string cell_of(const Outcome& o) {
+    if (!o.supported) return "–";
+    const std::string number = o.norm ? scientific(*o.norm) : o.share ? scientific(*o.share) : "";
+    return number + (o.passed() ? " ✓" : " FAIL");
+}
+
+std::string bound_of(const Result& r) {
+    for (const Outcome& o : r.outcomes)
+        if (o.norm) return scientific(o.norm_bound);
+        else if (o.share) return "share ≤ 1";
+    return "rounding";
+}
+
+void print(const Machine& machine, const std::vector<Result>& results) {
+    std::vector<std::string> titles = {"case", "bound"};
+    for (const Kernel& k : machine.kernels) titles.push_back(k.name);
+    Table table(titles, 1);
+    for (const Result& r : results) {
+        std::vector<std::string> row = {r.trial, bound_of(r)};
+        for (const Outcome& o : r.outcomes) row.push_back(cell_of(o));
+        table.add(row);
+    }
+    table.print(std::cout);
+    std::cout << "\nErrors against fp64: the relative norm of o's error; \"share\": the largest error of an element of o, LSE or "
+                 "scores as a share of\n"
+                 "its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its type.\n";
+    for (const Result& r : results)
+        for (size_t k = 0; k < r.outcomes.size(); ++k)
+            if (!r.outcomes[k].fault.empty())
+                std::cout << (r.outcomes[k].supported ? "FAIL " : "not supported: ") << r.trial << ", " << machine.kernels[k].name
+                          << ": " << r.outcomes[k].fault << "\n";
+}
+
+Json json_of(const Machine& machine, const std::vector<Result>& results) {
+    Json cases = Json::array();
+    for (const Result& r : results) {
+        Json list = Json::array();
+        for (size_t k = 0; k < r.outcomes.size(); ++k) {
+            const Outcome& o = r.outcomes[k];
+            Json one = {{"kernel", machine.kernels[k].name},
+                        {"status", o.passed()    ? "passed"
+                                   : o.supported ? "failed"
+                                                 : "unsupported"}};
+            if (o.norm) one.update({{"norm", *o.norm}, {"norm_bound", o.norm_bound}});
+            if (o.share) one["share_of_element_bound"] = *o.share;
+            if (!o.fault.empty()) one["reason"] = o.fault;
+            list.push_back(one);
+        }
+        cases.push_back({{"name", r.trial}, {"results", list}});
+    }
+    return cases;
+}
+
+void verify(bool json) {
+    const auto start = std::chrono::steady_clock::now();
+    Machine machine;
+    std::vector<Trial> trials = forward_trials();
+    for (Trial& t : cache_trials()) trials.push_back(std::move(t));
+    std::vector<Result> results;
+    int64_t passed = 0, failed = 0, unsupported = 0;
+    {
+        Progress progress(trials.size());
+        for (const Trial& trial : trials) {
+            progress.show(results.size() + 1, trial.name);
+            results.push_back({trial.name, {}});
+            trial.run(machine.kernels, [&](const Outcome& o) {
+                ++(o.passed() ? passed : o.supported ? failed : unsupported);
+                results.back().outcomes.push_back(o);
+            });
+        }
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (json) {
+        print_json({{"passed", passed},
+                    {"failed", failed},
+                    {"unsupported", unsupported},
+                    {"seconds", seconds},
+                    {"cases", json_of(machine, results)}});
+    } else {
+        print(machine, results);
+        std::cout << "\n"
+                  << passed << " passed, " << failed << " failed, " << unsupported << " not supported, in "
+                  << engineering(seconds, "s") << "\n";
+    }
+    std::cout.flush();
+    if (failed) fail(failed, " of ", passed + failed, " checks failed");
+    if (passed == 0) fail("nothing could be checked");
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+    const auto json = std::make_shared<bool>(false);
+    CLI::App& c =
+        *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
+    c.add_flag("--json", *json, "Print JSON");
+    c.callback([json] { verify(*json); });
+}
+
+}  // namespace tool
