@@ -29,6 +29,10 @@ const char* isa_name(int64_t isa) {
     return k ? k->name : isa == FA_ISA_AVX2 ? "avx2" : isa == FA_ISA_AVX512 ? "avx512" : "unknown";
 }
 
+fa_status_t no_streams(const void* stream, Message* m) {
+    return fail(m, FA_INVALID_ARGUMENT, "stream is %p: expected NULL, since the CPU backend has no streams", stream);
+}
+
 fa_status_t usable(Message*) { return FA_OK; }
 
 fa_status_t device_count(int32_t* count, Message*) {
@@ -65,7 +69,7 @@ fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
 
 fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
     if (info->device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", info->device);
-    if (info->stream) return fail(m, FA_INVALID_ARGUMENT, "stream is %p: the CPU backend has no streams, give NULL", info->stream);
+    if (info->stream) return no_streams(info->stream, m);
     Context* c = static_cast<Context*>(host->allocate(sizeof(Context), kAlignment));
     if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
     *c = Context{};
@@ -157,6 +161,7 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
 }
 
 fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
     const Schedule s = make_schedule(*p, *c->kernels);
     int64_t workers = forward_workers(*c, s);
     uint64_t bytes = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
@@ -176,17 +181,20 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     return FA_OK;
 }
 
-fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message*) {
+fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
     run_merge(*p, *a, *c->kernels, c->threads);
     return FA_OK;
 }
 
-fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message*) {
+fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
     run_append_kv(*p, *a, *c->kernels, c->threads);
     return FA_OK;
 }
 
-fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message*) {
+fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
     run_rotary(*p, *a, *c->kernels, c->threads);
     return FA_OK;
 }

@@ -27,7 +27,9 @@
  * work starts leaves every output untouched, and the handle stays usable. The library never prints, exits or aborts.
  *
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
- * FA_INVALID_STATE. After fork() a parent's handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there.
+ * FA_INVALID_STATE. After fork() a parent's handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made
+ * in the child runs on one thread when the parent's calls had used several. OpenMP regions that the parent ran by itself cannot be
+ * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
  * i + off. The library runs on 64-bit systems only.
@@ -154,7 +156,7 @@ typedef struct fa_device_info_s {
     int32_t compute_units; /* CPU: hardware threads this process may use; GPU: multiprocessors */
     uint64_t memory_bytes;
     char name[128];
-    char arch[64];         /* CPU: the best instruction set that will be used; GPU: its architecture */
+    char arch[64];         /* CPU: the best instruction set that the library can use on it; GPU: its architecture */
 } fa_device_info_t;
 
 /* Devices of a backend; the CPU has one. A backend that is not usable gives its status and a count of 0. */
