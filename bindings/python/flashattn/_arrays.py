@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,13 @@ def integer(name: str, value: Any, bits: int, *, signed: bool = True) -> int:
     if not low <= number <= high:
         raise ValueError(f"{name} is {number}: expected {low} … {high}")
     return number
+
+
+def number(name: str, value: Any) -> ctypes.c_float:
+    try:
+        return ctypes.c_float(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}: expected a number") from None
 
 
 def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
@@ -71,12 +79,12 @@ def tensor(name: str, value: Any, ndim: int, axes: str) -> np.ndarray:
 
 def strides_of(array: np.ndarray, *, unit: bool) -> tuple[int, ...] | None:
     """Strides in elements as the library takes them, or None when they cannot be expressed: each a whole number of elements and
-    not negative; with unit, those of the last axis 1. An axis of one entry has stride 0, whatever NumPy says."""
+    not negative; with unit, that of the last axis 1. Where an axis is never stepped along, its stride is free: 0."""
     if not array.flags.aligned:
         return None
     size = array.itemsize
-    strides = [0 if length <= 1 else stride for length, stride in zip(array.shape, array.strides)]
-    if unit and array.shape[-1] <= 1:
+    strides = [0 if length <= 1 or array.size == 0 else stride for length, stride in zip(array.shape, array.strides)]
+    if unit and (array.shape[-1] <= 1 or array.size == 0):
         strides[-1] = size
     if any(stride < 0 or stride % size for stride in strides) or (unit and strides[-1] != size):
         return None

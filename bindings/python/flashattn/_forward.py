@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _abi
-from ._arrays import (FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, readable, tensor)
+from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number, readable, tensor
 from ._layout import describe_keys, describe_queries, keys_axes
 from ._request import Request, literal
 
@@ -72,10 +72,10 @@ def _position(request: Request, causal: Any, causal_offset: Any, alignment: Any,
         desc.flags |= _abi.FA_CAUSAL
         desc.alignment = choice("causal", causal, ALIGNMENTS)
     if alignment is not None:
-        number = choice("alignment", alignment, ALIGNMENTS)
-        if desc.flags & _abi.FA_CAUSAL and number != desc.alignment:
+        placed = choice("alignment", alignment, ALIGNMENTS)
+        if desc.flags & _abi.FA_CAUSAL and placed != desc.alignment:
             raise ValueError(f"causal is {causal!r} and alignment {alignment!r}: they name the same thing and must agree")
-        desc.alignment = number
+        desc.alignment = placed
     if causal_offset is not None:
         offsets = np.asarray(causal_offset)
         request.integers("causal_offset", np.broadcast_to(offsets, (desc.batch,)) if offsets.ndim == 0 else offsets, (desc.batch,))
@@ -94,8 +94,8 @@ def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, al
     desc = request.desc
     if scale is not None:
         desc.flags |= _abi.FA_SCALE_EXPLICIT
-        desc.scale = scale
-    desc.softcap = softcap
+        desc.scale = number("scale", scale)
+    desc.softcap = number("softcap", softcap)
     shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
     if bias is not None:
         bias = np.asarray(bias)
@@ -118,7 +118,7 @@ def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, al
 
 def _schedule(request: Request, dropout_p: Any, seed: Any, offset: Any, num_splits: Any, split_size: Any, algorithm: Any) -> None:
     desc, args = request.desc, request.args
-    desc.dropout_p = dropout_p
+    desc.dropout_p = number("dropout_p", dropout_p)
     args.seed = integer("seed", seed, 64, signed=False)
     args.offset = integer("offset", offset, 64, signed=False)
     desc.num_splits = integer("num_splits", num_splits, 32)

@@ -131,8 +131,8 @@ def attention(
 
 def explain(q: ArrayLike | None = None, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
             backend: str | Handle | None = None, **options: Any) -> str:
-    """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it would be refused.
-    Without tensors: the backend, and why others were passed over."""
+    """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it is unsupported; an
+    invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
     if q is None:
         return handle_of(backend).explain()
     call = inspect.signature(attention).bind(q, k, v, **options)

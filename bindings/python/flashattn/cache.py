@@ -102,14 +102,14 @@ def append_kv(
     packed = cu_seqlens_new is not None
     _new_tokens(request, k_new, v_new, cu_seqlens_new, max_seqlen_new)
     ndim, axes = keys_axes(None, page_table)
-    slots = describe_keys(request, tensor("k", k, ndim, axes), tensor("v", v, ndim, axes), max_seqlen_k=max_seqlen_k,
-                          kv_batch_idx=kv_batch_idx, page_table=page_table)
-    desc.heads_q, desc.dim_qk = k.shape[-2:]
     for field, array in (("k", k), ("v", v)):
         _, strides = writable(field, array, unit=True)
+        tensor(field, array, ndim, axes)
         request.point(field, array)
         desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
         setattr(desc, f"{field}_stride", strides)
+    slots = describe_keys(request, k, v, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table)
+    desc.heads_q, desc.dim_qk = k.shape[-2:]
     for field, value in (("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
         request.integers(field, value, (desc.batch,))
     if seqused_new is not None:

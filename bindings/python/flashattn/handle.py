@@ -90,15 +90,20 @@ class Handle:
         check(library().fa_set_i64(self.pointer, key, integer("value", value, 64)), self.pointer)
 
     def explain(self, desc: _abi.AttentionDesc | None = None, op: int = _abi.FA_OP_FORWARD) -> str:
-        """How a call would be computed, or why not; without a descriptor the backend, and why others were passed over."""
+        """How a call would be computed, or why it is unsupported; without a descriptor the backend, and why others were passed
+        over."""
         text = ctypes.create_string_buffer(4096)
-        check(library().fa_explain(self.pointer, desc, op, text, len(text)), self.pointer)
+        status = library().fa_explain(self.pointer, desc, op, text, len(text))
+        if status not in (_abi.FA_UNSUPPORTED, _abi.FA_UNSUPPORTED_FIELD):
+            check(status, self.pointer)
         return text.value.decode(errors="replace")
 
     def close(self) -> None:
-        """Frees the handle; a second call does nothing."""
-        self._finalizer()
-        self._pointer = None
+        """Frees the handle; a second call does nothing. Refused while another thread is inside a call."""
+        if self._pointer is not None:
+            check(library().fa_destroy(self._pointer))
+            self._finalizer.detach()
+            self._pointer = None
 
     def __enter__(self) -> Handle:
         return self

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _abi
-from ._arrays import integer
+from ._arrays import integer, number
 from ._library import library, version_text
 from .errors import check
 from .handle import BACKENDS
@@ -69,7 +69,7 @@ def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, o
     seed, offset = integer("seed", seed, 64, signed=False), integer("offset", offset, 64, signed=False)
     keep = np.empty((batch * heads, rows, keys), np.uint8)
     for index, block in enumerate(keep):
-        check(library().fa_dropout_mask(p, seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))))
+        check(library().fa_dropout_mask(number("p", p), seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))))
     return keep.reshape(batch, heads, rows, keys).astype(bool)
 
 
