@@ -16,6 +16,8 @@ constexpr int32_t kMaxSplits = 65536;
 // Past any row or key. Longer windows, chunks and splits mean the same, and would overflow sums with row numbers.
 constexpr int64_t kFar = int64_t(1) << 40;
 
+constexpr int64_t kMaxRows = int64_t(1) << 56;  // an address space has no byte for each
+
 constexpr uint32_t kAllOperands = (FA_OPERAND_RNG_STATE << 1) - 1;
 
 // What each operation reads. The rest is ignored, so that a forward's descriptor serves the calls around it.
@@ -33,7 +35,6 @@ static uint32_t operands_read(int32_t op) {
     }
 }
 
-static bool reads_queries(int32_t op) { return op != FA_OP_APPEND_KV; }
 static bool reads_keys(int32_t op) { return op == FA_OP_FORWARD || op == FA_OP_APPEND_KV; }
 
 static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
@@ -96,13 +97,20 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
     if (d->dim_v == 0) d->dim_v = d->dim_qk;
     if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, m));
+    return FA_OK;
+}
 
-    // Every count of rows, in whatever order it is multiplied, fits.
+// Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
+static fa_status_t check_rows(fa_attention_desc_t* d, Message* m) {
+    // No packed sequence is longer than all of them. The scores output alone may have room for more, and is written throughout.
+    if (!(d->operands & FA_OPERAND_SCORES)) {
+        if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
+        if (d->operands & FA_OPERAND_CU_SEQLENS_K) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
+    }
     int64_t rows;
-    if (__builtin_mul_overflow(d->batch * d->heads_q, d->seqlen_q > 0 ? d->seqlen_q : 1, &rows)) {
-        return fail(m, FA_INVALID_ARGUMENT,
-                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * seqlen_q, below 2^63", ll(d->seqlen_q),
-                    ll(d->batch), ll(d->heads_q));
+    if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
+        return fail(m, FA_INVALID_ARGUMENT, "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56",
+                    ll(d->seqlen_q), ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
     }
     return FA_OK;
 }
@@ -276,15 +284,16 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     }
     FA_TRY(check_types(&d, op, m));
     FA_TRY(check_sizes(&d, op, m));
-    if (reads_queries(op)) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
+    if (op != FA_OP_APPEND_KV) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
     if (reads_keys(op)) FA_TRY(check_cache(&d, m));
+    if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, m));
     if (op == FA_OP_FORWARD) {
         FA_TRY(check_scores(&d, m));
         FA_TRY(check_schedule(&d, m));
         FA_TRY(check_masks(&d, m));
         FA_TRY(belongs(d, "scores_stage", d.scores_stage, FA_OPERAND_SCORES, m));
     }
-    p->group = d.heads_q / d.heads_kv;
+    p->group = reads_keys(op) ? d.heads_q / d.heads_kv : 1;
     p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
     if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     return lay_tensors(p, op, m);
