@@ -67,7 +67,9 @@ def print_saving(lengths: list[int]) -> None:
     """What a padded batch would have computed, against what the packed one did."""
     longest, count = max(lengths), len(lengths)
     dim = WIDTH // HEADS
-    flops = 4 * LAYERS * HEADS * dim  # of one row and one key: a multiplication and an addition in q·k and again in p·v, per dimension
+    flops = (
+        4 * LAYERS * HEADS * dim
+    )  # of one row and one key: a multiplication and an addition in q·k and again in p·v, per dimension
     tokens, padded_tokens = sum(lengths), count * longest
     scores, padded_scores = flops * sum(n * n for n in lengths), flops * count * longest * longest
     print(f"\n{'work':24}{'padded':>12}{'packed':>12}{'saved':>9}")
@@ -84,7 +86,9 @@ def verdict(name: str, error: float, limit: float) -> bool:
 
 def check(model: MiniLM, token_ids: list[np.ndarray], vectors: np.ndarray, errors: list[float]) -> bool:
     print("\nchecks (relative Frobenius error)")
-    passed = [verdict(f"layer {n}: attention against plain NumPy in float64", error, ATTENTION_LIMIT) for n, error in enumerate(errors)]
+    passed = [
+        verdict(f"layer {n}: attention against plain NumPy in float64", error, ATTENTION_LIMIT) for n, error in enumerate(errors)
+    ]
     reference = plain.padded_embeddings(model, token_ids)
     passed.append(verdict("embeddings against a padded run with plain NumPy", relative_error(vectors, reference), EMBEDDING_LIMIT))
     published, _, _ = embed(model, model.tokenize(PUBLISHED))
@@ -104,8 +108,10 @@ def main() -> int:
     start = time.perf_counter()
     vectors, errors, seconds = embed(model, token_ids)
     backend = flashattn.Handle().backend
-    print(f"libflashattn {flashattn.version()}, backend {backend}: {len(TEXTS)} sentences, {sum(lengths)} tokens, "
-          f"{time.perf_counter() - start:.2f} s with checks, of which {1000 * seconds:.1f} ms attention\n")
+    print(
+        f"libflashattn {flashattn.version()}, backend {backend}: {len(TEXTS)} sentences, {sum(lengths)} tokens, "
+        f"{time.perf_counter() - start:.2f} s with checks, of which {1000 * seconds:.1f} ms attention\n"
+    )
 
     similarities = vectors @ vectors.T
     labels = [f"{n:2} {topic:9}{length:4} tokens" for n, ((topic, _), length) in enumerate(zip(TEXTS, lengths), 1)]

@@ -25,7 +25,15 @@ def draw(path: Path, texts: list[tuple[str, str]], similarities: np.ndarray) -> 
     for row in range(count):
         for column in range(count):
             value = similarities[row, column]
-            axes.text(column, row, f"{round(value, 2) + 0.0:.2f}", ha="center", va="center", fontsize=7, color="white" if value > DARK else "black")
+            axes.text(
+                column,
+                row,
+                f"{round(value, 2) + 0.0:.2f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if value > DARK else "black",
+            )
     axes.set_yticks(range(count), [f"{short(text)}  {n}" for n, (_, text) in enumerate(texts, 1)], fontsize=8)
     axes.set_xticks(range(count), range(1, count + 1), fontsize=8)
     topics = [topic for topic, _ in texts]

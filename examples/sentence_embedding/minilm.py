@@ -39,7 +39,9 @@ class MiniLM:
         x = self._norm("embeddings.LayerNorm", x)
         for layer in range(LAYERS):
             at = f"encoder.layer.{layer}"
-            q, k, v = (self._dense(f"{at}.attention.self.{name}", x).reshape(len(x), HEADS, -1) for name in ("query", "key", "value"))
+            q, k, v = (
+                self._dense(f"{at}.attention.self.{name}", x).reshape(len(x), HEADS, -1) for name in ("query", "key", "value")
+            )
             mixed = attention(q, k, v, layer).reshape(len(x), WIDTH)
             x = self._norm(f"{at}.attention.output.LayerNorm", x + self._dense(f"{at}.attention.output.dense", mixed))
             inner = gelu(self._dense(f"{at}.intermediate.dense", x))

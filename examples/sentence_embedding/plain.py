@@ -30,13 +30,15 @@ def packed_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, cu_seqlens: np
 def padded_embeddings(model: MiniLM, token_ids: list[np.ndarray]) -> np.ndarray:
     """Sentence vectors of a padded batch: every sentence is filled up to the longest, and a mask hides the filling."""
     longest = max(map(len, token_ids))
-    vectors = []
-    for ids in token_ids:
-        attend = np.arange(longest) < len(ids)
-        padded = np.full(longest, PAD)
-        padded[attend] = ids
-        hidden = model.hidden(
-            padded, np.arange(longest), lambda q, k, v, _: softmax_attention(q, k, v, attend).astype(np.float32)  # noqa: B023
-        )
-        vectors.append(sentence_vector(hidden[attend]))
-    return np.array(vectors)
+    return np.array([padded_embedding(model, ids, longest) for ids in token_ids])
+
+
+def padded_embedding(model: MiniLM, ids: np.ndarray, length: int) -> np.ndarray:
+    attend = np.arange(length) < len(ids)
+    padded = np.full(length, PAD)
+    padded[attend] = ids
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, _: int) -> np.ndarray:
+        return softmax_attention(q, k, v, attend).astype(np.float32)
+
+    return sentence_vector(model.hidden(padded, np.arange(length), attention)[attend])

@@ -55,7 +55,9 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
 def dtype_code(name: str, dtype: np.dtype, allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
     if dtype.name not in allowed or not dtype.isnative:
-        raise TypeError(f"{name} has dtype {dtype if dtype.isnative else dtype.str}: expected {', '.join(allowed)} in native byte order")
+        raise TypeError(
+            f"{name} has dtype {dtype if dtype.isnative else dtype.str}: expected {', '.join(allowed)} in native byte order"
+        )
     return _CODES[dtype.name]
 
 
@@ -96,7 +98,9 @@ def readable(array: np.ndarray, *, unit: bool) -> tuple[np.ndarray, tuple[int, .
     strides = strides_of(array, unit=unit)
     if strides is None:
         last = array.ndim - 1
-        core = array[tuple(slice(0, 1) if s == 0 and not (unit and a == last) else slice(None) for a, s in enumerate(array.strides))]
+        core = array[
+            tuple(slice(0, 1) if s == 0 and not (unit and a == last) else slice(None) for a, s in enumerate(array.strides))
+        ]
         array = np.broadcast_to(np.array(core, order="C"), array.shape)
         strides = strides_of(array, unit=unit)
         assert strides is not None
@@ -111,8 +115,10 @@ def writable(name: str, array: Any, *, unit: bool) -> tuple[np.ndarray, tuple[in
         raise ValueError(f"{name} is written in place, but the array is read-only")
     strides = strides_of(array, unit=unit)
     if strides is None:
-        raise ValueError(f"{name} is written in place: byte strides {array.strides} of {array.itemsize}-byte elements must be whole and "
-                         f"not negative{', the last axis dense' if unit else ''}")
+        raise ValueError(
+            f"{name} is written in place: byte strides {array.strides} of {array.itemsize}-byte elements must be whole and "
+            f"not negative{', the last axis dense' if unit else ''}"
+        )
     return array, strides
 
 

@@ -26,18 +26,53 @@ STAGES = {
 OPEN = -1  # a side of the window without a limit
 
 
-def build(q: Any, k: Any, v: Any, *, causal, causal_offset, alignment, window, chunk, scale, softcap, bias, mask, alibi_slopes,
-          sinks, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k, leftpad_k, kv_batch_idx, page_table,
-          q_descale, k_descale, v_descale, dropout_p, seed, offset, num_splits, split_size, algorithm, out_dtype, return_lse,
-          return_scores) -> tuple[Request, np.dtype]:
+def build(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal,
+    causal_offset,
+    alignment,
+    window,
+    chunk,
+    scale,
+    softcap,
+    bias,
+    mask,
+    alibi_slopes,
+    sinks,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    seqused_q,
+    seqused_k,
+    leftpad_k,
+    kv_batch_idx,
+    page_table,
+    q_descale,
+    k_descale,
+    v_descale,
+    dropout_p,
+    seed,
+    offset,
+    num_splits,
+    split_size,
+    algorithm,
+    out_dtype,
+    return_lse,
+    return_scores,
+) -> tuple[Request, np.dtype]:
     """A request that lacks only its outputs' pointers, and the dtype of o."""
     request = Request(_abi.ForwardArgs())
     desc = request.desc
     q = describe_queries(request, q, QUERIES, cu_seqlens_q, max_seqlen_q, "q")
     ndim, axes = keys_axes(cu_seqlens_k, page_table)
     k, v = tensor("k", k, ndim, axes), tensor("v", v, ndim, axes)
-    slots = describe_keys(request, k, v, cu_seqlens_k=cu_seqlens_k, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx,
-                          page_table=page_table)
+    slots = describe_keys(
+        request, k, v, cu_seqlens_k=cu_seqlens_k, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table
+    )
     if k.shape[-1] != desc.dim_qk:
         raise ValueError(f"k has head dimension {k.shape[-1]}: expected q's, {desc.dim_qk}")
     packed_q, packed_k = cu_seqlens_q is not None, cu_seqlens_k is not None
@@ -66,8 +101,10 @@ def _main_tensor(request: Request, field: str, array: np.ndarray, packed: bool) 
 def _position(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
     desc = request.desc
     if causal is True:
-        raise TypeError('causal is True: say "top-left" or "bottom-right". Libraries differ in where the diagonal lies when there '
-                        "are more keys than rows, so there is no default")
+        raise TypeError(
+            'causal is True: say "top-left" or "bottom-right". Libraries differ in where the diagonal lies when there '
+            "are more keys than rows, so there is no default"
+        )
     if causal is not None and causal is not False:
         desc.flags |= _abi.FA_CAUSAL
         desc.alignment = choice("causal", causal, ALIGNMENTS)
@@ -106,10 +143,14 @@ def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, al
     if mask is not None:
         mask = np.asarray(mask)
         if mask.dtype not in (np.bool_, np.uint8):
-            raise TypeError(f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias")
+            raise TypeError(
+                f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
+            )
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if alibi_slopes is not None:
-        slopes = float32_array("alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)")
+        slopes = float32_array(
+            "alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)"
+        )
         request.operand(_abi.FA_OPERAND_ALIBI, "alibi_slopes", slopes)
         desc.alibi_batch_stride = desc.heads_q if slopes.ndim == 2 else 0
     if sinks is not None:

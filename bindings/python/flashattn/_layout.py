@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi
 from ._arrays import KEYS, dtype_code, integer, tensor
 from ._request import Request, batch_of, longest
 
@@ -15,14 +14,18 @@ PACKED = "(total, heads, dim)"
 PAGED = "(num_pages, page_size, heads, dim)"
 
 
-def describe_queries(request: Request, q: Any, dtypes: tuple[str, ...], cu_seqlens_q: Any, max_seqlen_q: Any, name: str) -> np.ndarray:
+def describe_queries(
+    request: Request, q: Any, dtypes: tuple[str, ...], cu_seqlens_q: Any, max_seqlen_q: Any, name: str
+) -> np.ndarray:
     """Batch, rows, heads, dimension and type of q, or of a tensor that takes its place in the descriptor."""
     desc = request.desc
     if cu_seqlens_q is None:
         array = tensor(name, q, 4, f"{DENSE}; a packed {PACKED} needs cu_seqlens")
         desc.batch, desc.seqlen_q = array.shape[:2]
         if max_seqlen_q is not None:
-            raise ValueError(f"a longest sequence of {max_seqlen_q} is given: it belongs with cu_seqlens; {name} has {desc.seqlen_q} rows")
+            raise ValueError(
+                f"a longest sequence of {max_seqlen_q} is given: it belongs with cu_seqlens; {name} has {desc.seqlen_q} rows"
+            )
     else:
         array = tensor(name, q, 3, f"{PACKED}, because cu_seqlens is given")
         desc.batch = batch_of("cu_seqlens_q", cu_seqlens_q)
@@ -34,8 +37,16 @@ def describe_queries(request: Request, q: Any, dtypes: tuple[str, ...], cu_seqle
     return array
 
 
-def describe_keys(request: Request, k: np.ndarray, v: np.ndarray, *, cu_seqlens_k: Any = None, max_seqlen_k: Any = None,
-                  kv_batch_idx: Any = None, page_table: Any = None) -> tuple[int, int, int]:
+def describe_keys(
+    request: Request,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    cu_seqlens_k: Any = None,
+    max_seqlen_k: Any = None,
+    kv_batch_idx: Any = None,
+    page_table: Any = None,
+) -> tuple[int, int, int]:
     """Sizes and type of k and v, with the operands that say how they are read; desc.batch is set already. Returns the shape
     (sequence or page, row, head) over which their de-scale factors lie."""
     desc = request.desc
@@ -63,8 +74,10 @@ def describe_keys(request: Request, k: np.ndarray, v: np.ndarray, *, cu_seqlens_
     if kv_batch_idx is not None:
         desc.kv_batch = k.shape[0]
     elif k.shape[0] != desc.batch:
-        raise ValueError(f"k has {k.shape[0]} sequences, q {desc.batch}: expected as many; np.broadcast_to shares one, "
-                         "kv_batch_idx picks from a cache")
+        raise ValueError(
+            f"k has {k.shape[0]} sequences, q {desc.batch}: expected as many; np.broadcast_to shares one, "
+            "kv_batch_idx picks from a cache"
+        )
     return k.shape[:3]
 
 

@@ -40,8 +40,10 @@ def library() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     if lib.fa_version() < _number(_abi.VERSION):
-        raise OSError(f"libflashattn {version_text(lib.fa_version())} is older than {version_text(_number(_abi.VERSION))}, "
-                      "which this package was written for")
+        raise OSError(
+            f"libflashattn {version_text(lib.fa_version())} is older than {version_text(_number(_abi.VERSION))}, "
+            "which this package was written for"
+        )
     return lib
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import _abi
 from ._forward import build
 from .handle import Handle, handle_of
 
@@ -74,7 +73,7 @@ def attention(
         window: (left, right) keys kept on each side of i + off, inclusive; None or −1: all.
         chunk: row i sees only keys of its own chunk, floor((i + off) / chunk). 0: off.
         mask: bool or uint8, broadcast to (batch, heads, rows, keys); true: attend.
-        bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 becomes float32), broadcast like mask; −inf removes.
+        bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
         alibi_slopes: (heads,) or (batch, heads); − slope · |i + off − j| is added. flashattn.alibi_slopes has the usual ones.
         sinks: (heads,) logits that take part in the softmax without a value.
 
@@ -105,12 +104,41 @@ def attention(
     NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
     """
     request, dtype = build(
-        q, k, v, causal=causal, causal_offset=causal_offset, alignment=alignment, window=window, chunk=chunk, scale=scale,
-        softcap=softcap, bias=bias, mask=mask, alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k,
-        leftpad_k=leftpad_k, kv_batch_idx=kv_batch_idx, page_table=page_table, q_descale=q_descale, k_descale=k_descale,
-        v_descale=v_descale, dropout_p=dropout_p, seed=seed, offset=offset, num_splits=num_splits, split_size=split_size,
-        algorithm=algorithm, out_dtype=out_dtype, return_lse=return_lse, return_scores=return_scores,
+        q,
+        k,
+        v,
+        causal=causal,
+        causal_offset=causal_offset,
+        alignment=alignment,
+        window=window,
+        chunk=chunk,
+        scale=scale,
+        softcap=softcap,
+        bias=bias,
+        mask=mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        leftpad_k=leftpad_k,
+        kv_batch_idx=kv_batch_idx,
+        page_table=page_table,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+        dropout_p=dropout_p,
+        seed=seed,
+        offset=offset,
+        num_splits=num_splits,
+        split_size=split_size,
+        algorithm=algorithm,
+        out_dtype=out_dtype,
+        return_lse=return_lse,
+        return_scores=return_scores,
     )
     desc = request.desc
     packed = cu_seqlens_q is not None
@@ -129,8 +157,14 @@ def attention(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def explain(q: ArrayLike | None = None, k: ArrayLike | None = None, v: ArrayLike | None = None, *,
-            backend: str | Handle | None = None, **options: Any) -> str:
+def explain(
+    q: ArrayLike | None = None,
+    k: ArrayLike | None = None,
+    v: ArrayLike | None = None,
+    *,
+    backend: str | Handle | None = None,
+    **options: Any,
+) -> str:
     """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it is unsupported; an
     invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
     if q is None:

@@ -132,10 +132,14 @@ def append_kv(
 def _new_tokens(request: Request, k_new: Any, v_new: Any, cu_seqlens_new: Any, max_seqlen_new: Any) -> None:
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
-    ndim, axes = (3, f"{PACKED}, because cu_seqlens_new is given") if packed else (4, f"{DENSE}; a packed {PACKED} needs cu_seqlens_new")
+    ndim, axes = (
+        (3, f"{PACKED}, because cu_seqlens_new is given") if packed else (4, f"{DENSE}; a packed {PACKED} needs cu_seqlens_new")
+    )
     k_new, v_new = tensor("k_new", k_new, ndim, axes), tensor("v_new", v_new, ndim, axes)
     if k_new.shape[:-1] != v_new.shape[:-1] or k_new.dtype != v_new.dtype:
-        raise ValueError(f"k_new is {k_new.shape} of {k_new.dtype} and v_new {v_new.shape} of {v_new.dtype}: all but the last axis must agree")
+        raise ValueError(
+            f"k_new is {k_new.shape} of {k_new.dtype} and v_new {v_new.shape} of {v_new.dtype}: all but the last axis must agree"
+        )
     desc.q_dtype = dtype_code("k_new", k_new.dtype, FLOATS)
     if packed:
         desc.batch, args.total_new = batch_of("cu_seqlens_new", cu_seqlens_new), k_new.shape[0]

@@ -15,7 +15,7 @@ from .handle import BACKENDS
 
 
 class Device(NamedTuple):
-    index: int
+    device: int  # index within the backend
     name: str
     arch: str  # CPU: the best instruction set that will be used; GPU: its architecture
     compute_units: int  # CPU: hardware threads this process may use; GPU: multiprocessors
@@ -39,12 +39,12 @@ def backends() -> dict[str, Backend]:
     """Each backend by its name, usable or not, and why."""
     lib = library()
     found = {}
-    for name, number in BACKENDS.items():
-        if number == _abi.FA_BACKEND_AUTO:
+    for name, backend in BACKENDS.items():
+        if backend == _abi.FA_BACKEND_AUTO:
             continue
         text = ctypes.create_string_buffer(512)
-        status = lib.fa_backend_status(number, text, len(text))
-        devices = _devices(number) if status == _abi.FA_OK else ()
+        status = lib.fa_backend_status(backend, text, len(text))
+        devices = _devices(backend) if status == _abi.FA_OK else ()
         found[name] = Backend(name, status == _abi.FA_OK, status, text.value.decode(errors="replace"), devices)
     return found
 
@@ -57,8 +57,11 @@ def _devices(backend: int) -> tuple[Device, ...]:
     for index in range(count.value):
         info = _abi.DeviceInfo()
         check(lib.fa_device_info(backend, index, ctypes.byref(info)))
-        devices.append(Device(index, info.name.decode(errors="replace"), info.arch.decode(errors="replace"), info.compute_units,
-                              info.memory_bytes))
+        devices.append(
+            Device(
+                index, info.name.decode(errors="replace"), info.arch.decode(errors="replace"), info.compute_units, info.memory_bytes
+            )
+        )
     return tuple(devices)
 
 
@@ -69,7 +72,11 @@ def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, o
     seed, offset = integer("seed", seed, 64, signed=False), integer("offset", offset, 64, signed=False)
     keep = np.empty((batch * heads, rows, keys), np.uint8)
     for index, block in enumerate(keep):
-        check(library().fa_dropout_mask(number("p", p), seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))))
+        check(
+            library().fa_dropout_mask(
+                number("p", p), seed, offset, index, 0, rows, 0, keys, block.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+            )
+        )
     return keep.reshape(batch, heads, rows, keys).astype(bool)
 
 

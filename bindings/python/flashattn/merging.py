@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _abi
-from ._arrays import QUERIES, dtype_code, dtype_of, float32_array, readable, strides_of, tensor, writable
+from ._arrays import QUERIES, dtype_code, dtype_of, float32_array, readable, tensor, writable
 from ._request import Request, batch_of, literal, longest
 from .handle import Handle, handle_of
 
@@ -52,7 +52,9 @@ def merge(
         desc.batch, desc.seqlen_q = rows
     lse_shape = (*rows[:-1], desc.heads_q, rows[-1])
     if lse_parts.shape != (args.parts, *lse_shape):
-        raise ValueError(f"lse_parts has shape {lse_parts.shape}: expected {(args.parts, *lse_shape)}, from o_parts {o_parts.shape}")
+        raise ValueError(
+            f"lse_parts has shape {lse_parts.shape}: expected {(args.parts, *lse_shape)}, from o_parts {o_parts.shape}"
+        )
     if desc.dim_v == 0:  # in the descriptor zero would mean a default
         raise ValueError(f"o_parts has shape {o_parts.shape}: expected at least one dimension")
     request.integers("seqused_q", seqused_q, (desc.batch,))
@@ -77,8 +79,7 @@ def _point_parts(request: Request, o_parts: np.ndarray, lse_parts: np.ndarray, p
     o_parts, o_strides = readable(o_parts, unit=True)
     lse_parts, lse_strides = readable(lse_parts, unit=False)
     if not any(lse_strides):  # all zero would mean dense
-        lse_parts = np.array(lse_parts, order="C")
-        lse_strides = strides_of(lse_parts, unit=False)
+        lse_parts, lse_strides = readable(np.array(lse_parts, order="C"), unit=False)
     request.point("o_parts", o_parts)
     request.point("lse_parts", lse_parts)
     request.args.o_parts_stride = _with_batch(o_strides, packed)
@@ -89,8 +90,9 @@ def _with_batch(strides: tuple[int, ...], packed: bool) -> tuple[int, ...]:
     return (strides[0], *literal(strides[1:], packed=packed))
 
 
-def _outputs(request: Request, into: Any, shape: tuple[int, ...], lse_shape: tuple[int, ...], out_dtype: Any, return_lse: bool,
-             packed: bool) -> tuple[np.ndarray, np.ndarray]:
+def _outputs(
+    request: Request, into: Any, shape: tuple[int, ...], lse_shape: tuple[int, ...], out_dtype: Any, return_lse: bool, packed: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """The arrays that the call writes: those of the caller, to fold into, or new ones."""
     desc = request.desc
     if into is None:

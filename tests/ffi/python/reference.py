@@ -25,10 +25,37 @@ class Sequence:
     off: int
 
 
-def attention(q, k, v, *, causal=None, causal_offset=None, alignment=None, window=None, chunk=0, scale=None, softcap=0, bias=None,
-              mask=None, alibi_slopes=None, sinks=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
-              seqused_q=None, seqused_k=None, leftpad_k=None, kv_batch_idx=None, page_table=None, q_descale=None, k_descale=None,
-              v_descale=None, dropout_p=0.0, keep=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=None,
+    causal_offset=None,
+    alignment=None,
+    window=None,
+    chunk=0,
+    scale=None,
+    softcap=0,
+    bias=None,
+    mask=None,
+    alibi_slopes=None,
+    sinks=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    max_seqlen_q=None,
+    max_seqlen_k=None,
+    seqused_q=None,
+    seqused_k=None,
+    leftpad_k=None,
+    kv_batch_idx=None,
+    page_table=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    dropout_p=0.0,
+    keep=None,
+):
     q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
     packed_q, packed_k = cu_seqlens_q is not None, cu_seqlens_k is not None
     batch = len(cu_seqlens_q) - 1 if packed_q else q.shape[0]
@@ -61,8 +88,23 @@ def attention(q, k, v, *, causal=None, causal_offset=None, alignment=None, windo
         return f[tuple(i if n > 1 else 0 for i, n in zip((first, second, head), f.shape))]
 
     for b in range(batch):
-        s = _sequence(b, q, k, packed_q, packed_k, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, kv_batch_idx,
-                      page_table, most_keys, causal or alignment, causal_offset)
+        s = _sequence(
+            b,
+            q,
+            k,
+            packed_q,
+            packed_k,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            seqused_q,
+            seqused_k,
+            leftpad_k,
+            kv_batch_idx,
+            page_table,
+            most_keys,
+            causal or alignment,
+            causal_offset,
+        )
         for h in range(heads):
             kh = h // group
             keys = np.array([_at(k, slot, kh) * descale("k", b if packed_k else slot[0], slot[1], kh) for slot in s.slots])
@@ -75,7 +117,9 @@ def attention(q, k, v, *, causal=None, causal_offset=None, alignment=None, windo
                 capped = softcap * np.tanh(raw / softcap) if softcap else raw
                 j = np.arange(n)
                 biased = capped + bias[b, h, i, :n] - slopes[b, h] * np.abs(i + s.off - j)
-                removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & mask[b, h, i, :n]) | (bias[b, h, i, :n] == -np.inf)
+                removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & mask[b, h, i, :n]) | (
+                    bias[b, h, i, :n] == -np.inf
+                )
                 biased = np.where(removed, -np.inf, biased)
                 p, total = _softmax(biased, sink)
                 kept = p if keep is None else p * keep[b, h, i, :n] / (1 - dropout_p)

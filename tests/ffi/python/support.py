@@ -44,7 +44,9 @@ class Case(unittest.TestCase):
         self.assertEqual(out.shape, expected.shape)
         self.assertTrue(np.isfinite(out).all(), "out is not finite")
         error = np.linalg.norm(out - expected)
-        self.assertLessEqual(error, limit * np.linalg.norm(expected), f"relative error {error / (np.linalg.norm(expected) or 1):.2e}")
+        self.assertLessEqual(
+            error, limit * np.linalg.norm(expected), f"relative error {error / (np.linalg.norm(expected) or 1):.2e}"
+        )
 
     def assert_lse(self, lse, expected, limit=LSE_LIMIT):
         self.assertEqual(lse.dtype, np.float32)

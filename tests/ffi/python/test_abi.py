@@ -75,7 +75,11 @@ class Declarations(unittest.TestCase):
         """Sizes agree with fields missing only if others fill their place; the order of names leaves no doubt."""
         for name, struct in _abi.STRUCTS.items():
             body = re.search(r"typedef struct \w+ {([^}]*)}\s*" + name + ";", self.text).group(1)
-            fields = [re.search(r"(\w+)(\[\d+\])*$", declaration.strip()).group(1) for declaration in body.split(";") if declaration.strip()]
+            fields = [
+                re.search(r"(\w+)(\[\d+\])*$", declaration.strip()).group(1)
+                for declaration in body.split(";")
+                if declaration.strip()
+            ]
             self.assertEqual([field for field, *_ in struct._fields_], fields, name)
 
     def test_prototypes(self):

@@ -18,7 +18,11 @@ def random_problem(rng):
     rows, keys = (int(n) for n in rng.integers(1, 90, 2))
     dim, dim_v = (int(n) for n in rng.integers(1, 70, 2))
     heads = heads_kv * group
-    tensors = random(rng, (batch, rows, heads, dim)), random(rng, (batch, keys, heads_kv, dim)), random(rng, (batch, keys, heads_kv, dim_v))
+    tensors = (
+        random(rng, (batch, rows, heads, dim)),
+        random(rng, (batch, keys, heads_kv, dim)),
+        random(rng, (batch, keys, heads_kv, dim_v)),
+    )
     options = {}
 
     def one_in(n):
@@ -74,8 +78,12 @@ class Random(Case):
         exact = dict(options)
         if "dropout_p" in options:
             del exact["seed"], exact["offset"]
-            exact["keep"] = flashattn.dropout_mask(options["dropout_p"], (q.shape[0], q.shape[2], q.shape[1], k.shape[1]),
-                                                   seed=options["seed"], offset=options["offset"])
+            exact["keep"] = flashattn.dropout_mask(
+                options["dropout_p"],
+                (q.shape[0], q.shape[2], q.shape[1], k.shape[1]),
+                seed=options["seed"],
+                offset=options["offset"],
+            )
         expected = reference.attention(q, k, v, **exact)
         out, lse = flashattn.attention(q, k, v, **options, **schedule, return_lse=True)
         self.assertEqual(out.dtype, np.float32)
@@ -121,8 +129,9 @@ class Outputs(Case):
 
     def test_empty_axes(self):
         for shape_q, shape_k in (((0, 5, 3, 8), (0, 7, 3, 8)), ((2, 0, 3, 8), (2, 7, 3, 8)), ((2, 5, 3, 8), (2, 0, 3, 8))):
-            out, lse = flashattn.attention(np.ones(shape_q, np.float32), np.ones(shape_k, np.float32), np.ones(shape_k, np.float32),
-                                           return_lse=True)
+            out, lse = flashattn.attention(
+                np.ones(shape_q, np.float32), np.ones(shape_k, np.float32), np.ones(shape_k, np.float32), return_lse=True
+            )
             self.assertEqual(out.shape, shape_q)
             self.assertTrue((out == 0).all() and (lse == -np.inf).all())
 
@@ -131,11 +140,14 @@ class Outputs(Case):
         bias = np.random.default_rng(3).standard_normal((2, 1, 1, 7))
         out = flashattn.attention(self.q, self.k, self.v, mask=mask, bias=bias)
         self.assert_out(out, reference.attention(self.q, self.k, self.v, mask=mask, bias=bias).out, LIMIT)
-        np.testing.assert_array_equal(out, flashattn.attention(self.q, self.k, self.v, mask=mask != 0, bias=bias.astype(np.float32)))
+        np.testing.assert_array_equal(
+            out, flashattn.attention(self.q, self.k, self.v, mask=mask != 0, bias=bias.astype(np.float32))
+        )
 
     def test_causal_false_is_no_mask(self):
-        np.testing.assert_array_equal(flashattn.attention(self.q, self.k, self.v, causal=False),
-                                      flashattn.attention(self.q, self.k, self.v))
+        np.testing.assert_array_equal(
+            flashattn.attention(self.q, self.k, self.v, causal=False), flashattn.attention(self.q, self.k, self.v)
+        )
 
     def test_alibi_slopes(self):
         np.testing.assert_allclose(flashattn.alibi_slopes(8), 2.0 ** -np.arange(1, 9))

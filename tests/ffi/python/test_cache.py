@@ -38,8 +38,11 @@ class Rotary(Case):
         positions = self.rng.integers(0, 50, (2, 7))
         offsets = np.array([5, 40])
         for interleaved in (False, True):
-            for options, at in (({}, np.arange(7) + np.zeros((2, 1), int)), ({"positions": positions}, positions),
-                                ({"position_offset": offsets}, offsets[:, None] + np.arange(7))):
+            for options, at in (
+                ({}, np.arange(7) + np.zeros((2, 1), int)),
+                ({"positions": positions}, positions),
+                ({"position_offset": offsets}, offsets[:, None] + np.arange(7)),
+            ):
                 with self.subTest(interleaved=interleaved, options=list(options)):
                     out = flashattn.rotary(self.x, self.cos, self.sin, interleaved=interleaved, **options)
                     self.assert_out(out, rotated(self.x, self.cos, self.sin, at, interleaved), 1e-6)
@@ -107,7 +110,14 @@ class Append(Case):
     def test_pages_through_strides(self):
         wide_k, wide_v = np.full((6, 2, 4, 8), 9, np.float32), np.full((6, 2, 4, 6), 9, np.float32)
         k, v = wide_k.transpose(0, 2, 1, 3), wide_v.transpose(0, 2, 1, 3)  # (page, slot, head, dim) of (page, head, slot, dim)
-        flashattn.append_kv(np.asfortranarray(self.k_new), np.repeat(self.v_new, 2, axis=1)[:, ::2], k, v, page_table=[[5, 0], [2, 1]], seqused_k=[3, 0])
+        flashattn.append_kv(
+            np.asfortranarray(self.k_new),
+            np.repeat(self.v_new, 2, axis=1)[:, ::2],
+            k,
+            v,
+            page_table=[[5, 0], [2, 1]],
+            seqused_k=[3, 0],
+        )
         self.check(k, v, {(0, 0): (5, 3), (0, 1): (0, 0), (0, 2): (0, 1), (1, 0): (2, 0), (1, 1): (2, 1), (1, 2): (2, 2)})
 
     def test_rotates_the_new_keys(self):
@@ -163,7 +173,9 @@ class Merge(Case):
         self.whole = reference.attention(self.q, self.k, self.v, sinks=self.sinks)
 
     def parts(self, *ends):
-        parts = [flashattn.attention(self.q, self.k[:, a:b], self.v[:, a:b], return_lse=True) for a, b in zip((0, *ends), (*ends, 60))]
+        parts = [
+            flashattn.attention(self.q, self.k[:, a:b], self.v[:, a:b], return_lse=True) for a, b in zip((0, *ends), (*ends, 60))
+        ]
         return [o for o, _ in parts], [lse for _, lse in parts]
 
     def test_parts_make_the_whole(self):

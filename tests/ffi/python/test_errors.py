@@ -76,8 +76,9 @@ class Library(unittest.TestCase):
     def test_survives_pickling(self):
         error = self.refused(ValueError, (10, "FA_INVALID_ARGUMENT"), "softcap", softcap=-1)
         copy = pickle.loads(pickle.dumps(error))
-        self.assertEqual((type(copy), str(copy), copy.status, copy.status_name),
-                         (type(error), str(error), error.status, error.status_name))
+        self.assertEqual(
+            (type(copy), str(copy), copy.status, copy.status_name), (type(error), str(error), error.status, error.status_name)
+        )
 
     def test_the_handle_serves_on(self):
         with flashattn.Handle("cpu") as handle:
@@ -149,9 +150,13 @@ class Python(unittest.TestCase):
         ):
             with self.subTest(sentence=sentence):
                 self.refused(ValueError, sentence, **options)
-        for sentence, options in (("chunk is 1.5", {"chunk": 1.5}), ("window is 3: expected", {"window": 3}),
-                                  ("softcap is 'high': expected a number", {"softcap": "high"}),
-                                  ("scale is 1j", {"scale": 1j}), ("dropout_p is None", {"dropout_p": None})):
+        for sentence, options in (
+            ("chunk is 1.5", {"chunk": 1.5}),
+            ("window is 3: expected", {"window": 3}),
+            ("softcap is 'high': expected a number", {"softcap": "high"}),
+            ("scale is 1j", {"scale": 1j}),
+            ("dropout_p is None", {"dropout_p": None}),
+        ):
             with self.subTest(sentence=sentence):
                 self.refused(TypeError, sentence, **options)
 

@@ -61,7 +61,16 @@ class Lengths(Case):
         rng = np.random.default_rng(5)
         q, k, v = random(rng, (3, 6, HEADS, DIM)), random(rng, (3, 20, HEADS_KV, DIM)), random(rng, (3, 20, HEADS_KV, DIM_V))
         k[1, 12:], v[1, 12:], k[:, :2], v[:, :2] = np.nan, np.nan, np.nan, np.nan  # never read
-        self.check(q, k, v, seqused_q=[6, 2, 0], seqused_k=[20, 12, 4], leftpad_k=[3, 2, 4], causal="bottom-right", sinks=random(rng, HEADS))
+        self.check(
+            q,
+            k,
+            v,
+            seqused_q=[6, 2, 0],
+            seqused_k=[20, 12, 4],
+            leftpad_k=[3, 2, 4],
+            causal="bottom-right",
+            sinks=random(rng, HEADS),
+        )
 
     def test_cache_by_index(self):
         rng = np.random.default_rng(6)
@@ -88,8 +97,9 @@ class Lengths(Case):
         for same in (wide[:, 2:7], table.astype(np.int64), np.asfortranarray(table), table[::-1][::-1], table.tolist()):
             np.testing.assert_array_equal(flashattn.attention(q, k, v, page_table=same), expected)
         shared = np.broadcast_to(table[:1], (3, 5))
-        np.testing.assert_array_equal(flashattn.attention(q, k, v, page_table=shared)[1],
-                                      flashattn.attention(q[1:2], k, v, page_table=table[:1])[0])
+        np.testing.assert_array_equal(
+            flashattn.attention(q, k, v, page_table=shared)[1], flashattn.attention(q[1:2], k, v, page_table=table[:1])[0]
+        )
 
 
 class Strides(Case):
@@ -97,7 +107,9 @@ class Strides(Case):
 
     def setUp(self):
         rng = np.random.default_rng(8)
-        self.q, self.k, self.v = (random(rng, (2, n, h, d)) for n, h, d in ((7, HEADS, DIM), (10, HEADS_KV, DIM), (10, HEADS_KV, DIM_V)))
+        self.q, self.k, self.v = (
+            random(rng, (2, n, h, d)) for n, h, d in ((7, HEADS, DIM), (10, HEADS_KV, DIM), (10, HEADS_KV, DIM_V))
+        )
         self.bias, self.mask = random(rng, (2, HEADS, 7, 10)), rng.random((2, HEADS, 7, 10)) < 0.8
         self.expected = flashattn.attention(self.q, self.k, self.v, bias=self.bias, mask=self.mask)
 

@@ -146,8 +146,12 @@ class Finding(unittest.TestCase):
 
     def run_python(self, code, package=PACKAGE, **environment):
         clean = {name: value for name, value in os.environ.items() if name not in ("FLASHATTN_LIBRARY", "LD_LIBRARY_PATH")}
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                              env={**clean, "PYTHONPATH": str(package.parent), **environment})
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**clean, "PYTHONPATH": str(package.parent), **environment},
+        )
 
     def test_by_variable_beside_the_package_and_by_the_loader(self):
         real = os.environ["FLASHATTN_LIBRARY"]
@@ -159,7 +163,9 @@ class Finding(unittest.TestCase):
             Path(folder, "elsewhere").mkdir()
             shutil.copy(real, Path(folder, "elsewhere", "libflashattn.so.0"))
             by_loader = self.run_python(code, copy, LD_LIBRARY_PATH=str(Path(folder, "elsewhere")))
-            wrong = self.run_python(code, copy, FLASHATTN_LIBRARY="/nowhere/libflashattn.so", LD_LIBRARY_PATH=str(Path(folder, "elsewhere")))
+            wrong = self.run_python(
+                code, copy, FLASHATTN_LIBRARY="/nowhere/libflashattn.so", LD_LIBRARY_PATH=str(Path(folder, "elsewhere"))
+            )
             shutil.copy(real, copy / "libflashattn.so.0")
             beside = self.run_python(code, copy)
         for result in (by_variable, by_loader, beside):
@@ -180,7 +186,9 @@ class Documentation(unittest.TestCase):
     def test_examples_run(self):
         readme = (PACKAGE.parent / "README.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
-        blocks.append(re.search(r"\n    import numpy.*?\n\n(?=The C library)", flashattn.__doc__, flags=re.S).group(0).replace("\n    ", "\n"))
+        blocks.append(
+            re.search(r"\n    import numpy.*?\n\n(?=The C library)", flashattn.__doc__, flags=re.S).group(0).replace("\n    ", "\n")
+        )
         self.assertEqual(len(blocks), 2)
         for block in blocks:
             names = {}

@@ -61,13 +61,27 @@ class Types(Case):
         cu_q, cu_k = np.array([0, 4, 9]), np.array([0, 30, 70])
         q, k, v = self.q[0], self.k[0], self.v[0]
         for shape_q, shape_k in (((9, 4), (70, 2)), ((2, 1, 1), (2, 1, 2))):
-            self.check(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, q_descale=rng.uniform(0.5, 2, shape_q),
-                       k_descale=rng.uniform(0.5, 2, shape_k), v_descale=rng.uniform(0.5, 2, shape_k))
+            self.check(
+                q,
+                k,
+                v,
+                cu_seqlens_q=cu_q,
+                cu_seqlens_k=cu_k,
+                q_descale=rng.uniform(0.5, 2, shape_q),
+                k_descale=rng.uniform(0.5, 2, shape_k),
+                v_descale=rng.uniform(0.5, 2, shape_k),
+            )
         table = np.array([[3, 1, 0, 5], [2, 6, 4, 3]])
         pages_k, pages_v = random(rng, (7, 10, 2, 16)), random(rng, (7, 10, 2, 24))
         for shape in ((7, 1, 1), (7, 10, 2), (10, 2)):
-            self.check(self.q, pages_k, pages_v, page_table=table, k_descale=rng.uniform(0.5, 2, shape),
-                       v_descale=rng.uniform(0.5, 2, shape))
+            self.check(
+                self.q,
+                pages_k,
+                pages_v,
+                page_table=table,
+                k_descale=rng.uniform(0.5, 2, shape),
+                v_descale=rng.uniform(0.5, 2, shape),
+            )
 
     def test_half_bias(self):
         rng = np.random.default_rng(15)
@@ -84,10 +98,19 @@ class Types(Case):
             self.assertTrue((out.astype(np.float32) == largest).all(), name)
 
     def test_types_that_fit_no_call(self):
-        refused = [{"q": self.q.astype(np.float64)}, {"q": self.q.astype(np.int8)}, {"k": self.k.astype(np.float16)},
-                   {"k": self.k.astype(np.float64), "v": self.v.astype(np.float64)}, {"q": self.q.astype(">f4")}, {"out_dtype": np.float64},
-                   {"bias": np.ones((9, 70), np.int32)}, {"bias": np.ones((9, 70), bool)}, {"mask": np.ones((9, 70))},
-                   {"seqused_k": [3.0, 4.0]}, {"sinks": np.ones(4, complex)}]
+        refused = [
+            {"q": self.q.astype(np.float64)},
+            {"q": self.q.astype(np.int8)},
+            {"k": self.k.astype(np.float16)},
+            {"k": self.k.astype(np.float64), "v": self.v.astype(np.float64)},
+            {"q": self.q.astype(">f4")},
+            {"out_dtype": np.float64},
+            {"bias": np.ones((9, 70), np.int32)},
+            {"bias": np.ones((9, 70), bool)},
+            {"mask": np.ones((9, 70))},
+            {"seqused_k": [3.0, 4.0]},
+            {"sinks": np.ones(4, complex)},
+        ]
         for case in refused:
             with self.subTest(case={name: np.asarray(x).dtype for name, x in case.items()}):
                 with self.assertRaises(TypeError) as caught:
