@@ -27,6 +27,7 @@ std::vector<Data> hostile_data(int32_t dtype, Rng& rng) {
         {"logits of ±1e4", [&, big](auto...) { return rng.chance(0.5) ? big : -big; }, [&, big](auto...) { return rng.chance(0.5) ? big : -big; }, normal},
         {"all keys equal", normal, one, normal},
         {"ascending maxima", one, [](int64_t, int64_t, int64_t j, int64_t) { return double(j) / 8; }, normal},
+        {"scores of one sign", one, [](int64_t, int64_t, int64_t j, int64_t) { return 0.1 * double(j); }, normal},
         {"descending maxima", one, [](int64_t, int64_t, int64_t j, int64_t) { return -double(j) / 8; }, normal},
         {"duplicated keys", normal, [](int64_t, int64_t, int64_t j, int64_t e) { return double((j / 2 * 7 + e) % 5) - 2; }, normal},
         {"smallest q and v", [tiny](auto...) { return tiny; }, normal, [tiny](int64_t, int64_t, int64_t j, int64_t) { return double(j % 3) * tiny; }},
@@ -39,24 +40,27 @@ std::vector<Data> hostile_data(int32_t dtype, Rng& rng) {
     return all;
 }
 
+void check_hostile(const Handle& handle, int32_t dtype, int64_t dim, int64_t rows, float scale) {
+    Rng rng(21);
+    for (const Data& data : hostile_data(dtype, rng))
+        for (const bool is_causal : {false, true}) {
+            Case c = shaped({1, 2, 1, rows, kKeys, dim, 5}, dtype);
+            if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+            c.d.flags |= FA_SCALE_EXPLICIT, c.d.scale = scale;
+            c.bind(rng);
+            c.set_q(data.q), c.set_k(data.k), c.set_v(data.v);
+            EXPECT_EQ(run_and_check(handle, c, 7), "") << data.name;
+        }
+}
+
 class Hostile : public testing::TestWithParam<int32_t> {};
 
 TEST_P(Hostile, ElementWiseBoundHolds) {
     const Handle handle = make_handle();
     FA_USE_ISA(handle, GetParam());
     for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2})
-        for (const int64_t dim : {1, 7, 64}) {
-            Rng rng(21);
-            for (const Data& data : hostile_data(dtype, rng))
-                for (const bool is_causal : {false, true}) {
-                    Case c = shaped({1, 2, 1, kRows, kKeys, dim, 5}, dtype);
-                    if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                    c.d.flags |= FA_SCALE_EXPLICIT, c.d.scale = 1;
-                    c.bind(rng);
-                    c.set_q(data.q), c.set_k(data.k), c.set_v(data.v);
-                    EXPECT_EQ(run_and_check(handle, c, 7), "") << data.name;
-                }
-        }
+        for (const int64_t dim : {1, 7, 64}) check_hostile(handle, dtype, dim, kRows, 1);
+    for (const int64_t dim : {64, 300, 1024}) check_hostile(handle, FA_F32, dim, 10, 1 / float(dim));  // long sums of one sign
 }
 INSTANTIATE_TEST_SUITE_P(Isa, Hostile, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 

@@ -7,6 +7,7 @@ namespace oracle {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kFaint = 0x1p-110;  // what underflowing weights may cost
 
 // What all parts (and the state already there) say about one row: LSE and o of those that saw a key.
 struct Part {
@@ -33,7 +34,7 @@ bool empty(double lse) { return std::isinf(lse); }
 
 void merge_row(const std::vector<Part>& parts, const double* sink, double o_scale, const Write& o, int64_t dim, const Write* lse,
                std::vector<Write>& out) {
-    double top = sink ? *sink : -kInfinity, sum = 0, kappa = sink ? std::fabs(*sink) : 0;
+    double top = sink ? *sink : -kInfinity, sum = 0, kappa = sink && std::isfinite(*sink) ? std::fabs(*sink) : 0;
     bool broken = false;
     for (const Part& part : parts) {
         broken |= std::isnan(part.lse);
@@ -54,7 +55,7 @@ void merge_row(const std::vector<Part>& parts, const double* sink, double o_scal
             value += weight * double(part.o[c]);
             spread += std::fabs(weight * double(part.o[c]));
         }
-        out.push_back({o.base, o.index + c, o.dtype, value * o_scale, noise * spread * o_scale});
+        out.push_back({o.base, o.index + c, o.dtype, value * o_scale, parts.empty() ? 0 : (noise * spread + kFaint) * std::fabs(o_scale)});
     }
     const double whole = broken ? NAN : sum == 0 ? -kInfinity : top + std::log(sum);
     if (lse) out.push_back({lse->base, lse->index, FA_F32, whole, std::isfinite(whole) ? noise * (1 + std::fabs(whole)) : 0});

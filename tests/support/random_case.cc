@@ -6,7 +6,8 @@
 namespace test {
 namespace {
 
-constexpr int64_t kBudget = 300'000;  // multiply-adds of one case, so that tens of thousands fit into a minute
+// Of one case, so that tens of thousands fit into a minute.
+constexpr int64_t kMostProducts = 300'000, kMostElements = 30'000;
 
 class Generator {
   public:
@@ -71,9 +72,13 @@ class Generator {
             case 2: d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8); break;     // few keys
             default: d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40); break;
         }
-        auto work = [&] { return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * (d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk)); };
-        while (work() > kBudget && d.batch > 1) d.batch--;
-        while (work() > kBudget) d.seqlen_q = (d.seqlen_q + 1) / 2, d.seqlen_k = d.seqlen_k * 3 / 4;
+        const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
+        auto too_big = [&] {
+            const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + heads_kv * d.seqlen_k) * dims;
+            return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * dims > kMostProducts || elements > kMostElements;
+        };
+        while (too_big() && d.batch > 1) d.batch--;
+        while (too_big()) d.seqlen_q = d.seqlen_q * 3 / 4, d.seqlen_k = d.seqlen_k * 3 / 4;
     }
 
     std::vector<int32_t> lengths(int64_t longest) {
