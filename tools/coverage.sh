@@ -7,7 +7,7 @@ tools/install_packages.sh g++ cmake ninja-build libgtest-dev libcli11-dev nlohma
 
 build=build/coverage
 flags="--coverage -fprofile-update=atomic"
-cmake -G Ninja -B $build -S . -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags -O1" --log-level=WARNING
+cmake -G Ninja -B $build -S . -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags -O1" --log-level=WARNING >/dev/null
 cmake --build $build -- --quiet
 find $build -name '*.gcda' -delete
 OMP_WAIT_POLICY=passive ctest --test-dir $build --output-on-failure --progress -j "$(nproc)" -LE installed

@@ -9,7 +9,7 @@ SECONDS=0
 tools/install_packages.sh g++ cmake ninja-build pkg-config libcli11-dev nlohmann-json3-dev python3-venv
 
 step "Building (build/release)"
-cmake --preset release -DFA_TESTS=OFF --log-level=WARNING
+cmake --preset release -DFA_TESTS=OFF --log-level=WARNING >/dev/null
 cmake --build --preset release -- --quiet
 prefix=$PWD/build/installed
 cmake --install build/release --prefix "$prefix" >/dev/null
