@@ -1,6 +1,7 @@
 // The entry points that take a handle: enter, check, plan, run, leave.
 #include "core/check.h"
 #include "core/handle.h"
+#include "core/staging.h"
 
 namespace fa {
 namespace {
@@ -9,29 +10,54 @@ template <class Args>
 struct Operation {
     int32_t op;
     const char* name;
-    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Args* out, Message*);
+    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Args* out, Regions*, Message*);
     fa_status_t (*Backend::*run)(Context*, const Problem*, const Args*, Message*);
+    PointerRange pointers[3];  // where Args holds addresses of tensors; unused ones are 0
 };
 
 fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
-                                Message* m) {
+                                Regions* regions, Message* m) {
     if (p.d.operands != 0)
         return fail(m, FA_INVALID_ARGUMENT,
                     "desc.operands is 0x%x: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
                     p.d.operands);
-    return check_forward(p, user, host_metadata, out, m);
+    return check_forward(p, user, host_metadata, out, regions, m);
 }
 
-constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};
-constexpr Operation<fa_forward_args_t> kForward = {FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward};
-constexpr Operation<fa_merge_args_t> kMerge = {FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge};
-constexpr Operation<fa_append_kv_args_t> kAppendKv = {FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv};
-constexpr Operation<fa_rotary_args_t> kRotary = {FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary};
+// The pointers from one member to another, both included.
+#define FA_POINTERS(args, first, last) {offsetof(args, first), offsetof(args, last)}
+
+constexpr Operation<fa_forward_args_t> kPlainForward = {
+    FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
+constexpr Operation<fa_forward_args_t> kForward = {
+    FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
+constexpr Operation<fa_merge_args_t> kMerge = {
+    FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge,
+    {FA_POINTERS(fa_merge_args_t, o_parts, lse_parts), FA_POINTERS(fa_merge_args_t, o, seqused_q)}};
+constexpr Operation<fa_append_kv_args_t> kAppendKv = {
+    FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv,
+    {FA_POINTERS(fa_append_kv_args_t, k_new, v_new), FA_POINTERS(fa_append_kv_args_t, k, sin)}};
+constexpr Operation<fa_rotary_args_t> kRotary = {
+    FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary,
+    {FA_POINTERS(fa_rotary_args_t, x, out), FA_POINTERS(fa_rotary_args_t, cos, sin),
+     FA_POINTERS(fa_rotary_args_t, positions, seqused_q)}};
 
 void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t& d, const Plan& plan, fa_status_t status) {
     log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
              (long long)d.batch, (long long)d.heads_q, (long long)d.heads_kv, (long long)d.seqlen_q, (long long)d.seqlen_k,
              (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_string(status));
+}
+
+// The call on copies in device memory. A workspace in host memory is of no use there.
+template <class Args, class Run>
+fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRange* pointers, Args* args, const Run& run) {
+    args->workspace = nullptr;
+    args->workspace_size = 0;
+    Staging staging(h, regions);
+    fa_status_t status = staging.copy_in();
+    for (int i = 0; status == FA_OK && i < 3; i++) staging.redirect(args, pointers[i]);
+    if (status == FA_OK) status = run();
+    return status == FA_OK ? staging.copy_out() : status;
 }
 
 template <class Args>
@@ -41,14 +67,16 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         Problem problem{};
         Plan plan{};
         Args args{};
+        Regions regions{};
         fa_status_t status = resolve(desc, operation.op, &problem, m);
-        if (status == FA_OK) status = operation.check(problem, user, h.host_metadata, &args, m);
+        if (status == FA_OK) status = operation.check(problem, user, h.host_metadata, &args, &regions, m);
         if (status == FA_OK) status = h.backend->plan(h.context, &problem, operation.op, &plan, m);
         if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan.workspace)
             status = fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
                           (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
         if (status != FA_OK) return status;
-        status = (h.backend->*operation.run)(h.context, &problem, &args, m);
+        const auto run = [&] { return (h.backend->*operation.run)(h.context, &problem, &args, m); };
+        status = h.staged ? run_staged(h, regions, operation.pointers, &args, run) : run();
         log_call(h, operation.name, problem.d, plan, status);
         return status;
     });

@@ -14,7 +14,7 @@ const char* operand_name(uint32_t operand) {
     return names[__builtin_ctz(operand)];
 }
 
-fa_status_t Call::perhaps(Role r, const Tensor& t) {
+fa_status_t Call::add(Role r, const Tensor& t) {
     FA_TRY(check_fits(t, message));
     if (!t.base) return FA_OK;
     const uint64_t address = reinterpret_cast<uintptr_t>(t.base), bytes = span(t);
@@ -28,6 +28,14 @@ fa_status_t Call::perhaps(Role r, const Tensor& t) {
     }
     tensor[count] = t;
     role[count++] = r;
+    return FA_OK;
+}
+
+fa_status_t Call::perhaps(Role r, const Tensor& t) {
+    FA_TRY(add(r, t));
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(t.base);
+    const uint64_t bytes = begin ? span(t) : 0;
+    if (bytes > 0) regions->region[regions->count++] = {begin, begin + bytes, r == Role::output, nullptr};
     return FA_OK;
 }
 
@@ -64,7 +72,7 @@ fa_status_t Call::common(uint32_t flags, uint32_t known_flags, const void* strea
         return fail(message, FA_INVALID_ARGUMENT, "workspace_size is %llu: expected %lld or less",
                     static_cast<unsigned long long>(workspace_size), ll(INT64_MAX));
     }
-    return perhaps(Role::output, array_of("workspace", workspace, 1, int64_t(workspace_size)));
+    return add(Role::output, array_of("workspace", workspace, 1, int64_t(workspace_size)));
 }
 
 fa_status_t Call::outputs_apart() {

@@ -1,6 +1,7 @@
 // The tensors of one call: each pointer given when it must be and aligned, each tensor within the address space, and every output
 // apart from all else.
 #pragma once
+#include "core/check.h"
 #include "core/overlap.h"
 #include "core/rules.h"
 
@@ -12,12 +13,13 @@ struct Call {
     static constexpr int kMaxTensors = 32;
 
     const Problem& problem;
+    Regions* regions;  // gets every tensor of the call but the workspace
     Message* message;
     int count = 0;
     Tensor tensor[kMaxTensors] = {};
     Role role[kMaxTensors] = {};
 
-    Call(const Problem& p, Message* m) : problem(p), message(m) {}
+    Call(const Problem& p, Regions* r, Message* m) : problem(p), regions(r), message(m) { regions->count = 0; }
 
     // A tensor that every call has; NULL only when it has no elements.
     fa_status_t always(Role, const Tensor&);
@@ -30,6 +32,9 @@ struct Call {
     fa_status_t common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size);
 
     fa_status_t outputs_apart();
+
+   private:
+    fa_status_t add(Role, const Tensor&);
 };
 
 }  // namespace fa

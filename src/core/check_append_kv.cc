@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "core/metadata.h"
 #include "core/rotation.h"
+#include "spec/shape.h"
 
 namespace fa {
 
@@ -116,17 +117,25 @@ static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a
     return FA_OK;
 }
 
-fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
+fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out, Regions* regions,
                             Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kAppendArgsV1, "fa_append_kv_args_t", m));
     const fa_append_kv_args_t& a = *out;
-    Call call(p, m);
+    Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
                        a.workspace_size));
     FA_TRY(in_range(m, "seqlen_new", a.seqlen_new, 0, kMaxSize));
     FA_TRY(in_range(m, "total_new", a.total_new, 0, kMaxSize));
     if (a.total_new != 0 && !a.cu_seqlens_new) {
         return fail(m, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
+    }
+
+    // No packed sequence is longer than all of them.
+    if (a.cu_seqlens_new) out->seqlen_new = min_of(a.seqlen_new, a.total_new);
+    int64_t lines;
+    if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, p.d.heads_kv, &lines)) {
+        return fail(m, FA_INVALID_ARGUMENT, "seqlen_new is %lld: expected batch * seqlen_new * heads_kv, %lld * %lld * %lld, below 2^63",
+                    ll(a.seqlen_new), ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_kv));
     }
 
     const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};

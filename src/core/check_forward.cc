@@ -50,10 +50,11 @@ static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, 
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }
 
-fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Message* m) {
+fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Regions* regions,
+                          Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kForwardArgsV1, "fa_forward_args_t", m));
     const fa_forward_args_t& a = *out;
-    Call call(p, m);
+    Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
     if (p.has(FA_OPERAND_RNG_STATE) && (a.seed != 0 || a.offset != 0)) {
         return fail(m, FA_INVALID_ARGUMENT, "seed is %llu and offset is %llu: expected 0 with FA_OPERAND_RNG_STATE",

@@ -34,10 +34,11 @@ static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
             {s[0], s[1], s[2], s[3]}};
 }
 
-fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Message* m) {
+fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
+                        Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kMergeArgsV1, "fa_merge_args_t", m));
     const fa_merge_args_t& a = *out;
-    Call call(p, m);
+    Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(m, "parts", a.parts, 0, kMaxSize));
     if (a.flags & FA_MERGE_ACCUMULATE) {

@@ -30,10 +30,11 @@ static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, 
     return FA_OK;
 }
 
-fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Message* m) {
+fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Regions* regions,
+                         Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kRotaryArgsV1, "fa_rotary_args_t", m));
     const fa_rotary_args_t& a = *out;
-    Call call(p, m);
+    Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED, a.stream, a.workspace, a.workspace_size));
     FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
 

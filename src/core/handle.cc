@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/env.h"
 #include "core/memory.h"
+#include "core/staging.h"
 
 namespace fa {
 namespace {
@@ -85,6 +86,7 @@ fa_status_t make_handle(const fa_create_info_t* user, fa_handle_t* handle, Messa
         return status;
     }
     h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
+    h.staged = h.memory == FA_MEMORY_HOST && h.backend->id != FA_BACKEND_CPU;
     if (logs(h.log, FA_LOG_INFO)) {
         char text[2048];
         describe(h, text, sizeof text);
@@ -173,6 +175,7 @@ fa_status_t fa_destroy(fa_handle_t handle) {
     const bool forked = handle->owner != getpid();
     if (!forked && handle->busy.exchange(true, std::memory_order_acquire))
         return fail(m, FA_INVALID_STATE, "another call on this handle has not returned: it is not destroyed");
+    if (!forked) fa::release_staging(*handle);
     handle->backend->destroy(handle->context, forked);
     fa::release(handle);
     return FA_OK;

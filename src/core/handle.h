@@ -15,6 +15,9 @@ struct fa_handle_s {
     int32_t device;
     int32_t memory;      // FA_MEMORY_HOST or _DEVICE
     bool host_metadata;  // int32 arrays of the args can be read here
+    bool staged;         // pointers are to host memory, which the backend cannot read
+    void* staging;       // device memory for them, kept between calls
+    uint64_t staging_bytes;
     fa::Message message;
     fa::Message passed_over[fa::kBackends];  // by registry row: why AUTO did not take that backend
 };

@@ -1,0 +1,87 @@
+#include "core/staging.h"
+
+namespace fa {
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+
+uint64_t place_after(uint64_t offset, uint64_t bytes) { return offset + (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Regions that overlap or touch become one: two outputs may be slices of one tensor, and each must come back once.
+void merge_regions(Regions* r) {
+    for (int i = 1; i < r->count; i++) {
+        const Region moved = r->region[i];
+        int j = i;
+        for (; j > 0 && r->region[j - 1].begin > moved.begin; j--) r->region[j] = r->region[j - 1];
+        r->region[j] = moved;
+    }
+    int last = -1;
+    for (int i = 0; i < r->count; i++) {
+        const Region& next = r->region[i];
+        if (last >= 0 && next.begin <= r->region[last].end) {
+            Region& grown = r->region[last];
+            if (next.end > grown.end) grown.end = next.end;
+            grown.output |= next.output;
+        } else {
+            r->region[++last] = next;
+        }
+    }
+    r->count = last + 1;
+}
+
+}  // namespace
+
+Staging::Staging(fa_handle_s& h, const Regions& given) : handle(h), regions(given) { merge_regions(&regions); }
+
+fa_status_t Staging::copy_in() {
+    uint64_t bytes = 0;
+    for (int i = 0; i < regions.count; i++) bytes = place_after(bytes, regions.region[i].end - regions.region[i].begin);
+    if (bytes > handle.staging_bytes) {
+        release_staging(handle);
+        const fa_status_t status = handle.backend->allocate(handle.context, bytes, &handle.staging, &handle.message);
+        if (status != FA_OK) return status;
+        handle.staging_bytes = bytes;
+    }
+    uint64_t offset = 0;
+    for (int i = 0; i < regions.count; i++) {
+        Region& r = regions.region[i];
+        r.device = static_cast<char*>(handle.staging) + offset;
+        offset = place_after(offset, r.end - r.begin);
+        const fa_status_t status =
+            handle.backend->copy(handle.context, r.device, reinterpret_cast<void*>(r.begin), r.end - r.begin, &handle.message);
+        if (status != FA_OK) return status;
+    }
+    return FA_OK;
+}
+
+void Staging::redirect(void* args, const PointerRange& range) const {
+    if (range.last == 0) return;
+    for (uint64_t offset = range.first; offset <= range.last; offset += sizeof(void*)) {
+        void** const slot = reinterpret_cast<void**>(static_cast<char*>(args) + offset);
+        const uintptr_t at = reinterpret_cast<uintptr_t>(*slot);
+        for (int i = 0; at != 0 && i < regions.count; i++) {
+            const Region& r = regions.region[i];
+            if (at >= r.begin && at < r.end) *slot = r.device + (at - r.begin);
+        }
+    }
+}
+
+fa_status_t Staging::copy_out() {
+    for (int i = 0; i < regions.count; i++) {
+        const Region& r = regions.region[i];
+        if (!r.output) continue;
+        const fa_status_t status =
+            handle.backend->copy(handle.context, reinterpret_cast<void*>(r.begin), r.device, r.end - r.begin, &handle.message);
+        if (status != FA_OK) return status;
+    }
+    return FA_OK;
+}
+
+void release_staging(fa_handle_s& handle) {
+    Message ignored;
+    if (handle.staging) handle.backend->release(handle.context, handle.staging, &ignored);
+    handle.staging = nullptr;
+    handle.staging_bytes = 0;
+}
+
+}  // namespace fa

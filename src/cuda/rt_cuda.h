@@ -1,0 +1,122 @@
+// What the device text under src/gpu needs of a GPU, spelled in CUDA: marks and thread functions for kernels, run-time calls for the
+// host side. rt_hip.h and rt_emu.h give the same names.
+#pragma once
+#include <cuda_runtime.h>
+#include <flashattn.h>
+#include <stdio.h>
+
+#define FA_KERNEL static __global__
+#define FA_DEVICE static __device__ __forceinline__
+#define FA_MEMBER __device__ __forceinline__  // a static member function of a kernel's struct
+#define FA_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define FA_PARAM const __grid_constant__
+#define FA_UNROLL _Pragma("unroll")
+#define FA_UNROLL_BY(n) _Pragma(FA_TEXT(unroll n))
+#define FA_TEXT(x) #x
+
+namespace fa {
+namespace rt {
+
+constexpr int32_t kBackend = FA_BACKEND_CUDA;
+constexpr char kName[] = "cuda";
+constexpr char kVendor[] = "NVIDIA";
+
+FA_DEVICE int thread() { return int(threadIdx.x); }
+FA_DEVICE int threads() { return int(blockDim.x); }
+FA_DEVICE int64_t block() { return blockIdx.x; }
+FA_DEVICE void barrier() { __syncthreads(); }
+// Among groups of 16 lanes, whatever the size of a wave.
+FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor_sync(~0u, x, mask, 16); }
+// n neighbouring floats in the widest pieces; p is aligned to min(n, 4) floats.
+template <int N>
+FA_DEVICE void load(const float* p, float* to) {
+    if (N % 4 == 0) {
+        FA_UNROLL for (int i = 0; i < N; i += 4) {
+            const float4 v = *reinterpret_cast<const float4*>(p + i);
+            to[i] = v.x;
+            to[i + 1] = v.y;
+            to[i + 2] = v.z;
+            to[i + 3] = v.w;
+        }
+    } else {
+        for (int i = 0; i < N; i++) to[i] = p[i];
+    }
+}
+FA_DEVICE char* shared_memory() {
+    extern __shared__ __align__(16) char memory[];
+    return memory;
+}
+
+using Status = cudaError_t;
+using Stream = cudaStream_t;
+constexpr Status kSuccess = cudaSuccess;
+
+static inline bool out_of_memory(Status s) { return s == cudaErrorMemoryAllocation; }
+static inline const char* text(Status s) { return cudaGetErrorString(s); }
+static inline Status clear_error() { return cudaGetLastError(); }
+
+struct Device {
+    char name[128];
+    char arch[64];
+    int32_t multiprocessors;
+    uint64_t memory;
+    uint64_t shared_per_block;
+};
+
+static inline Status device_count(int* n) { return cudaGetDeviceCount(n); }
+static inline Status current_device(int* device) { return cudaGetDevice(device); }
+static inline Status set_device(int device) { return cudaSetDevice(device); }
+static inline Status describe(int device, Device* d) {
+    cudaDeviceProp p;
+    const Status s = cudaGetDeviceProperties(&p, device);
+    if (s != kSuccess) return s;
+    snprintf(d->name, sizeof d->name, "%.127s", p.name);
+    snprintf(d->arch, sizeof d->arch, "sm_%d%d", p.major, p.minor);
+    d->multiprocessors = p.multiProcessorCount;
+    d->memory = p.totalGlobalMem;
+    d->shared_per_block = p.sharedMemPerBlockOptin;
+    return kSuccess;
+}
+
+static inline Status allocate(void** p, uint64_t bytes) { return cudaMalloc(p, bytes); }
+static inline Status release(void* p) { return cudaFree(p); }
+static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s); }
+static inline Status synchronize(Stream s) { return cudaStreamSynchronize(s); }
+static inline bool capturing(Stream s) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(s, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+// May kernels on `device` read this address? Pageable memory only where the device says so.
+static inline bool accessible(const void* p, int device) {
+    cudaPointerAttributes a;
+    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) return clear_error(), false;
+    if (a.type == cudaMemoryTypeDevice) {
+        if (a.device == device) return true;
+        int peer = 0;
+        return cudaDeviceCanAccessPeer(&peer, device, a.device) == cudaSuccess && peer;
+    }
+    if (a.type == cudaMemoryTypeManaged || a.type == cudaMemoryTypeHost) return true;
+    int pageable = 0;
+    return cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, device) == cudaSuccess && pageable;
+}
+
+template <class Params>
+static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    if (shared > 48 * 1024) {
+        const Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+        if (s != kSuccess) return s;
+    }
+    kernel<<<unsigned(blocks), threads, shared, stream>>>(params);
+    return cudaGetLastError();
+}
+
+// Loads the kernel's code now: under stream capture that would be too late.
+template <class Params>
+static inline Status prepare(void (*kernel)(Params)) {
+    cudaFuncAttributes a;
+    return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(kernel));
+}
+
+}  // namespace rt
+}  // namespace fa

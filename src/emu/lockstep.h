@@ -1,0 +1,189 @@
+// A GPU on the CPU, for tests: every thread of a block is a fiber, and barriers and shuffles are meetings at which the last to arrive
+// does the work for all. Blocks run one after another.
+//
+// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which lane runs first: a kernel that
+// lacks a barrier gives different answers in the two. A thread that never comes to a meeting is reported and ends the process, as are
+// threads that meet at different operations. Stricter than hardware: every live lane of a wave takes part in each shuffle.
+#pragma once
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <memory>
+#include <vector>
+
+namespace fa {
+namespace lockstep {
+
+constexpr size_t kStack = 128 << 10;
+
+// The compiler's own setjmp: no signal mask to save, and hardened C libraries, which take a jump to another stack for a fault, do not
+// touch it.
+struct Jump {
+    void* words[5];
+};
+
+struct Fiber {
+    Jump at;  // where to go on, once started
+    ucontext_t start;
+    std::unique_ptr<char[]> stack;
+    bool started = false;
+};
+
+// Those who have to meet: the lanes of a wave, or all threads of a block.
+struct Group {
+    using Work = void (*)(void** lanes, int n);
+    std::vector<void*> lanes;  // what each brought; NULL: ended, or not here yet
+    std::vector<int> waiting;  // fibers asleep here
+    int here = 0, alive = 0;
+    Work work = nullptr;
+    void reset(int n) {
+        lanes.assign(size_t(n), nullptr);
+        waiting.clear();
+        here = 0;
+        alive = n;
+    }
+};
+
+struct Block {
+    std::vector<Fiber> fibers;
+    std::vector<Group> waves;
+    Group all;
+    std::vector<int> ready;  // a ring of fibers that can run
+    size_t head = 0, count = 0;
+    int now = 0, living = 0, threads = 0;
+    int64_t index = 0, blocks = 0;
+    Jump done;
+    void (*body)(const void*) = nullptr;
+    const void* argument = nullptr;
+    std::vector<char> shared;
+
+    void push(int f) { ready[(head + count++) % ready.size()] = f; }
+    int pop() {
+        const int f = ready[head];
+        head = (head + 1) % ready.size();
+        count--;
+        return f;
+    }
+    [[noreturn]] void next();  // run some other fiber, or finish the block
+    void sleep();              // the same, coming back when woken
+    void complete(Group&);
+    void leave(Group& g) {
+        if (--g.alive && g.here == g.alive) complete(g);
+    }
+    void run(int threads, uint64_t shared_bytes);
+};
+
+// Never inlined: a fiber asks anew which block it runs in, whatever the compiler would keep.
+__attribute__((noinline)) inline Block& block() {
+    static thread_local Block b;
+    return b;
+}
+
+[[noreturn]] inline void die(const char* what) {
+    fprintf(stderr, "GPU emulator: %s (block %lld, thread %d)\n", what, (long long)block().index, block().now);
+    abort();
+}
+
+inline int setting(const char* name, const char* word, int if_word, int otherwise) {
+    const char* value = getenv(name);
+    return value && strcmp(value, word) == 0 ? if_word : otherwise;
+}
+inline int wave() {
+    static const int lanes = setting("FLASHATTN_EMU_WAVE", "64", 64, 32);
+    return lanes;
+}
+inline bool backward() {
+    static const bool b = setting("FLASHATTN_EMU_ORDER", "backward", 1, 0);
+    return b;
+}
+
+inline void Block::next() {
+    if (!count) {
+        if (living) die("a thread waits for others that never come");
+        __builtin_longjmp(done.words, 1);
+    }
+    Fiber& f = fibers[size_t(now = pop())];
+    if (f.started) __builtin_longjmp(f.at.words, 1);
+    f.started = true;
+    setcontext(&f.start);
+    abort();
+}
+
+__attribute__((noinline)) inline void Block::sleep() {
+    if (!__builtin_setjmp(fibers[size_t(now)].at.words)) next();
+}
+
+inline void Block::complete(Group& g) {
+    g.work(g.lanes.data(), int(g.lanes.size()));
+    for (void*& lane : g.lanes) lane = nullptr;
+    g.here = 0;
+    for (const int f : g.waiting) push(f);
+    g.waiting.clear();
+}
+
+// The one primitive: bring `mine` to the meeting; come back when the last one has done the work.
+inline void meet(Group& g, int lane, void* mine, Group::Work work) {
+    Block& b = block();
+    if (g.here && g.work != work) die("threads meet at different operations");
+    g.work = work;
+    g.lanes[size_t(lane)] = mine;
+    if (++g.here == g.alive) return b.complete(g);
+    g.waiting.push_back(b.now);
+    b.sleep();
+}
+
+inline void entry() {  // a fiber lives on from block to block
+    for (;;) {
+        Block& b = block();
+        b.body(b.argument);
+        b.living--;
+        b.leave(b.waves[size_t(b.now / wave())]);
+        b.leave(b.all);
+        b.sleep();
+    }
+}
+
+inline void Block::run(int n, uint64_t shared_bytes) {
+    shared.assign(shared_bytes + 64, char(0xff));  // not-a-number, so that reading before writing shows
+    if (fibers.size() < size_t(n)) fibers.resize(size_t(n));
+    ready.assign(fibers.size(), 0);
+    waves.resize(size_t((n + wave() - 1) / wave()));
+    for (int w = 0; w < int(waves.size()); w++) waves[size_t(w)].reset(n - w * wave() < wave() ? n - w * wave() : wave());
+    all.reset(n);
+    head = count = 0;
+    living = threads = n;
+    for (Fiber& f : fibers) {
+        if (f.stack) continue;
+        f.stack.reset(new char[kStack]);
+        getcontext(&f.start);
+        f.start.uc_stack.ss_sp = f.stack.get();
+        f.start.uc_stack.ss_size = kStack;
+        makecontext(&f.start, entry, 0);
+    }
+    for (int i = 0; i < n; i++) push(backward() ? n - 1 - i : i);
+    if (!__builtin_setjmp(done.words)) next();
+}
+
+inline float shuffle_xor(float x, int mask, int width) {
+    struct Args {
+        float in, out;
+        int from;
+    };
+    Block& b = block();
+    const int lane = b.now % wave();
+    Args args{x, 0.f, lane / width * width + ((lane % width) ^ mask)};
+    meet(b.waves[size_t(b.now / wave())], lane, &args, [](void** lanes, int n) {
+        for (int i = 0; i < n; i++) {
+            Args* to = static_cast<Args*>(lanes[i]);
+            if (!to) continue;
+            const Args* from = to->from < n ? static_cast<const Args*>(lanes[to->from]) : nullptr;
+            to->out = from ? from->in : __builtin_nanf("");  // a lane that has ended gives a not-a-number
+        }
+    });
+    return args.out;
+}
+
+}  // namespace lockstep
+}  // namespace fa

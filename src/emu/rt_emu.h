@@ -1,0 +1,96 @@
+// What the device text under src/gpu needs of a GPU, on the emulator: rt_cuda.h's names.
+#pragma once
+#include <math.h>
+#include <flashattn.h>
+#include "emu/lockstep.h"
+
+#define FA_KERNEL static
+#define FA_DEVICE static inline
+#define FA_MEMBER inline  // a static member function of a kernel's struct
+#define FA_BOUNDS(threads, blocks)
+#define FA_PARAM const
+#define FA_UNROLL
+#define FA_UNROLL_BY(n)
+
+namespace fa {
+namespace rt {
+
+constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
+constexpr char kName[] = "hip";
+constexpr char kVendor[] = "emulated";
+
+FA_DEVICE int thread() { return lockstep::block().now; }
+FA_DEVICE int threads() { return lockstep::block().threads; }
+FA_DEVICE int64_t block() { return lockstep::block().index; }
+FA_DEVICE void barrier() {
+    lockstep::Block& b = lockstep::block();
+    lockstep::meet(b.all, b.now, &b, [](void**, int) {});
+}
+FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
+template <int N>
+FA_DEVICE void load(const float* p, float* to) {
+    for (int i = 0; i < N; i++) to[i] = p[i];
+}
+FA_DEVICE char* shared_memory() {
+    char* p = lockstep::block().shared.data();
+    return p + (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;
+}
+
+enum Status { kSuccess, kOutOfMemory, kBadDevice };
+using Stream = void*;
+
+static inline bool out_of_memory(Status s) { return s == kOutOfMemory; }
+static inline const char* text(Status s) { return s == kOutOfMemory ? "out of memory" : s == kBadDevice ? "no such device" : "no error"; }
+static inline Status clear_error() { return kSuccess; }
+
+struct Device {
+    char name[128];
+    char arch[64];
+    int32_t multiprocessors;
+    uint64_t memory;
+    uint64_t shared_per_block;
+};
+
+static inline Status device_count(int* n) { return *n = 1, kSuccess; }
+static inline Status current_device(int* device) { return *device = 0, kSuccess; }
+static inline Status set_device(int device) { return device == 0 ? kSuccess : kBadDevice; }
+static inline Status describe(int, Device* d) {
+    snprintf(d->name, sizeof d->name, "GPU emulator");
+    snprintf(d->arch, sizeof d->arch, "wave%d", lockstep::wave());
+    d->multiprocessors = 4;
+    d->memory = uint64_t(1) << 30;
+    d->shared_per_block = 227 << 10;
+    return kSuccess;
+}
+
+static inline Status allocate(void** p, uint64_t bytes) { return posix_memalign(p, 256, bytes) == 0 ? kSuccess : kOutOfMemory; }
+static inline Status release(void* p) { return free(p), kSuccess; }
+static inline Status copy(void* to, const void* from, uint64_t bytes, Stream) { return memmove(to, from, bytes), kSuccess; }
+static inline Status synchronize(Stream) { return kSuccess; }
+static inline bool capturing(Stream) { return false; }
+static inline bool accessible(const void*, int) { return true; }
+
+template <class Params>
+static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream, const Params& params) {
+    struct Bound {
+        void (*kernel)(Params);
+        const Params* params;
+    } const bound{kernel, &params};
+    lockstep::Block& b = lockstep::block();
+    b.blocks = blocks;
+    b.argument = &bound;
+    b.body = [](const void* argument) {
+        const Bound& x = *static_cast<const Bound*>(argument);
+        x.kernel(*x.params);
+    };
+    for (b.index = 0; b.index < blocks; b.index++) b.run(threads, shared);
+    return kSuccess;
+}
+
+template <class Params>
+static inline Status prepare(void (*)(Params)) {
+    return kSuccess;
+}
+
+}  // namespace rt
+}  // namespace fa

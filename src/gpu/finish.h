@@ -1,0 +1,117 @@
+// The end of a forward: from a row's sums to o and LSE, folding splits, rows beyond a sequence's length, and the scores output.
+#pragma once
+#include <float.h>
+#include "gpu/score.h"
+
+namespace fa {
+namespace gpu {
+
+struct Finish {
+    RowState state;  // sink included, true units
+    float factor;    // multiplies the kept sums
+};
+
+// `sums`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
+FA_DEVICE Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
+    RowState state{sums.m, sums.l * kHeadroomFactor};
+    float scale = 1.f;
+    if (x.p.has(FA_OPERAND_SINKS)) {
+        const Fold f = fold(state, sink_state(x.a.sinks[head]));
+        state = f.state;
+        scale = f.scale_a;
+    }
+    if (first && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, seq, batch, row, head)] = log_sum_exp(state);
+    return {state, scale * normaliser(state) * kHeadroomFactor};
+}
+
+FA_DEVICE void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
+    float average = sum * factor + 0.f;                                         // −0 becomes 0: removed keys' signs never show
+    if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average); // an average of finite values is finite
+    if (x.p.d.dropout_p > 0) average *= float(1.0 / (1.0 - double(x.p.d.dropout_p)));
+    if (x.p.has(FA_OPERAND_O_SCALE)) average *= x.a.o_scale[0];
+    store_element(x.a.o, at, x.p.d.o_dtype, average);
+}
+
+// o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
+FA_DEVICE void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
+                             int64_t column0, int64_t columns) {
+    if (x.p.packed_q()) return;  // gaps of a packed tensor are not ours
+    const int64_t begin = max_of(first, seq.q_len * x.p.group), end = min_of(first + rows, x.rows);
+    columns = min_of(columns, x.p.d.dim_v - column0);
+    for (int64_t i = rt::thread(); i < (end - begin) * columns; i += rt::threads()) {
+        const int64_t r = begin + i / columns, row = r / x.p.group, head = kv_head * x.p.group + r % x.p.group, c = i % columns;
+        store_element(x.a.o, query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0 + c, x.p.d.o_dtype, 0.f);
+        if (column0 + c == 0 && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, seq, batch, row, head)] = kNegInf;
+    }
+}
+
+// Folds the splits of one row, in ascending order: a block for each group-major row.
+constexpr int kCombineThreads = 128;
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    const int64_t index = rt::block(), all = x.p.d.batch * x.p.d.heads_kv * x.rows;
+    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_kv, batch = index / x.rows / x.p.d.heads_kv;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t row = r / x.p.group, head = kv_head * x.p.group + r % x.p.group;
+    if (row >= seq.q_len) return;
+    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
+    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    for (int64_t c = rt::thread(); c < max_of(x.p.d.dim_v, 1); c += kCombineThreads) {
+        RowState state = x.state[index];
+        float sum = x.partial_o[index * x.p.d.dim_v + c];
+        for (int64_t split = 1; split < splits; split++) {
+            const Fold f = fold(state, x.state[split * all + index]);
+            sum = sum * f.scale_a + x.partial_o[(split * all + index) * x.p.d.dim_v + c] * f.scale_b;
+            state = f.state;
+        }
+        const Finish f = finish_row(x, seq, batch, head, row, state, c == 0);
+        store_output(x, at + c, sum, f.factor);
+    }
+}
+
+// The final state of every row, for the scores output of a call with splits: folds as above, into split 0's place.
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_states(FA_PARAM ForwardParams x) {
+    const int64_t index = rt::block() * kCombineThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_kv * x.rows;
+    if (index >= all) return;
+    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_kv, batch = index / x.rows / x.p.d.heads_kv;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    if (r / x.p.group >= seq.q_len) return;
+    RowState state = x.state[index];
+    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
+    for (int64_t split = 1; split < splits; split++) state = fold(state, x.state[split * all + index]).state;
+    x.state[index] = finish_row(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
+}
+
+// The scores output: a block for each row of [batch][heads_q][seqlen_q].
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) write_scores(FA_PARAM ForwardParams x) {
+    const fa_attention_desc_t& d = x.p.d;
+    const int64_t index = rt::block(), row = index % d.seqlen_q, head = index / d.seqlen_q % d.heads_q, batch = index / d.seqlen_q / d.heads_q;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const MaskRule rule = mask_rule(x.p, seq);
+    const KeyBand band = key_band(rule, row, seq.k_len);
+    const int64_t kv = head / x.p.group, q_at = query_index(x.p, d.q_stride, seq, batch, row, head);
+    float* out = x.a.scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + row * d.scores_stride[2];
+    const bool masked = d.scores_stage == FA_SCORES_BIASED || d.scores_stage == FA_SCORES_PROBABILITY;
+    const float outside = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    RowState state = empty_row();
+    if (x.state && row < seq.q_len) state = x.state[(batch * d.heads_kv + kv) * x.rows + row * x.p.group + head % x.p.group];
+    for (int64_t key = rt::thread(); key < d.seqlen_k; key += kCombineThreads) {
+        float* to = out + key * d.scores_stride[3];
+        *to = outside;
+        if (row >= seq.q_len || key >= seq.k_len) continue;
+        const Slot slot = find_slot(x.p, x.a, seq, key);
+        if (!slot.valid || (masked && (key < band.begin || key >= band.end))) continue;
+        const int64_t k_at = key_index(x.p, d.k_stride, slot, kv);
+        float s = 0.f;
+        for (int64_t c = 0; c < d.dim_qk; c++)
+            s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.q_factor * query_descale(x.p, x.a, seq, batch, row, head),
+                     load_element(x.a.k, k_at + c, d.kv_dtype) *
+                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
+        if (d.scores_stage != FA_SCORES_RAW) s = capped(x.p, s);
+        if (masked) s = biased(x, rule.off, batch, head, row, key, s);
+        if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);
+        *to = s;
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

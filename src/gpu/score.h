@@ -1,0 +1,68 @@
+// What becomes of one product q·k: softcap, bias, ALiBi and the element-wise masks.
+#pragma once
+#include "gpu/memory.h"
+#include "spec/mask.h"
+#include "spec/online_softmax.h"
+#include "spec/random.h"
+
+namespace fa {
+namespace gpu {
+
+// What a forward call fixes, in the form that kernels take.
+struct ForwardParams {
+    Problem p;
+    fa_forward_args_t a;
+    int64_t rows;         // seqlen_q · group: group-major rows of a sequence and kv head
+    int64_t blocks;       // row tiles of those
+    int64_t num_splits;   // as split_keys takes them
+    int64_t split_size;
+    int64_t splits;       // upper bound for any sequence
+    int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
+    float q_factor;       // scale, times log2 e when scores need no work in natural units
+    int32_t natural;      // scores leave the product in natural units
+    float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs
+};
+
+// Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
+constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
+
+FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
+    MaskRule r{s.off, -1, -1, p.d.chunk};
+    if (p.d.flags & FA_WINDOW) {
+        r.left = p.d.window_left;
+        r.right = p.d.window_right;
+    }
+    if (p.causal()) r.right = 0;
+    return r;
+}
+
+FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
+
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
+FA_DEVICE float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+    const Problem& p = x.p;
+    if (p.has(FA_OPERAND_MASK)) {
+        const int64_t* t = p.d.mask_stride;
+        if (!x.a.mask[batch * t[0] + head * t[1] + row * t[2] + key * t[3]]) return kNegInf;
+    }
+    if (p.has(FA_OPERAND_BIAS)) {
+        const int64_t* t = p.d.bias_stride;
+        const float b = load_element(x.a.bias, batch * t[0] + head * t[1] + row * t[2] + key * t[3], p.d.bias_dtype);
+        if (b == kNegInf) return kNegInf;
+        s += b;
+    }
+    if (p.has(FA_OPERAND_ALIBI)) {
+        const int64_t distance = row + off - key;
+        s -= x.a.alibi_slopes[batch * p.d.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
+    }
+    return s;
+}
+
+FA_DEVICE Dropout dropout_of(const ForwardParams& x) {
+    const bool state = x.p.has(FA_OPERAND_RNG_STATE);
+    return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
+}
+
+}  // namespace gpu
+}  // namespace fa
