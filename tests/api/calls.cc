@@ -1,0 +1,219 @@
+#include "calls.h"
+#include <cmath>
+
+namespace {
+
+constexpr size_t kEnough = 4096;  // bytes of any tensor here
+
+void sizes(fa_attention_desc_t* d) {
+    d->q_dtype = FA_F32;
+    d->batch = 2;
+    d->heads_q = 4;
+    d->heads_kv = 2;
+    d->seqlen_q = 3;
+    d->seqlen_k = 5;
+    d->dim_qk = 8;
+    d->dim_v = 4;
+}
+
+void dense(int64_t* stride, int64_t b, int64_t c, int64_t d) {
+    const int64_t s[4] = {b * c * d, c * d, d, 1};
+    memcpy(stride, s, sizeof s);
+}
+
+// The rotary tables of 5 positions and 4 dims.
+const float* cosines(Memory* m) {
+    float* table = m->make<float>(5 * 2);
+    for (int i = 0; i < 10; i++) table[i] = float(std::cos(i));
+    return table;
+}
+
+}  // namespace
+
+void plain(Forward* f) {
+    sizes(&f->d);
+    f->a.q = f->memory.make<char>(kEnough, 0);
+    f->a.k = f->memory.make<char>(kEnough, 0);
+    f->a.v = f->memory.make<char>(kEnough, 0);
+    f->a.o = f->memory.make<char>(kEnough, 0x77);
+}
+
+void padded(Forward* f) {
+    plain(f);
+    fa_attention_desc_t& d = f->d;
+    fa_forward_args_t& a = f->a;
+    Memory& m = f->memory;
+    d.q_dtype = FA_E5M2;
+    d.kv_dtype = FA_I8;
+    d.o_dtype = FA_E4M3;
+    d.bias_dtype = FA_F16;
+    d.flags = FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC;
+    d.alignment = FA_ALIGN_EXPLICIT;
+    d.scale = 0.5f;
+    d.softcap = 30.0f;
+    d.dropout_p = 0.25f;
+    d.scores_stage = FA_SCORES_BIASED;
+    d.window_left = 3;
+    d.window_right = -1;
+    d.chunk = 4;
+    d.kv_batch = 3;
+    d.num_splits = 2;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
+                 FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K |
+                 FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
+                 FA_OPERAND_SCORES | FA_OPERAND_RNG_STATE;
+    dense(d.bias_stride, 4, 3, 5);
+    dense(d.mask_stride, 4, 3, 5);
+    dense(d.scores_stride, 4, 3, 5);
+    d.k_descale_stride[2] = d.v_descale_stride[2] = 1;
+    d.q_descale_stride[0] = 12;
+    d.q_descale_stride[1] = 4;
+    d.q_descale_stride[2] = 1;
+    d.alibi_batch_stride = 4;
+    a.lse = m.make<float>(24, 7.0f);
+    a.scores = m.make<float>(120, 7.0f);
+    a.bias = m.make<uint16_t>(120);
+    a.mask = m.make<uint8_t>(120, 1);
+    a.alibi_slopes = m.make<float>(8, 0.5f);
+    a.sinks = m.make<float>(4);
+    a.causal_offset = m.array<int32_t>({0, 1});
+    a.seqused_q = m.array<int32_t>({3, 2});
+    a.seqused_k = m.array<int32_t>({4, 5});
+    a.leftpad_k = m.array<int32_t>({0, 2});
+    a.kv_batch_idx = m.array<int32_t>({2, 0});
+    a.q_descale = m.make<float>(24, 1.0f);
+    a.k_descale = m.make<float>(2, 1.0f);
+    a.v_descale = m.make<float>(2, 1.0f);
+    a.o_scale = m.make<float>(1, 1.0f);
+    a.rng_state = m.make<uint64_t>(2, 1);
+}
+
+void packed(Forward* f) {
+    plain(f);
+    f->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_LSE;
+    f->d.total_q = 6;
+    f->d.total_k = 8;
+    f->a.cu_seqlens_q = f->memory.array<int32_t>({0, 2, 5});
+    f->a.cu_seqlens_k = f->memory.array<int32_t>({1, 6, 8});
+    f->a.seqused_q = f->memory.array<int32_t>({2, 1});
+    f->a.lse = f->memory.make<float>(24, 7.0f);
+}
+
+void paged(Forward* f) {
+    plain(f);
+    f->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX;
+    f->d.page_size = 2;
+    f->d.num_pages = 5;
+    f->d.kv_batch = 3;
+    f->a.seqused_k = f->memory.array<int32_t>({4, 5});
+    f->a.leftpad_k = f->memory.array<int32_t>({0, 2});
+    f->a.kv_batch_idx = f->memory.array<int32_t>({2, 1});
+    // Row 0 is nobody's, a page of left padding and the last of four keys are not used: none of these is read.
+    f->a.page_table = f->memory.array<int32_t>({-1, -1, -1, 99, 0, 3, 4, 1, -7});
+}
+
+void merge_padded(Merge* c) {
+    sizes(&c->d);
+    c->d.o_dtype = FA_E4M3;
+    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_SEQUSED_Q;
+    c->a.parts = 3;
+    c->a.o_parts = c->memory.make<float>(3 * 96, 1.0f);
+    c->a.lse_parts = c->memory.make<float>(3 * 24, 0.0f);
+    c->a.o = c->memory.make<char>(96, 0x77);
+    c->a.lse = c->memory.make<float>(24, 7.0f);
+    c->a.sinks = c->memory.make<float>(4);
+    c->a.o_scale = c->memory.make<float>(1, 1.0f);
+    c->a.seqused_q = c->memory.array<int32_t>({3, 2});
+}
+
+void merge_packed(Merge* c) {
+    sizes(&c->d);
+    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q;
+    c->d.total_q = 6;
+    c->a.flags = FA_MERGE_ACCUMULATE;
+    c->a.parts = 2;
+    c->a.o_parts = c->memory.make<float>(2 * 96, 1.0f);
+    c->a.lse_parts = c->memory.make<float>(2 * 24, 0.0f);
+    c->a.o = c->memory.make<float>(96, 7.0f);
+    c->a.lse = c->memory.make<float>(24, 7.0f);
+    c->a.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
+}
+
+void append_paged(Append* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.kv_dtype = FA_I8;
+    c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                    FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+    c->d.page_size = 2;
+    c->d.num_pages = 5;
+    c->d.kv_batch = 3;
+    for (int64_t* stride : {c->d.k_descale_stride, c->d.v_descale_stride}) {
+        stride[0] = 4;
+        stride[1] = 2;
+        stride[2] = 1;
+    }
+    c->a.flags = FA_APPEND_DYNAMIC_SCALE | FA_ROTARY_INTERLEAVED;
+    c->a.seqlen_new = 2;
+    c->a.k_new = m.make<float>(64, 1.0f);
+    c->a.v_new = m.make<float>(32, 1.0f);
+    c->a.k = m.make<int8_t>(160, 0x77);
+    c->a.v = m.make<int8_t>(80, 0x77);
+    c->a.k_descale = m.make<float>(20, 7.0f);
+    c->a.v_descale = m.make<float>(20, 7.0f);
+    c->a.seqused_new = m.array<int32_t>({2, 1});
+    c->a.seqused_k = m.array<int32_t>({2, 3});
+    c->a.leftpad_k = m.array<int32_t>({0, 2});
+    c->a.kv_batch_idx = m.array<int32_t>({2, 1});
+    c->a.page_table =
+        m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
+    c->a.max_position = 5;
+    c->a.rotary_dim = 4;
+    c->a.cos = cosines(&m);
+    c->a.sin = cosines(&m);
+}
+
+void append_packed(Append* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.q_dtype = FA_BF16;
+    c->d.kv_dtype = FA_F32;
+    c->a.seqlen_new = 2;
+    c->a.total_new = 3;
+    c->a.k_new = m.make<uint16_t>(48);
+    c->a.v_new = m.make<uint16_t>(24);
+    c->a.k = m.make<float>(160, 7.0f);
+    c->a.v = m.make<float>(80, 7.0f);
+    c->a.cu_seqlens_new = m.array<int32_t>({0, 2, 3});
+    c->a.positions = m.array<int32_t>({4, -1, 0});
+}
+
+void rotary_padded(Rotary* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.operands = FA_OPERAND_SEQUSED_Q;
+    c->a.x = m.make<float>(192, 1.0f);
+    c->a.out = m.make<float>(192, 7.0f);
+    c->a.max_position = 5;
+    c->a.rotary_dim = 4;
+    c->a.cos = cosines(&m);
+    c->a.sin = cosines(&m);
+    c->a.seqused_q = m.array<int32_t>({3, 2});
+    c->a.position_offset = m.array<int32_t>({2, 3});
+}
+
+void rotary_packed(Rotary* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.q_dtype = FA_F16;
+    c->d.operands = FA_OPERAND_CU_SEQLENS_Q;
+    c->d.total_q = 6;
+    c->a.flags = FA_ROTARY_INTERLEAVED;
+    c->a.x = c->a.out = m.make<uint16_t>(192);
+    c->a.max_position = 5;
+    c->a.rotary_dim = 4;
+    c->a.cos = cosines(&m);
+    c->a.sin = cosines(&m);
+    c->a.cu_seqlens_q = m.array<int32_t>({0, 2, 5});
+    c->a.positions = m.array<int32_t>({4, 0, 1, 2, 3, -9});  // the last row is nobody's
+}

@@ -1,0 +1,88 @@
+// Good calls of every operation, small enough to spoil one thing at a time.
+#pragma once
+#include <flashattn.h>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+// All memory of a call, to see whether a refused one touched any of it.
+class Memory {
+  public:
+    template <class T>
+    T* make(size_t count, T value = {}) {
+        const size_t bytes = (count * sizeof(T) + kSlack + 255) / 256 * 256;
+        blocks_.emplace_back(bytes + 256, char(0x5a));
+        char* at = blocks_.back().data();
+        at += (256 - reinterpret_cast<uintptr_t>(at) % 256) % 256;
+        T* first = reinterpret_cast<T*>(at);
+        for (size_t i = 0; i < count; i++) memcpy(first + i, &value, sizeof value);
+        return first;
+    }
+    template <class T>
+    T* array(std::initializer_list<T> values) {
+        T* to = make<T>(values.size());
+        memcpy(to, values.begin(), values.size() * sizeof(T));
+        return to;
+    }
+    const std::deque<std::vector<char>>& blocks() const { return blocks_; }
+
+  private:
+    static constexpr size_t kSlack = 64;  // for pointers that tests move by some bytes
+    std::deque<std::vector<char>> blocks_;
+};
+
+struct Forward {
+    static constexpr int32_t op = FA_OP_FORWARD;
+    Memory memory;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    fa_status_t run(fa_handle_t h) const { return fa_forward_ex(h, &d, &a); }
+};
+
+struct Merge {
+    static constexpr int32_t op = FA_OP_MERGE;
+    Memory memory;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_merge_args_t a = FA_MERGE_ARGS_INIT;
+    fa_status_t run(fa_handle_t h) const { return fa_merge(h, &d, &a); }
+};
+
+struct Append {
+    static constexpr int32_t op = FA_OP_APPEND_KV;
+    Memory memory;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    fa_status_t run(fa_handle_t h) const { return fa_append_kv(h, &d, &a); }
+};
+
+struct Rotary {
+    static constexpr int32_t op = FA_OP_ROTARY;
+    Memory memory;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_rotary_args_t a = FA_ROTARY_ARGS_INIT;
+    fa_status_t run(fa_handle_t h) const { return fa_rotary(h, &d, &a); }
+};
+
+// batch 2, heads 4 over 2, 3 rows, 5 keys, dims 8 and 4; f32, no operand.
+void plain(Forward*);
+// The same with 8-bit types and every operand that goes with padded sequences; three sequences in the cache.
+void padded(Forward*);
+// Packed: sequences of 2 and 3 rows in 6, of 5 and 2 keys in 8; LSE.
+void packed(Forward*);
+// Five pages of 2 keys, a table of 3 rows by kv_batch_idx; seqused_k 4 and 5, left padding 0 and 2.
+void paged(Forward*);
+
+// Three parts, padded: o e4m3 with a scale, LSE, sinks, seqused_q.
+void merge_padded(Merge*);
+// Two parts, packed as above: f32 with LSE, accumulated.
+void merge_packed(Merge*);
+
+// Two new tokens each, quantised to int8 with scales of their own, into the pages above; seqused_k 2 and 3, left padding 0 and 2, rotated.
+void append_paged(Append*);
+// bf16 into a dense f32 cache of 5 slots: packed tokens by cu_seqlens_new {0, 2, 3} at explicit positions.
+void append_packed(Append*);
+
+// seqused_q and position_offset, out of place.
+void rotary_padded(Rotary*);
+// Packed, positions, in place.
+void rotary_packed(Rotary*);

@@ -1,0 +1,56 @@
+// No field is forgotten: each one of the header's structs begins the sentence of some row.
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include "rules.h"
+
+namespace {
+
+// Names of the fields of a struct, as the header writes them: the last word before ';', '[' or a function's parameters.
+std::vector<std::string> fields_of(const std::string& tag) {
+    std::ifstream file(FA_HEADER);
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string header = std::regex_replace(text.str(), std::regex("/\\*[^*]*\\*+(?:[^/*][^*]*\\*+)*/"), "");
+    const size_t begin = header.find("typedef struct " + tag + " {"), end = header.find("\n}", begin);
+    std::vector<std::string> names;
+    if (begin == std::string::npos) return names;
+    const std::string body = header.substr(begin, end - begin);
+    const std::regex field("(\\w+)(?:\\[\\d+\\])?;");
+    for (std::sregex_iterator i(body.begin(), body.end(), field), none; i != none; ++i) names.push_back((*i)[1]);
+    return names;
+}
+
+template <class Call>
+std::set<std::string> said(const std::vector<Rule<Call>>& rules) {
+    std::set<std::string> names;
+    for (const Rule<Call>& rule : rules) {
+        const std::string says = rule.says;
+        names.insert(says.substr(0, says.find_first_of(" [")));
+        // "seed is 0 and offset is 6", "cos is (nil) and sin is …"
+        const size_t other = says.find(" and ");
+        if (other != std::string::npos) names.insert(says.substr(other + 5, says.find(' ', other + 5) - other - 5));
+    }
+    return names;
+}
+
+void check_fields(const std::string& tag, size_t count, const std::set<std::string>& names) {
+    SCOPED_TRACE(tag);
+    const std::vector<std::string> fields = fields_of(tag);
+    EXPECT_EQ(fields.size(), count);
+    for (const std::string& field : fields) {
+        if (field == "struct_size") continue;  // sized_test.cc
+        EXPECT_TRUE(names.count(field)) << field << " has no row";
+    }
+}
+
+}  // namespace
+
+TEST(Fields, EachHasARow) {
+    check_fields("fa_attention_desc_s", 45, said(descriptor_rules()));
+    check_fields("fa_forward_args_s", 30, said(forward_rules()));
+    check_fields("fa_merge_args_s", 16, said(merge_rules()));
+    check_fields("fa_append_kv_args_s", 26, said(append_rules()));
+    check_fields("fa_rotary_args_s", 16, said(rotary_rules()));
+}

@@ -1,0 +1,187 @@
+// Small random calls that run, in memory of exactly the size that the descriptor says: under AddressSanitizer, whatever the checks let
+// through must stay within it. Without it, the sentences and the statuses are still checked.
+#include <gtest/gtest.h>
+#include <cstdlib>
+#include <cstring>
+#include "calls.h"
+#include "core/check.h"
+#include "core/tensor.h"
+#include "random_struct.h"
+
+namespace {
+
+constexpr uint64_t kSeed = 20240613;
+
+int64_t small(Random& r) {
+    static const std::vector<int64_t> values = {0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 20, 33, 65, 100, -1};
+    return r.pick(values);
+}
+
+// Blocks with nothing before or after them.
+class Exact {
+  public:
+    ~Exact() {
+        for (void* block : blocks_) free(block);
+    }
+    void* make(const fa::Tensor& t) {
+        const size_t bytes = size_t(fa::span(t));
+        void* const to = malloc(bytes);
+        memset(to, 0, bytes);
+        blocks_.push_back(to);
+        return to;
+    }
+    template <class T>
+    void give(T*& field, const fa::Tensor& t) {
+        field = static_cast<T*>(make(t));
+    }
+    // Entries within [low, high], a few beyond.
+    void ints(Random& r, const int32_t*& field, const fa::Tensor& t, int64_t low, int64_t high) {
+        int32_t* const to = static_cast<int32_t*>(make(t));
+        for (uint64_t i = 0; i < fa::span(t) / 4; i++)
+            to[i] = int32_t(r.one_in(60) ? high + 1 : low + (high > low ? r.below(high - low + 1) : 0));
+        field = to;
+    }
+    void ascending(Random& r, const int32_t*& field, int64_t batch, int64_t longest, int64_t total) {
+        int32_t* const to = static_cast<int32_t*>(make(fa::array_of("cu", nullptr, 4, batch + 1)));
+        int64_t at = 0;
+        for (int64_t b = 0; b <= batch; b++) {
+            to[b] = int32_t(at);
+            at = std::min(total, at + r.below(longest + 1));
+        }
+        if (r.one_in(20)) to[r.below(batch + 1)] = int32_t(small(r));
+        field = to;
+    }
+
+  private:
+    std::vector<void*> blocks_;
+};
+
+fa::Tensor per_sequence(const fa::Problem& p) { return fa::array_of("array", nullptr, 4, p.d.batch); }
+
+void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
+    const fa_attention_desc_t& d = p.d;
+    fa_forward_args_t& a = f.a;
+    a = FA_FORWARD_ARGS_INIT;
+    e.give(a.q, fa::q_tensor(p, "q", nullptr));
+    e.give(a.k, fa::k_tensor(p, nullptr));
+    e.give(a.v, fa::v_tensor(p, nullptr));
+    e.give(a.o, fa::o_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(p, "scores", nullptr, 4, d.scores_stride));
+    if (p.has(FA_OPERAND_BIAS)) e.give(a.bias, fa::score_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride));
+    if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::score_tensor(p, "mask", nullptr, 1, d.mask_stride));
+    if (p.has(FA_OPERAND_ALIBI))
+        e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
+    if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (p.has(FA_OPERAND_CAUSAL_OFFSET)) e.ints(r, a.causal_offset, per_sequence(p), -9, 9);
+    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (p.has(FA_OPERAND_CU_SEQLENS_K)) e.ascending(r, a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k);
+    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+    if (p.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(p), 0, p.packed_k() ? 0 : d.seqlen_k);
+    if (p.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(p), 0, r.one_in(2) ? 0 : 1);
+    if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
+    if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
+    if (p.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::kv_descale_tensor(p, "k_descale", nullptr, d.k_descale_stride));
+    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::kv_descale_tensor(p, "v_descale", nullptr, d.v_descale_stride));
+    if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
+}
+
+void place(Random& r, const fa::Problem& p, Exact& e, Merge& c) {
+    const fa_attention_desc_t& d = p.d;
+    fa_merge_args_t& a = c.a;
+    a = FA_MERGE_ARGS_INIT;
+    a.flags = d.o_dtype == FA_F32 && p.has(FA_OPERAND_LSE) && r.one_in(2) ? uint32_t(FA_MERGE_ACCUMULATE) : 0;
+    a.parts = r.below(4);
+    const int64_t rows = p.packed_q() ? d.total_q : d.batch * d.seqlen_q;
+    e.give(a.o_parts, fa::array_of("o_parts", nullptr, 4, a.parts * rows * d.heads_q * d.dim_v));
+    e.give(a.lse_parts, fa::array_of("lse_parts", nullptr, 4, a.parts * rows * d.heads_q));
+    e.give(a.o, fa::o_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
+    if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
+    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+}
+
+void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
+    const fa_attention_desc_t& d = p.d;
+    fa_append_kv_args_t& a = c.a;
+    a = FA_APPEND_KV_ARGS_INIT;
+    a.seqlen_new = r.below(4);
+    if (r.one_in(2)) {
+        a.total_new = r.below(6);
+        e.ascending(r, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
+    }
+    const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
+    e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_kv * d.dim_qk));
+    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_kv * d.dim_v));
+    e.give(a.k, fa::k_tensor(p, nullptr));
+    e.give(a.v, fa::v_tensor(p, nullptr));
+    if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(p), 0, a.seqlen_new);
+    if (r.one_in(2)) e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
+    if (p.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(p), 0, d.seqlen_k / 2);
+    if (p.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(p), 0, r.one_in(2) ? 0 : 1);
+    if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
+    if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
+    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::kv_descale_tensor(p, "k_descale", nullptr, d.k_descale_stride));
+    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::kv_descale_tensor(p, "v_descale", nullptr, d.v_descale_stride));
+    if (p.has(FA_OPERAND_K_DESCALE) && p.has(FA_OPERAND_V_DESCALE) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+    if (d.dim_qk < 2 || r.one_in(2)) return;
+    a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
+    a.max_position = d.seqlen_k - r.below(2);
+    e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
+}
+
+void place(Random& r, const fa::Problem& p, Exact& e, Rotary& c) {
+    const fa_attention_desc_t& d = p.d;
+    fa_rotary_args_t& a = c.a;
+    a = FA_ROTARY_ARGS_INIT;
+    a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2 + 1));
+    a.max_position = 1 + r.below(2 * d.seqlen_q + 1);
+    e.give(a.x, fa::q_tensor(p, "x", nullptr));
+    if (r.one_in(2)) e.give(a.out, fa::q_tensor(p, "out", nullptr));
+    else a.out = const_cast<void*>(a.x);
+    e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
+    if (r.one_in(2))
+        e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, p.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
+               a.max_position - 1);
+    if (r.one_in(2)) e.ints(r, a.position_offset, per_sequence(p), 0, 2);
+    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
+    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+}
+
+template <class Call>
+void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
+    fa_handle_t h;
+    ASSERT_EQ(fa_create(&h, nullptr), FA_OK);
+    int ran = 0;
+    for (int round = 0; round < rounds && !testing::Test::HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Random r(kSeed + uint64_t(round));
+        Call call;
+        r.pick(goods)(&call);
+        for (int64_t i = r.below(4); i > 0; i--) spoil_field(r, &call.d, small);
+        fa::Problem p;
+        fa::Message m{};
+        Exact memory;
+        if (fa::resolve(&call.d, Call::op, &p, &m) != FA_OK) continue;
+        place(r, p, memory, call);
+        const fa_status_t status = call.run(h);
+        EXPECT_TRUE(status == FA_OK || status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED) << fa_last_error(h);
+        EXPECT_EQ(status == FA_OK, fa_last_error(h)[0] == 0);
+        ran += status == FA_OK;
+    }
+    EXPECT_GT(ran, rounds / 8);
+    EXPECT_EQ(fa_destroy(h), FA_OK);
+}
+
+}  // namespace
+
+TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, packed, paged}); }
+TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
+TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed}); }
+TEST(FuzzCall, Rotary) { fuzz<Rotary>(15000, {rotary_padded, rotary_packed}); }

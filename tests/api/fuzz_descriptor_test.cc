@@ -1,0 +1,295 @@
+// Random descriptors and args through the checks: nothing crashes, every refusal has a sentence, and what is accepted keeps what the
+// checks promise to backends.
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <set>
+#include "calls.h"
+#include "core/check.h"
+#include "random_struct.h"
+
+namespace {
+
+constexpr int kRounds = 60000;  // for each operation
+constexpr uint64_t kSeed = 20240611;
+
+using Wide = __int128;
+
+// Bytes that a tensor reaches over, in arithmetic that cannot overflow.
+Wide reach(const std::vector<int64_t>& extent, const int64_t* stride, int64_t element) {
+    Wide last = 0;
+    for (size_t i = 0; i < extent.size(); i++) {
+        if (extent[i] == 0) return 0;
+        last += Wide(extent[i] - 1) * stride[i];
+    }
+    return (last + 1) * element;
+}
+
+bool distinct(const std::vector<int64_t>& extent, const int64_t* stride) {
+    std::vector<int64_t> all = {0};
+    for (size_t i = 0; i < extent.size(); i++) {
+        std::vector<int64_t> next;
+        if (Wide(all.size()) * extent[i] > 4000) return true;  // too many to count
+        for (const int64_t at : all) {
+            for (int64_t x = 0; x < extent[i]; x++) next.push_back(at + x * stride[i]);
+        }
+        all = next;
+    }
+    return std::set<int64_t>(all.begin(), all.end()).size() == all.size();
+}
+
+int64_t bytes_of(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype <= FA_BF16 ? 2 : 1; }
+
+void expect_tensor(const char* name, const std::vector<int64_t>& extent, const int64_t* stride, int64_t element, bool output) {
+    SCOPED_TRACE(name);
+    for (size_t i = 0; i < extent.size(); i++) ASSERT_GE(stride[i], 0);
+    ASSERT_LE(reach(extent, stride, element), Wide(INT64_MAX));
+    ASSERT_TRUE(!output || distinct(extent, stride));
+}
+
+std::vector<int64_t> query_extent(const fa::Problem& p, int64_t dim) {
+    return {p.packed_q() ? 1 : p.d.batch, p.packed_q() ? p.d.total_q : p.d.seqlen_q, p.d.heads_q, dim};
+}
+
+std::vector<int64_t> key_extent(const fa::Problem& p, int64_t dim) {
+    if (p.paged()) return {p.d.num_pages, p.d.page_size, p.d.heads_kv, dim};
+    const int64_t batch = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, p.d.heads_kv, dim};
+}
+
+void expect_queries(const fa::Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    ASSERT_GE(d.heads_q, 1);
+    for (const int64_t size : {d.batch, d.heads_q, d.seqlen_q, d.total_q}) ASSERT_TRUE(size >= 0 && size <= INT32_MAX);
+    ASSERT_LE(Wide(d.batch) * d.heads_q * d.seqlen_q, Wide(1) << 56);
+}
+
+void expect_keys(const fa::Problem& p, bool output) {
+    const fa_attention_desc_t& d = p.d;
+    ASSERT_TRUE(d.kv_dtype >= FA_F32 && d.kv_dtype <= FA_I8);
+    ASSERT_EQ(p.group * d.heads_kv, d.heads_q);
+    ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
+    ASSERT_EQ(d.k_stride[3], 1);
+    ASSERT_EQ(d.v_stride[3], 1);
+    expect_tensor("k", key_extent(p, d.dim_qk), d.k_stride, bytes_of(d.kv_dtype), output);
+    expect_tensor("v", key_extent(p, d.dim_v), d.v_stride, bytes_of(d.kv_dtype), output);
+    if (!p.paged()) return;
+    ASSERT_GE(d.page_size, 1);
+    ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
+    ASSERT_LT((p.pages_per_row - 1) * d.page_size, d.seqlen_k);
+    ASSERT_GE(d.page_table_stride, d.page_table_stride == 0 ? p.pages_per_row : 1);
+}
+
+void expect_outputs(const fa::Problem& p) {
+    ASSERT_TRUE(p.d.o_dtype >= FA_F32 && p.d.o_dtype <= FA_E5M2);
+    ASSERT_TRUE(!p.has(FA_OPERAND_O_SCALE) || bytes_of(p.d.o_dtype) == 1);
+    ASSERT_EQ(p.d.o_stride[3], 1);
+    expect_tensor("o", query_extent(p, p.d.dim_v), p.d.o_stride, bytes_of(p.d.o_dtype), true);
+    const std::vector<int64_t> q = query_extent(p, 1);
+    expect_tensor("lse", {q[0], q[2], q[1]}, p.d.lse_stride, 4, true);
+}
+
+void expect_forward(const fa::Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    ASSERT_TRUE(d.q_dtype >= FA_F32 && d.q_dtype <= FA_E5M2);
+    ASSERT_TRUE(d.bias_dtype >= FA_F32 && d.bias_dtype <= FA_BF16);
+    ASSERT_TRUE(d.dim_qk >= 1 && d.dim_qk <= 1024 && d.dim_v >= 1 && d.dim_v <= 1024);
+    ASSERT_TRUE(std::isfinite(d.scale) && (d.flags & FA_SCALE_EXPLICIT));
+    ASSERT_TRUE(std::isfinite(d.softcap) && d.softcap >= 0);
+    ASSERT_TRUE(d.dropout_p >= 0 && d.dropout_p < 1);
+    ASSERT_TRUE(d.num_splits >= 0 && d.split_size >= 0 && !(d.num_splits && d.split_size));
+    const bool positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) || d.chunk > 0 || p.has(FA_OPERAND_ALIBI);
+    ASSERT_TRUE(!positions || d.alignment != FA_ALIGN_UNSET);
+    ASSERT_EQ(d.alignment == FA_ALIGN_EXPLICIT, p.has(FA_OPERAND_CAUSAL_OFFSET));
+    for (const int64_t far : {d.window_left, d.window_right, d.chunk, d.split_size})
+        ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
+    expect_tensor("q", query_extent(p, d.dim_qk), d.q_stride, bytes_of(d.q_dtype), false);
+    const std::vector<int64_t> pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
+    expect_tensor("bias", pairs, d.bias_stride, bytes_of(d.bias_dtype), false);
+    expect_tensor("mask", pairs, d.mask_stride, 1, false);
+    if (p.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
+}
+
+void expect_promises(const fa::Problem& p, int32_t op) {
+    if (op != FA_OP_APPEND_KV) expect_queries(p);
+    if (op == FA_OP_FORWARD || op == FA_OP_APPEND_KV) expect_keys(p, op == FA_OP_APPEND_KV);
+    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) expect_outputs(p);
+    if (op == FA_OP_FORWARD) expect_forward(p);
+    if (op == FA_OP_ROTARY) expect_tensor("x", query_extent(p, p.d.dim_qk), p.d.q_stride, bytes_of(p.d.q_dtype), false);
+}
+
+// An address that is never read: anywhere, aligned or not.
+void* address(Random& r) {
+    switch (r.below(12)) {
+        case 0:
+            return nullptr;
+        case 1:
+            return reinterpret_cast<void*>(r.word());
+        case 2:
+            return reinterpret_cast<void*>(~uintptr_t(0) - uintptr_t(r.below(4096)));
+        default:
+            return reinterpret_cast<void*>(uintptr_t(1 + r.below(64)) * (r.one_in(2) ? 256 : uint64_t(1) << 32));
+    }
+}
+
+// An array that will be read, with just the entries that it must have.
+class Arrays {
+  public:
+    const int32_t* make(Random& r, int64_t count, int64_t bound) {
+        if (r.one_in(8)) return nullptr;
+        kept_.emplace_back(new int32_t[size_t(count)]);
+        int32_t* const to = kept_.back().get();
+        for (int64_t i = 0; i < count; i++)
+            to[i] = int32_t(r.one_in(30) ? nasty(r) : r.below(std::min<int64_t>(std::max<int64_t>(bound, 0), INT32_MAX) + 1));
+        return to;
+    }
+
+  private:
+    std::vector<std::unique_ptr<int32_t[]>> kept_;
+};
+
+constexpr int64_t kFewSequences = 8, kFewEntries = 1000;
+bool readable(const fa::Problem& p) {
+    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+    return p.d.batch <= kFewSequences && p.d.seqlen_q <= kFewEntries && rows <= kFewEntries && p.pages_per_row <= kFewEntries &&
+           p.d.page_table_stride <= kFewEntries;
+}
+
+int64_t table_entries(const fa::Problem& p) {
+    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+    return rows > 0 ? (rows - 1) * p.d.page_table_stride + p.pages_per_row : 0;
+}
+
+int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
+    const bool host = readable(p);
+    Arrays arrays;
+    fa_forward_args_t& a = f.a;
+    const auto pick = [&](auto& field) {
+        if (r.one_in(3) || field) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
+    };
+    pick(a.q), pick(a.k), pick(a.v), pick(a.o), pick(a.bias), pick(a.stream), pick(a.workspace);
+    if (r.one_in(2)) a.stream = a.workspace = nullptr;
+    for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
+    a.o_scale = nullptr;
+    const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
+        if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
+    };
+    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
+    ints(a.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
+    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
+    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
+    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
+    ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
+    ints(a.page_table, table_entries(p), p.d.num_pages);
+    fa_forward_args_t out;
+    fa::Regions regions;
+    return fa::check_forward(p, &a, host, &out, &regions, m);
+}
+
+int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
+    const bool host = readable(p);
+    Arrays arrays;
+    fa_merge_args_t& a = c.a;
+    if (r.one_in(2)) a.parts = nasty(r);
+    if (r.one_in(3)) a.o_parts_stride[r.below(5)] = nasty(r), a.o_parts_stride[4] = 1;
+    if (r.one_in(3)) a.lse_parts_stride[r.below(4)] = nasty(r);
+    if (r.one_in(2)) a.o = address(r);
+    if (r.one_in(2)) a.lse = static_cast<float*>(address(r));
+    a.o_scale = nullptr;
+    if (a.cu_seqlens_q) a.cu_seqlens_q = host ? arrays.make(r, p.d.batch + 1, p.d.total_q) : nullptr;
+    if (a.seqused_q) a.seqused_q = host ? arrays.make(r, p.d.batch, p.d.seqlen_q) : nullptr;
+    fa_merge_args_t out;
+    fa::Regions regions;
+    return fa::check_merge(p, &a, host, &out, &regions, m);
+}
+
+int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
+    Arrays arrays;
+    fa_append_kv_args_t& a = c.a;
+    if (r.one_in(3)) a.seqlen_new = nasty(r);
+    if (r.one_in(3)) a.total_new = nasty(r);
+    if (r.one_in(4)) a.k_new_stride[r.below(4)] = nasty(r), a.k_new_stride[3] = 1;
+    if (r.one_in(4)) a.rotary_dim = nasty(r);
+    if (r.one_in(4)) a.max_position = nasty(r);
+    if (r.one_in(4)) a.flags ^= 1u << r.below(4);
+    if (r.one_in(3)) a.k = address(r);
+    if (r.one_in(3)) a.k_descale = static_cast<float*>(address(r));
+    const bool host =
+        readable(p) && a.seqlen_new <= kFewEntries && a.total_new <= kFewEntries && a.seqlen_new >= 0 && a.total_new >= 0;
+    const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
+        if (field) field = host ? arrays.make(r, count, bound) : nullptr;
+    };
+    ints(a.cu_seqlens_new, p.d.batch + 1, a.total_new);
+    ints(a.seqused_new, p.d.batch, a.seqlen_new);
+    ints(a.positions, !host ? 0 : a.cu_seqlens_new ? a.total_new : p.d.batch * a.seqlen_new, p.d.seqlen_k);
+    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
+    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
+    ints(a.kv_batch_idx, p.d.batch, p.d.kv_batch);
+    ints(a.page_table, table_entries(p), p.d.num_pages);
+    fa_append_kv_args_t out;
+    fa::Regions regions;
+    return fa::check_append_kv(p, &a, host, &out, &regions, m);
+}
+
+int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
+    const bool host = readable(p) && p.d.total_q <= kFewEntries;
+    Arrays arrays;
+    fa_rotary_args_t& a = c.a;
+    if (r.one_in(3)) a.out_stride[r.below(4)] = nasty(r), a.out_stride[3] = 1;
+    if (r.one_in(3)) a.out = address(r);
+    if (r.one_in(4)) a.rotary_dim = nasty(r);
+    if (r.one_in(4)) a.max_position = nasty(r);
+    const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
+        if (field) field = host ? arrays.make(r, count, bound) : nullptr;
+    };
+    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
+    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
+    ints(a.positions, !host ? 0 : p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q, a.max_position);
+    ints(a.position_offset, p.d.batch, 3);
+    fa_rotary_args_t out;
+    fa::Regions regions;
+    return fa::check_rotary(p, &a, host, &out, &regions, m);
+}
+
+void expect_sentence(fa_status_t status, const fa::Message& m) {
+    if (status == FA_OK) {
+        EXPECT_STREQ(m.text, "");
+        return;
+    }
+    EXPECT_TRUE(status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED || status == FA_UNSUPPORTED_FIELD) << status;
+    EXPECT_NE(strstr(m.text, "expected"), nullptr) << m.text;
+    EXPECT_LT(strlen(m.text), sizeof m.text - 1) << m.text;
+}
+
+template <class Call>
+void fuzz(const std::vector<void (*)(Call*)>& goods) {
+    int accepted = 0, called = 0;
+    for (int round = 0; round < kRounds && !testing::Test::HasFailure(); round++) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        Random r(kSeed + uint64_t(round));
+        Call call;
+        r.pick(goods)(&call);
+        for (int64_t i = r.below(5); i > 0; i--) spoil_field(r, &call.d, nasty);
+        fa::Problem p;
+        fa::Message m{};
+        const fa_status_t status = fa::resolve(&call.d, Call::op, &p, &m);
+        expect_sentence(status, m);
+        if (status != FA_OK) continue;
+        accepted++;
+        expect_promises(p, Call::op);
+        const fa_status_t checked = check(r, p, call, &m);
+        expect_sentence(checked, m);
+        called += checked == FA_OK;
+    }
+    EXPECT_GT(accepted, kRounds / 10);
+    EXPECT_GT(called, kRounds / 200);
+}
+
+}  // namespace
+
+TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, packed, paged}); }
+TEST(FuzzDescriptor, Merge) { fuzz<Merge>({merge_padded, merge_packed}); }
+TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed}); }
+TEST(FuzzDescriptor, Rotary) { fuzz<Rotary>({rotary_padded, rotary_packed}); }

@@ -1,0 +1,229 @@
+// What zero means: the resolved problem and the resolved args that a backend gets.
+#include <gtest/gtest.h>
+#include <cmath>
+#include "calls.h"
+#include "core/check.h"
+
+namespace {
+
+using Strides = std::vector<int64_t>;
+
+Strides four(const int64_t* s) { return {s, s + 4}; }
+Strides three(const int64_t* s) { return {s, s + 3}; }
+
+fa::Problem resolved(const fa_attention_desc_t& d, int32_t op = FA_OP_FORWARD) {
+    fa::Problem p;
+    fa::Message m{};
+    EXPECT_EQ(fa::resolve(&d, op, &p, &m), FA_OK) << m.text;
+    return p;
+}
+
+fa_attention_desc_t minimal() {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F16;
+    d.batch = 2;
+    d.heads_q = 6;
+    d.seqlen_q = 5;
+    d.seqlen_k = 7;
+    d.dim_qk = 48;
+    return d;
+}
+
+}  // namespace
+
+TEST(Resolve, Defaults) {
+    const fa::Problem p = resolved(minimal());
+    EXPECT_EQ(p.d.heads_kv, 6);
+    EXPECT_EQ(p.group, 1);
+    EXPECT_EQ(p.d.dim_v, 48);
+    EXPECT_EQ(p.d.kv_dtype, FA_F16);
+    EXPECT_EQ(p.d.o_dtype, FA_F16);
+    EXPECT_EQ(p.d.bias_dtype, FA_F32);
+    EXPECT_EQ(p.d.scale, float(1.0 / std::sqrt(48.0)));
+    EXPECT_EQ(p.d.flags, uint32_t(FA_SCALE_EXPLICIT));
+    EXPECT_EQ(p.pages_per_row, 0);
+    EXPECT_EQ(four(p.d.q_stride), (Strides{5 * 288, 288, 48, 1}));
+    EXPECT_EQ(four(p.d.k_stride), (Strides{7 * 288, 288, 48, 1}));
+    EXPECT_EQ(four(p.d.v_stride), (Strides{7 * 288, 288, 48, 1}));
+    EXPECT_EQ(four(p.d.o_stride), (Strides{5 * 288, 288, 48, 1}));
+    EXPECT_EQ(three(p.d.lse_stride), (Strides{30, 5, 1}));
+}
+
+TEST(Resolve, EightBitQueriesGiveBf16) {
+    fa_attention_desc_t d = minimal();
+    d.q_dtype = FA_E4M3;
+    EXPECT_EQ(resolved(d).d.o_dtype, FA_BF16);
+    EXPECT_EQ(resolved(d).d.kv_dtype, FA_E4M3);
+    d.q_dtype = FA_E5M2;
+    EXPECT_EQ(resolved(d).d.o_dtype, FA_BF16);
+    d.o_dtype = FA_E5M2;
+    EXPECT_EQ(resolved(d).d.o_dtype, FA_E5M2);
+}
+
+TEST(Resolve, GroupsShareAHead) {
+    fa_attention_desc_t d = minimal();
+    d.heads_kv = 2;
+    d.dim_v = 16;
+    const fa::Problem p = resolved(d);
+    EXPECT_EQ(p.group, 3);
+    EXPECT_EQ(four(p.d.k_stride), (Strides{7 * 96, 96, 48, 1}));
+    EXPECT_EQ(four(p.d.v_stride), (Strides{7 * 32, 32, 16, 1}));
+    EXPECT_EQ(four(p.d.o_stride), (Strides{5 * 96, 96, 16, 1}));
+}
+
+TEST(Resolve, AnExplicitScaleStays) {
+    fa_attention_desc_t d = minimal();
+    d.flags = FA_SCALE_EXPLICIT;
+    EXPECT_EQ(resolved(d).d.scale, 0.0f);
+}
+
+TEST(Resolve, PackedStrides) {
+    fa_attention_desc_t d = minimal();
+    d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    d.total_q = 9;
+    d.total_k = 11;
+    const fa::Problem p = resolved(d);
+    EXPECT_EQ(four(p.d.q_stride), (Strides{0, 288, 48, 1}));
+    EXPECT_EQ(four(p.d.k_stride), (Strides{0, 288, 48, 1}));
+    EXPECT_EQ(three(p.d.lse_stride), (Strides{0, 9, 1}));
+}
+
+// No packed sequence is longer than the total: a careless maximum costs nothing. Only the scores output has that many rows.
+TEST(Resolve, PackedMaximaAreBoundedByTheTotals) {
+    fa_attention_desc_t d = minimal();
+    d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    d.total_q = 9;
+    d.total_k = 11;
+    d.seqlen_q = d.seqlen_k = INT32_MAX;
+    EXPECT_EQ(resolved(d).d.seqlen_q, 9);
+    EXPECT_EQ(resolved(d).d.seqlen_k, 11);
+    d.seqlen_q = d.seqlen_k = 20;
+    d.operands |= FA_OPERAND_SCORES;
+    const int64_t strides[4] = {2400, 400, 20, 1};
+    memcpy(d.scores_stride, strides, sizeof strides);
+    EXPECT_EQ(resolved(d).d.seqlen_q, 20);
+    EXPECT_EQ(resolved(d).d.seqlen_k, 20);
+}
+
+TEST(Resolve, PagedStrides) {
+    fa_attention_desc_t d = minimal();
+    d.operands = FA_OPERAND_PAGE_TABLE;
+    d.page_size = 3;
+    d.num_pages = 100;
+    fa::Problem p = resolved(d);
+    EXPECT_EQ(p.pages_per_row, 3);
+    EXPECT_EQ(p.d.page_table_stride, 3);
+    EXPECT_EQ(four(p.d.k_stride), (Strides{3 * 288, 288, 48, 1}));
+    d.page_table_stride = 50;
+    EXPECT_EQ(resolved(d).d.page_table_stride, 50);
+}
+
+// Row and key numbers are added to these: what reaches past all keys is brought near, which changes nothing.
+TEST(Resolve, WideWindowsAreBroughtNear) {
+    fa_attention_desc_t d = minimal();
+    d.flags = FA_WINDOW;
+    d.alignment = FA_ALIGN_TOP_LEFT;
+    d.window_left = INT64_MAX;
+    d.window_right = -1;
+    d.chunk = INT64_MAX;
+    d.split_size = INT64_MAX;
+    const fa::Problem p = resolved(d);
+    EXPECT_EQ(p.d.window_left, int64_t(1) << 40);
+    EXPECT_EQ(p.d.window_right, -1);
+    EXPECT_EQ(p.d.chunk, int64_t(1) << 40);
+    EXPECT_EQ(p.d.split_size, int64_t(1) << 40);
+}
+
+// Other operations see only the operands that they read.
+TEST(Resolve, OperandsOfOtherOperationsFall) {
+    fa_attention_desc_t d = minimal();
+    d.operands =
+        FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_MASK;
+    EXPECT_EQ(resolved(d, FA_OP_MERGE).d.operands, uint32_t(FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q));
+    EXPECT_EQ(resolved(d, FA_OP_APPEND_KV).d.operands, uint32_t(FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE));
+    EXPECT_EQ(resolved(d, FA_OP_ROTARY).d.operands, uint32_t(FA_OPERAND_SEQUSED_Q));
+}
+
+TEST(Resolve, TheStructHasItsOwnSize) {
+    fa_attention_desc_t longer[2] = {minimal(), {}};
+    longer[0].struct_size = sizeof longer;
+    EXPECT_EQ(resolved(longer[0]).d.struct_size, sizeof(fa_attention_desc_t));
+}
+
+TEST(Resolve, MergeParts) {
+    fa::Message m{};
+    fa::Regions regions;
+    Merge c;
+    merge_padded(&c);
+    fa_merge_args_t a;
+    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{96, 48, 16, 4, 1}));
+    EXPECT_EQ(four(a.lse_parts_stride), (Strides{24, 12, 3, 1}));
+    Merge packed;
+    merge_packed(&packed);
+    ASSERT_EQ(fa::check_merge(resolved(packed.d, FA_OP_MERGE), &packed.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{96, 0, 16, 4, 1}));
+    EXPECT_EQ(four(a.lse_parts_stride), (Strides{24, 0, 6, 1}));
+}
+
+TEST(Resolve, AppendedTokens) {
+    fa::Message m{};
+    fa::Regions regions;
+    Append c;
+    append_paged(&c);
+    fa_append_kv_args_t a;
+    ASSERT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(four(a.k_new_stride), (Strides{32, 16, 8, 1}));
+    EXPECT_EQ(four(a.v_new_stride), (Strides{16, 8, 4, 1}));
+    Append packed;
+    append_packed(&packed);
+    packed.a.seqlen_new = INT32_MAX;
+    ASSERT_EQ(fa::check_append_kv(resolved(packed.d, FA_OP_APPEND_KV), &packed.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(four(a.k_new_stride), (Strides{0, 16, 8, 1}));
+    EXPECT_EQ(a.seqlen_new, 3);
+}
+
+TEST(Resolve, RotaryOutput) {
+    fa::Message m{};
+    fa::Regions regions;
+    Rotary c;
+    rotary_padded(&c);
+    fa_rotary_args_t a;
+    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(four(a.out_stride), (Strides{96, 32, 8, 1}));
+}
+
+// Arrays in memory that the host cannot read are left alone: these addresses are nobody's.
+TEST(Resolve, DeviceMetadataIsNotRead) {
+    fa::Message m{};
+    fa::Regions regions;
+    const auto nowhere = [](uint64_t at) { return reinterpret_cast<int32_t*>(uintptr_t(at) << 20); };
+    Forward f;
+    paged(&f);
+    f.a.seqused_k = nowhere(1);
+    f.a.leftpad_k = nowhere(2);
+    f.a.kv_batch_idx = nowhere(3);
+    f.a.page_table = nowhere(4);
+    fa_forward_args_t a;
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_OK) << m.text;
+
+    Append c;
+    append_packed(&c);
+    c.a.positions = nowhere(1);
+    c.a.cu_seqlens_new = nowhere(2);
+    fa_append_kv_args_t b;
+    EXPECT_EQ(fa::check_append_kv(resolved(c.d, FA_OP_APPEND_KV), &c.a, false, &b, &regions, &m), FA_OK) << m.text;
+
+    Rotary r;
+    rotary_packed(&r);
+    r.a.positions = nowhere(1);
+    r.a.cu_seqlens_q = nowhere(2);
+    fa_rotary_args_t t;
+    EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &r.a, false, &t, &regions, &m), FA_OK) << m.text;
+
+    Merge g;
+    merge_packed(&g);
+    g.a.cu_seqlens_q = nowhere(1);
+    fa_merge_args_t e;
+    EXPECT_EQ(fa::check_merge(resolved(g.d, FA_OP_MERGE), &g.a, false, &e, &regions, &m), FA_OK) << m.text;
+}
