@@ -95,8 +95,7 @@ TEST(AccuracyStudy, StandardAndFlash1) {
         }
 }
 
-// Every head dimension there is, and unequal ones.
-TEST(AccuracyDimensions, OneTo1024) {
+TEST(Failures, F69_every_head_dimension) {
     const Handle handle = make_handle();
     Rng rng(12);
     for (int64_t dim = 1; dim <= 1024; dim += dim < 258 ? 1 : 37) {

@@ -147,15 +147,5 @@ TEST(Count, ManyRows) {
     EXPECT_EQ(count(handle, c, rng), "");
 }
 
-// More sequences and heads than 16 bits count.
-TEST(Count, ManySequencesAndHeads) {
-    const Handle handle = make_handle();
-    Rng rng(9);
-    Case many = counting_shape(65537, 1, 1, 2);
-    EXPECT_EQ(count(handle, many, rng), "");
-    Case heads = counting_shape(1, 65537, 1, 2);
-    EXPECT_EQ(count(handle, heads, rng), "");
-}
-
 }  // namespace
 }  // namespace test

@@ -89,19 +89,26 @@ TEST(Bits, SameOnAnyThreadPool) {
     }
 }
 
-TEST(Bits, SameEveryTime) {
+// o and LSE, grouped heads, deterministic or not: a forward always is.
+TEST(Failures, F46_F49_F51_same_bits_every_time) {
     const Handle handle = make_handle();
     Rng rng(43);
     for (const int32_t dtype : {FA_F32, FA_BF16}) {
         Case c = big_case(rng, dtype);
         const Bits first = run_bits(handle, c);
         for (int n = 0; n < 20; n++) ASSERT_TRUE(run_bits(handle, c) == first);
+        c.d.flags |= FA_DETERMINISTIC;
         ASSERT_TRUE(run_bits(make_handle(), c) == first);
     }
+    Case small = shaped({1, 4, 2, 5, 70, 8, 8});
+    small.bind(rng);
+    small.fill_normal(rng);
+    const Bits first = run_bits(handle, small);
+    for (int n = 0; n < 500; n++) ASSERT_TRUE(run_bits(handle, small) == first);
 }
 
-// A workspace of the asked-for size, full of NaN, changes nothing.
-TEST(Bits, SameInACallersWorkspace) {
+// A workspace of the asked-for size, full of NaN, changes nothing; nor does a handle's memory after a call that was full of NaN.
+TEST(Failures, F41_F50_F58_stale_workspace) {
     const Handle handle = make_handle();
     Rng rng(44);
     for (uint64_t n = 0; n < 200; n++) {
@@ -113,6 +120,12 @@ TEST(Bits, SameInACallersWorkspace) {
         ASSERT_TRUE(run_bits(handle, c) == without) << c.describe();
         ASSERT_TRUE(c.workspace.intact());
     }
+    Case clean = big_case(rng), dirty = big_case(rng);
+    clean.d.num_splits = dirty.d.num_splits = 3;
+    dirty.set_v([](auto...) { return NAN; });
+    const Bits first = run_bits(handle, clean);
+    run_bits(handle, dirty);
+    ASSERT_TRUE(run_bits(handle, clean) == first);
 }
 
 // With a fixed split size, a sequence has the same bits whatever else is in the batch and however long the others may be.

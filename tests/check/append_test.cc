@@ -1,0 +1,200 @@
+// fa_append_kv against its oracle: every cache type, layout, way to say where a token goes, rotation and quantisation.
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <numeric>
+#include "support/handle.h"
+#include "support/random_case.h"
+#include "support/writes.h"
+
+namespace test {
+namespace {
+
+class RandomAppend {
+  public:
+    explicit RandomAppend(uint64_t seed) : rng(seed) {
+        shape();
+        slots();
+        pages();
+        cache();
+        tokens();
+        rotation();
+    }
+
+    std::string run(const Handle& handle) {
+        Watched watched;
+        watched.watch(k).watch(v).watch(k_descale).watch(v_descale);
+        const std::vector<oracle::Write> want = oracle::append_kv(d, a);
+        on_fault_print("append: " + describe(d));
+        const fa_status_t status = fa_append_kv(handle, &d, &a);
+        if (status != FA_OK) return "fa_append_kv: " + handle.error() + "\n" + describe(d);
+        std::string fault = watched.check(want);
+        if (!fault.empty() && a.flags & FA_APPEND_DYNAMIC_SCALE) fault += " (dynamic scale)";
+        return fault.empty() ? "" : fault + "\n" + describe(d);
+    }
+
+  private:
+    Rng rng;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    std::vector<int32_t> fresh, cu, left, used, index;  // per sequence: tokens that come, their packed begins, …
+    std::vector<Buffer> metadata;
+    Buffer k, v, k_new, v_new, k_descale, v_descale, cos, sin;
+    int64_t dim_v = 0, heads = 0;
+
+    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    const int32_t* keep(const std::vector<int32_t>& values) {
+        metadata.push_back(ints(rng, values));
+        return metadata.back().as<int32_t>();
+    }
+
+    void shape() {
+        metadata.reserve(16);
+        d.q_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        if (rng.chance(0.7)) d.kv_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        d.batch = rng.between(0, 4), d.seqlen_k = rng.between(0, 40);
+        heads = d.heads_q = rng.between(1, 3);
+        if (rng.chance(0.3)) d.heads_kv = heads, d.heads_q = 2 * heads;
+        d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
+        if (rng.chance(0.4)) d.dim_v = rng.between(1, 70);
+        dim_v = d.dim_v ? d.dim_v : d.dim_qk;
+    }
+
+    // Which slots the tokens go to: behind the used ones, behind the left padding, or anywhere, each at most once.
+    void slots() {
+        const bool lengths = rng.chance(0.7), padded = rng.chance(0.3), anywhere = rng.chance(0.3);
+        a.seqlen_new = rng.between(0, std::min<int64_t>(d.seqlen_k, 9));
+        std::vector<int32_t> positions;
+        cu.push_back(int32_t(rng.between(0, 2)));
+        const bool packed = rng.chance(0.35);
+        for (int64_t b = 0; b < d.batch; b++) {
+            const int64_t room = packed ? rng.between(0, a.seqlen_new) : a.seqlen_new;
+            cu.push_back(cu.back() + int32_t(room));
+            fresh.push_back(int32_t(room));
+            used.push_back(int32_t(rng.between(0, d.seqlen_k - room)));
+            left.push_back(int32_t(rng.between(0, lengths || anywhere ? used.back() : d.seqlen_k - room)));
+        }
+        a.total_new = packed ? cu.back() + rng.between(0, 2) : 0;
+        if (packed) a.cu_seqlens_new = keep(cu);
+        if (rng.chance(0.3)) {
+            for (int32_t& n : fresh) n = int32_t(rng.between(0, n));
+            a.seqused_new = keep(fresh);
+        }
+        if (lengths) d.operands |= FA_OPERAND_SEQUSED_K, a.seqused_k = keep(used);
+        if (padded) d.operands |= FA_OPERAND_LEFTPAD_K, a.leftpad_k = keep(left);
+        if (!anywhere) return;
+        positions.assign(size_t(packed ? a.total_new : d.batch * a.seqlen_new), 1 << 30);  // unread ones hold nonsense
+        for (int64_t b = 0; b < d.batch; b++) {
+            std::vector<int32_t> free(size_t(d.seqlen_k - (padded ? left[size_t(b)] : 0)));
+            std::iota(free.begin(), free.end(), padded ? left[size_t(b)] : 0);
+            for (int64_t t = 0; t < fresh[size_t(b)]; t++) {
+                int32_t& slot = positions[size_t(packed ? cu[size_t(b)] + t : b * a.seqlen_new + t)];
+                if (free.empty() || rng.chance(0.2)) { slot = -1; continue; }
+                const size_t n = size_t(rng.between(0, int64_t(free.size()) - 1));
+                slot = free[n];
+                free.erase(free.begin() + int64_t(n));
+            }
+        }
+        a.positions = keep(positions);
+    }
+
+    int64_t owners() const { return has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch; }
+
+    void pages() {
+        if (rng.chance(0.3)) {
+            d.operands |= FA_OPERAND_KV_BATCH_IDX;
+            d.kv_batch = d.batch + rng.between(0, 2) + (d.batch == 0);
+            index.resize(size_t(d.kv_batch));
+            std::iota(index.begin(), index.end(), 0);
+            for (size_t n = index.size(); n > 1; n--) std::swap(index[n - 1], index[size_t(rng.between(0, int64_t(n) - 1))]);
+            index.resize(size_t(d.batch));
+            a.kv_batch_idx = keep(index);
+        }
+        if (!rng.chance(0.4)) return;
+        d.operands |= FA_OPERAND_PAGE_TABLE;
+        d.page_size = rng.pick<int64_t>({1, 2, 3, 5, 16, 64});
+        const int64_t columns = (d.seqlen_k + d.page_size - 1) / d.page_size;
+        d.num_pages = owners() * columns + 1;
+        std::vector<int32_t> table(size_t(owners() * columns));
+        std::iota(table.begin(), table.end(), 1);
+        for (size_t n = table.size(); n > 1; n--) std::swap(table[n - 1], table[size_t(rng.between(0, int64_t(n) - 1))]);
+        a.page_table = keep(table);
+    }
+
+    void stride(uint32_t bit, const oracle::Tensor& tensor, int64_t (&to)[4]) {
+        if (!rng.chance(0.4)) return;
+        d.strided |= bit;
+        random_strides(rng, 3, tensor.count.data(), tensor.count[3], to);
+        to[3] = 1;
+    }
+
+    void cache() {
+        const oracle::Reading dense(d, FA_FORWARD_ARGS_INIT);
+        stride(FA_STRIDED_K, dense.k_tensor, d.k_stride);
+        stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
+        const bool narrow = oracle::size_of(dense.kv_dtype) == 1, dynamic = narrow && rng.chance(0.5);
+        if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+        if (narrow && (dynamic || rng.chance(0.6))) {
+            d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+            random_strides(rng, 3, dense.k_descale_tensor.count.data(), 1, d.k_descale_stride);
+            random_strides(rng, 3, dense.v_descale_tensor.count.data(), 1, d.v_descale_stride);
+            for (int axis = 0; axis < 3 && !dynamic; axis++)
+                if (rng.chance(0.4)) d.k_descale_stride[axis] = d.v_descale_stride[axis] = 0;
+        }
+        const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
+        k = Buffer(r.k_tensor.extent() * oracle::size_of(r.kv_dtype), random_side(rng));
+        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.kv_dtype), random_side(rng));
+        a.k = k.as(), a.v = v.as();
+        if (!has(FA_OPERAND_K_DESCALE)) return;
+        k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));
+        v_descale = Buffer(r.v_descale_tensor.extent() * 4, random_side(rng));
+        a.k_descale = k_descale.as<float>(), a.v_descale = v_descale.as<float>();
+        for (const Buffer* buffer : {&k_descale, &v_descale})
+            for (int64_t n = 0; n < buffer->bytes() / 4 && !dynamic; n++) buffer->as<float>()[n] = float(rng.uniform(0.01, 0.1));
+    }
+
+    Buffer draw_tokens(int64_t dim, int64_t (&given)[4]) {
+        const bool packed = a.cu_seqlens_new != nullptr;
+        oracle::Tensor t{{packed ? 1 : d.batch, packed ? a.total_new : a.seqlen_new, heads, dim}, {}};
+        t.stride = {a.seqlen_new * heads * dim, heads * dim, dim, 1};
+        if (rng.chance(0.4)) {
+            random_strides(rng, 3, t.count.data(), dim, given);
+            given[3] = 1;
+            if (packed) given[0] = 0;
+            std::copy(given, given + 4, t.stride.begin());
+        }
+        Buffer buffer(t.extent() * oracle::size_of(d.q_dtype), random_side(rng));
+        const double size = rng.pick<double>({1, 1, 1e-3, 1000});
+        for (int64_t b = 0; b < d.batch; b++)
+            for (int64_t n = 0; n < fresh[size_t(b)]; n++)
+                for (int64_t h = 0; h < heads; h++) {
+                    const bool zero = rng.chance(0.05);  // a zero row has de-scale 1
+                    const int64_t at = packed ? t.at(0, cu[size_t(b)] + n, h) : t.at(b, n, h);
+                    for (int64_t e = 0; e < dim; e++) oracle::store(buffer.as(), at + e, d.q_dtype, zero ? 0 : size * rng.normal());
+                }
+        return buffer;
+    }
+
+    void tokens() {
+        k_new = draw_tokens(d.dim_qk, a.k_new_stride);
+        v_new = draw_tokens(dim_v, a.v_new_stride);
+        a.k_new = k_new.as(), a.v_new = v_new.as();
+    }
+
+    void rotation() {
+        if (d.dim_qk < 2 || !rng.chance(0.5)) return;
+        a.rotary_dim = 2 * rng.between(1, d.dim_qk / 2);
+        a.max_position = d.seqlen_k + 1;
+        if (rng.chance(0.5)) a.flags |= FA_ROTARY_INTERLEAVED;
+        Angles angles(rng, a.max_position, a.rotary_dim);
+        cos = std::move(angles.cos), sin = std::move(angles.sin);
+        a.cos = cos.as<float>(), a.sin = sin.as<float>();
+    }
+};
+
+TEST(Append, RandomCallsAgreeWithTheOracle) {
+    const Handle handle = make_handle();
+    for (uint64_t n = 0; n < 4000; n++) ASSERT_EQ(RandomAppend(derive(81, n)).run(handle), "") << "number " << n;
+}
+
+}  // namespace
+}  // namespace test
