@@ -29,6 +29,25 @@ fa_attention_desc_t minimal() {
     return d;
 }
 
+using Bytes = std::vector<int64_t>;
+
+// The size of each region of a good call, negative for an output.
+template <class Call, class Check>
+Bytes regions_of(void (*good)(Call*), const Check& check) {
+    Call call;
+    good(&call);
+    fa::Message m{};
+    fa::Regions regions;
+    auto out = call.a;
+    EXPECT_EQ(check(resolved(call.d, Call::op), &call.a, true, &out, &regions, &m), FA_OK) << m.text;
+    Bytes bytes;
+    for (int i = 0; i < regions.count; i++) {
+        const fa::Region& r = regions.region[i];
+        bytes.push_back(int64_t(r.end - r.begin) * (r.output ? -1 : 1));
+    }
+    return bytes;
+}
+
 }  // namespace
 
 TEST(Resolve, Defaults) {
@@ -144,6 +163,17 @@ TEST(Resolve, OperandsOfOtherOperationsFall) {
     EXPECT_EQ(resolved(d, FA_OP_ROTARY).d.operands, uint32_t(FA_OPERAND_SEQUSED_Q));
 }
 
+// A struct from before its last fields were added: what it lacks is zero, and its size is ours.
+TEST(Resolve, AShorterStructIsFilledWithZeros) {
+    struct {
+        uint32_t struct_size = 12, first = 1, second = 2, third = 3;
+    } user;
+    uint32_t ours[4] = {9, 9, 9, 9};
+    fa::Message m{};
+    EXPECT_EQ(fa::import_struct(ours, &user, sizeof ours, 12, "ours", &m), FA_OK);
+    EXPECT_EQ(std::vector<uint32_t>(ours, ours + 4), (std::vector<uint32_t>{16, 1, 2, 0}));
+}
+
 TEST(Resolve, TheStructHasItsOwnSize) {
     fa_attention_desc_t longer[2] = {minimal(), {}};
     longer[0].struct_size = sizeof longer;
@@ -191,6 +221,33 @@ TEST(Resolve, RotaryOutput) {
     fa_rotary_args_t a;
     ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
     EXPECT_EQ(four(a.out_stride), (Strides{96, 32, 8, 1}));
+}
+
+// The bytes of every tensor of a call: what overlap is proven for, and what is copied to a device.
+TEST(Resolve, RegionsOfForward) {
+    EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
+    EXPECT_EQ(regions_of(padded, fa::check_forward),
+              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 8, 96, 8, 8, 4, 16}));
+    EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
+    EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
+}
+
+TEST(Resolve, RegionsOfTheOthers) {
+    EXPECT_EQ(regions_of(merge_padded, fa::check_merge), (Bytes{1152, 288, -96, -96, 16, 4, 8}));
+    EXPECT_EQ(regions_of(merge_packed, fa::check_merge), (Bytes{768, 192, -384, -96, 12}));
+    EXPECT_EQ(regions_of(append_paged, fa::check_append_kv), (Bytes{256, 128, -160, -80, -80, -80, 40, 40, 8, 8, 8, 8, 36}));
+    EXPECT_EQ(regions_of(append_packed, fa::check_append_kv), (Bytes{96, 48, -640, -320, 12, 12}));
+    EXPECT_EQ(regions_of(rotary_padded, fa::check_rotary), (Bytes{768, -768, 40, 40, 8, 8}));
+    EXPECT_EQ(regions_of(rotary_packed, fa::check_rotary), (Bytes{-384, 40, 40, 24, 12}));
+}
+
+// De-scale factors of 8-bit caches are inputs unless they are made here.
+TEST(Resolve, GivenScalesAreInputs) {
+    const auto given = [](Append* c) {
+        append_paged(c);
+        c->a.flags = FA_ROTARY_INTERLEAVED;
+    };
+    EXPECT_EQ(regions_of<Append>(given, fa::check_append_kv), (Bytes{256, 128, -160, -80, 80, 80, 40, 40, 8, 8, 8, 8, 36}));
 }
 
 // Arrays in memory that the host cannot read are left alone: these addresses are nobody's.

@@ -141,6 +141,20 @@ TEST(RotaryArgs, InPlaceIsAllowed) {
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
 }
 
+TEST(RotaryArgs, NoRowsNeedNoPointers) {
+    Handle h;
+    Rotary c;
+    rotary_packed(&c);
+    c.d.total_q = 0;
+    c.a.cu_seqlens_q = c.memory.array<int32_t>({0, 0, 0});
+    c.a.max_position = 0;
+    c.a.x = nullptr;
+    c.a.cos = c.a.sin = nullptr;
+    c.a.out = nullptr;
+    c.a.positions = nullptr;
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+}
+
 TEST(RotaryArgs, WhatIsNotReadIsIgnored) {
     Handle h;
     Rotary c;

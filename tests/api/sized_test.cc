@@ -9,6 +9,8 @@ struct Longer {
     unsigned char tail[24];
 };
 
+constexpr uint32_t kLargest = 4096;  // a larger size is taken for one that was never set
+
 // `call` runs an operation with the struct at the given address, which is good but for its size and tail.
 template <class T, class Run>
 void check_sized(fa_handle_t h, const T& good, const char* name, const Run& run) {
@@ -21,7 +23,7 @@ void check_sized(fa_handle_t h, const T& good, const char* name, const Run& run)
     refused(nullptr, FA_INVALID_ARGUMENT, "is NULL");
 
     T sized = good;
-    for (const uint32_t size : {0u, 4u, uint32_t(sizeof(T)) - 1, 5000u, 0xffffffffu}) {
+    for (const uint32_t size : {0u, 4u, uint32_t(sizeof(T)) - 1, kLargest + 1, 0xffffffffu}) {
         sized.struct_size = size;
         refused(&sized, FA_INVALID_ARGUMENT, "is " + std::to_string(size) + ":");
     }
@@ -31,6 +33,10 @@ void check_sized(fa_handle_t h, const T& good, const char* name, const Run& run)
     EXPECT_EQ(run(&longer.known), FA_OK) << fa_last_error(h);
     longer.tail[17] = 3;
     refused(&longer.known, FA_UNSUPPORTED_FIELD, "byte " + std::to_string(sizeof(T) + 17) + " is 3");
+    std::vector<unsigned char> largest(kLargest);
+    memcpy(largest.data(), &good, sizeof good);
+    memcpy(largest.data(), &kLargest, sizeof kLargest);
+    EXPECT_EQ(run(reinterpret_cast<T*>(largest.data())), FA_OK) << fa_last_error(h);
     longer.known.struct_size = sizeof(T);  // bytes beyond the size are not ours to read
     EXPECT_EQ(run(&longer.known), FA_OK) << fa_last_error(h);
 }
