@@ -1,0 +1,232 @@
+// Known failures of emptiness, stale memory and NaN. Names carry the ids of docs/failures.md.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include "check/isa.h"
+#include "support/shaped.h"
+
+namespace test {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Sequences of the lengths given, in every layout; each must come out right beside the others.
+void expect_lengths_right(const Handle& handle, const std::vector<int32_t>& rows, const std::vector<int32_t>& keys, int64_t dim) {
+    Rng rng(111);
+    const int32_t most_rows = *std::max_element(rows.begin(), rows.end()), most_keys = *std::max_element(keys.begin(), keys.end());
+    for (int layout = 0; layout < 8; layout++) {
+        Case c = shaped({int64_t(rows.size()), 4, 2, most_rows, most_keys, dim, dim});
+        const bool packed_q = layout & 1, packed_k = layout & 2;
+        if (layout & 4) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+        c.d.operands |= packed_q ? FA_OPERAND_CU_SEQLENS_Q : FA_OPERAND_SEQUSED_Q;
+        c.d.operands |= packed_k ? FA_OPERAND_CU_SEQLENS_K : FA_OPERAND_SEQUSED_K;
+        c.metadata.seqused_q = rows, c.metadata.seqused_k = keys, c.metadata.cu_seqlens_q = c.metadata.cu_seqlens_k = {0};
+        for (const int32_t n : rows) c.metadata.cu_seqlens_q.push_back(c.metadata.cu_seqlens_q.back() + n);
+        for (const int32_t n : keys) c.metadata.cu_seqlens_k.push_back(c.metadata.cu_seqlens_k.back() + n);
+        c.d.total_q = packed_q ? c.metadata.cu_seqlens_q.back() : 0, c.d.total_k = packed_k ? c.metadata.cu_seqlens_k.back() : 0;
+        c.bind(rng);
+        c.fill_normal(rng);
+        EXPECT_EQ(run_and_check(handle, c), "");
+    }
+}
+
+TEST(Failures, F13_F14_F15_F40_zero_lengths_among_others) {
+    const Handle handle = make_handle();
+    expect_lengths_right(handle, {1, 0, 1, 1}, {5, 7, 0, 70}, 16);
+    expect_lengths_right(handle, {0, 3, 60, 0}, {0, 0, 65, 9}, 16);
+    expect_lengths_right(handle, {0, 0, 2}, {64, 0, 1}, 256);
+    expect_lengths_right(handle, {0, 0}, {0, 0}, 8);
+    expect_lengths_right(handle, {4, 4}, {0, 0}, 8);
+}
+
+TEST(Failures, F14_F74_whole_dimensions_of_zero) {
+    const Handle handle = make_handle();
+    Rng rng(112);
+    for (const auto& [batch, rows, keys] : {std::tuple(0, 3, 3), std::tuple(2, 0, 3), std::tuple(2, 3, 0), std::tuple(0, 0, 0), std::tuple(2, 0, 0)})
+        for (const int32_t algorithm : {FA_ALGORITHM_FLASH, FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1}) {
+            Case c = shaped({batch, 2, 1, rows, keys, 4, 4});
+            c.d.algorithm = algorithm;
+            c.bind(rng);
+            c.fill_normal(rng);
+            EXPECT_EQ(run_and_check(handle, c), "");
+            // A tensor without elements may be NULL.
+            if (c.q.bytes() == 0) c.a.q = c.a.o = nullptr, c.a.lse = nullptr;
+            if (c.k.bytes() == 0) c.a.k = c.a.v = nullptr;
+            EXPECT_EQ(run_and_check(handle, c), "");
+        }
+}
+
+// Arrays of lengths end at a forbidden page: nothing reads one entry more.
+TEST(Failures, F16_F35_metadata_is_not_read_beyond_its_end) {
+    const Handle handle = make_handle();
+    for (uint64_t n = 0; n < 8; n++) {  // the guards change sides with the seed
+        Rng rng(derive(113, n));
+        Case c = shaped({3, 2, 2, 9, 40, 8, 8});
+        c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K;
+        c.d.total_q = 15, c.metadata.cu_seqlens_q = {0, 9, 9, 15};
+        c.metadata.seqused_k = {40, 1, 17}, c.metadata.leftpad_k = {0, 1, 5};
+        c.d.page_size = 8, c.d.num_pages = 15;
+        for (int32_t page = 14; page >= 0; page--) c.metadata.page_table.push_back(page);
+        c.bind(rng);
+        c.fill_normal(rng);
+        EXPECT_EQ(run_and_check(handle, c), "");
+    }
+}
+
+TEST(Failures, F35_F37_lengths_beyond_capacity_are_refused) {
+    const Handle handle = make_handle();
+    Rng rng(114);
+    Case c = shaped({1, 1, 1, 2, 24, 8, 8});
+    paged(c, 8);
+    c.d.operands |= FA_OPERAND_SEQUSED_K;
+    c.metadata.seqused_k = {25};
+    c.bind(rng);
+    EXPECT_EQ(c.run(handle), FA_INVALID_ARGUMENT);
+    EXPECT_NE(handle.error().find("seqused_k"), std::string::npos) << handle.error();
+    EXPECT_EQ(bytes_of(c.o), std::vector<unsigned char>(size_t(c.o.bytes()), kPoison));
+
+    Case bad_page = shaped({1, 1, 1, 2, 24, 8, 8});
+    paged(bad_page, 8);
+    bad_page.metadata.page_table[2] = int32_t(bad_page.d.num_pages);
+    bad_page.bind(rng);
+    EXPECT_EQ(bad_page.run(handle), FA_INVALID_ARGUMENT);
+    EXPECT_NE(handle.error().find("page_table"), std::string::npos) << handle.error();
+}
+
+TEST(Failures, F37_pages_of_512_keys) {
+    const Handle handle = make_handle();
+    Rng rng(115);
+    for (const int64_t page_size : {512, 1000}) {
+        Case c = shaped({2, 2, 1, 3, 1100, 8, 8});
+        paged(c, page_size);
+        c.bind(rng);
+        c.fill_normal(rng);
+        EXPECT_EQ(run_and_check(handle, c), "");
+    }
+}
+
+// Rows beyond the used ones: 0 and −inf, though the memory held NaN, in every type.
+TEST(Failures, F17_F40_rows_beyond_the_length_are_written) {
+    const Handle handle = make_handle();
+    Rng rng(116);
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2}) {
+        Case c = shaped({3, 2, 2, 100, 20, 8, 8}, FA_F32);
+        c.d.o_dtype = dtype;
+        c.d.operands |= FA_OPERAND_SEQUSED_Q;
+        c.metadata.seqused_q = {0, 100, 37};
+        c.bind(rng);
+        c.fill_normal(rng);
+        ASSERT_EQ(c.run(handle), FA_OK);
+        const oracle::Reading r = c.reading();
+        for (int64_t b = 0; b < 3; b++)
+            for (int64_t i = r.rows(b); i < 100; i++) {
+                for (int64_t e = 0; e < 8; e++) ASSERT_EQ(oracle::load(c.o.as(), r.o(b, 1, i) + e, dtype), 0);
+                ASSERT_EQ(c.a.lse[r.lse(b, 1, i)], -float(kInf));
+            }
+    }
+}
+
+class EmptyRows : public testing::TestWithParam<int32_t> {};
+
+// Rows without a key: o = 0 and LSE = −inf (LSE = sink with one), by whichever mask, in whichever algorithm.
+TEST_P(EmptyRows, F18_F21_F62_rows_without_a_key) {
+    const Handle handle = make_handle();
+    FA_USE_ISA(handle, GetParam());
+    for (int how = 0; how < 6; how++)
+        for (const int32_t algorithm : {FA_ALGORITHM_FLASH, FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1})
+            for (const bool with_sink : {false, true}) {
+                Rng rng(117);
+                Case c = shaped({2, 2, 1, 70, 130, 8, 8});
+                c.d.algorithm = algorithm;
+                if (how == 0) causal(c, FA_ALIGN_EXPLICIT);
+                if (how == 1) window(c, 3, 3, FA_ALIGN_EXPLICIT);
+                if (how == 2) c.d.chunk = 16, c.d.alignment = FA_ALIGN_EXPLICIT;
+                if (how <= 2) c.d.operands |= FA_OPERAND_CAUSAL_OFFSET, c.metadata.causal_offset = {-1000, 1000};
+                if (how == 0) c.metadata.causal_offset = {-35, -200};
+                if (how == 3) c.d.operands |= FA_OPERAND_MASK;
+                if (how >= 4) c.d.operands |= FA_OPERAND_BIAS;
+                if (with_sink) c.d.operands |= FA_OPERAND_SINKS;
+                if (how == 3) dense_pairs(c.d, c.d.mask_stride);
+                if (how >= 4) dense_pairs(c.d, c.d.bias_stride);
+                c.bind(rng);
+                c.fill_normal(rng);
+                if (how == 3) c.set_mask([](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && i % 3 != 0; });
+                if (how >= 4) c.set_bias([&](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && (i % 3 != 0 || how == 5) ? 0.0 : -kInf; });
+                for (int64_t h = 0; h < 2 && with_sink; h++) c.sinks.as<float>()[h] = 1.5f;
+                ASSERT_EQ(run_and_check(handle, c), "") << how;
+                const float lse = c.a.lse[c.reading().lse(1, 0, 0)];
+                ASSERT_EQ(lse, with_sink ? 1.5f : -float(kInf)) << how;
+            }
+}
+
+// Only a leading run of keys is masked, of every length around tile borders: the running maximum starts at −inf.
+TEST_P(EmptyRows, F19_F22_leading_keys_masked) {
+    const Handle handle = make_handle();
+    FA_USE_ISA(handle, GetParam());
+    for (const int64_t masked : {1, 2, 31, 63, 64, 65, 127, 128, 129, 199})
+        for (const bool by_bias : {false, true}) {
+            Rng rng(118);
+            Case c = shaped({1, 2, 2, 50, 200, 8, 8});
+            c.d.operands |= by_bias ? FA_OPERAND_BIAS : FA_OPERAND_MASK;
+            dense_pairs(c.d, by_bias ? c.d.bias_stride : c.d.mask_stride);
+            c.bind(rng);
+            c.fill_normal(rng);
+            if (by_bias) c.set_bias([&](int64_t, int64_t, int64_t i, int64_t j) { return j < masked && i != 7 ? -kInf : 0.25; });
+            else c.set_mask([&](int64_t, int64_t, int64_t i, int64_t j) { return j >= masked || i == 7; });
+            ASSERT_EQ(run_and_check(handle, c), "") << masked;
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
+
+// Unused slots, pages and padding hold NaN (the case fills them so); values of k and v there must not leak as 0 · NaN.
+TEST(Failures, F38_F39_nan_in_unused_slots) {
+    const Handle handle = make_handle();
+    Rng rng(119);
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2})
+        for (const int64_t page_size : {0, 1, 16, 48})
+            for (const int32_t used : {1, 31, 64, 65, 100}) {
+                Case c = shaped({2, 2, 1, 3, 128, 24, 20}, dtype);
+                if (page_size > 0) paged(c, page_size);
+                c.d.operands |= FA_OPERAND_SEQUSED_K;
+                c.metadata.seqused_k = {used, 128 - used};
+                c.d.strided = FA_STRIDED_V;
+                const int64_t rows = page_size > 0 ? page_size : 128;
+                c.d.v_stride[3] = 1, c.d.v_stride[2] = 23, c.d.v_stride[1] = 25, c.d.v_stride[0] = 25 * rows + 3;
+                c.bind(rng);
+                c.fill_normal(rng);
+                ASSERT_EQ(run_and_check(handle, c), "");
+            }
+}
+
+TEST(Failures, F42_nan_in_masked_keys_and_bias) {
+    const Handle handle = make_handle();
+    Rng rng(120);
+    Case c = shaped({1, 2, 2, 100, 100, 8, 8});
+    causal(c, FA_ALIGN_TOP_LEFT);
+    c.d.operands |= FA_OPERAND_BIAS;
+    dense_pairs(c.d, c.d.bias_stride);
+    c.bind(rng);
+    c.fill_normal(rng);
+    c.set_bias([](int64_t, int64_t, int64_t i, int64_t j) { return j > i ? NAN : 0.5; });
+    oracle::store(c.k.as(), c.reading().k(0, 0, 99), FA_F32, NAN);
+    ASSERT_EQ(run_and_check(handle, c), "");  // NaN in the last row alone
+    EXPECT_FALSE(std::isnan(c.a.lse[c.reading().lse(0, 0, 98)]));
+}
+
+TEST(Failures, F43_nan_input_is_not_turned_into_zeros) {
+    const Handle handle = make_handle();
+    Rng rng(121);
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16}) {
+        Case c = shaped({1, 2, 2, 20, 30, 8, 8}, dtype);
+        c.bind(rng);
+        c.fill_normal(rng);
+        c.set_q([](auto...) { return NAN; });
+        ASSERT_EQ(c.run(handle), FA_OK);
+        for (int64_t n = 0; n < c.o.bytes() / oracle::size_of(dtype); n++) ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), n, dtype)));
+        for (int64_t n = 0; n < 40; n++) ASSERT_TRUE(std::isnan(c.a.lse[n]));
+    }
+}
+
+}  // namespace
+}  // namespace test
