@@ -54,6 +54,8 @@ std::vector<Rule<Forward>> types() {
         row(padded, I, "o_dtype is 1: expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = FA_F32; }),
         row(padded, I, "o_dtype is 3: expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = 0; }),
         row(plain, U, "algorithm is 1 and", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_F16; }),
+        row(plain, U, "algorithm is 1 and",
+            [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_BF16, d.kv_dtype = d.o_dtype = FA_F32; }),
         row(plain, U, "algorithm is 2 and", [](D d) { d.algorithm = FA_ALGORITHM_FLASH1, d.kv_dtype = FA_I8; }),
         row(plain, U, "algorithm is 2 and", [](D d) { d.algorithm = FA_ALGORITHM_FLASH1, d.o_dtype = FA_BF16; }),
     };
@@ -102,6 +104,12 @@ std::vector<Rule<Forward>> products() {
             [](D d) { d.batch = 1 << 30, d.seqlen_q = 1 << 24, d.dim_qk = 1024; }),
         row(plain, I, "k is 2147483647 x 2147483647 x 2 x 8 elements",
             [](D d) { d.batch = d.seqlen_k = INT32_MAX, d.seqlen_q = 0; }),
+        row(plain, I, "seqlen_q is 16: expected batch * heads_q * seqlen_q",
+            [](D d) { d.batch = d.heads_q = 1 << 30, d.heads_kv = 1, d.seqlen_q = 16; }),
+        row(plain, I, "seqlen_q is 1048577: expected batch * heads_q * seqlen_q",
+            [](D d) { d.batch = 1 << 20, d.heads_q = 1 << 16, d.seqlen_q = (1 << 20) + 1, d.dim_v = 1; }),
+        row(plain, I, "seqlen_q is 2147483647: expected batch * heads_q * seqlen_q",
+            [](D d) { d.batch = 0, d.heads_q = d.heads_kv = d.seqlen_q = INT32_MAX, d.dim_qk = d.dim_v = 1; }),
         row(plain, I, "seqlen_q is 2147483647: expected batch * heads_q * seqlen_q",
             [](D d) { d.heads_q = d.batch = d.seqlen_q = INT32_MAX, d.heads_kv = 1; }),
         row(plain, I, "q is", [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, INT64_MAX / 4, 32, 8, 1); }),
@@ -278,6 +286,15 @@ TEST(Descriptor, OpIsChecked) {
     }
 }
 
+TEST(Descriptor, AnEmptyBatchNeedsNoCache) {
+    Handle h;
+    Forward f;
+    plain(&f);
+    f.d.batch = 0;
+    f.d.operands = FA_OPERAND_KV_BATCH_IDX;
+    EXPECT_EQ(f.run(h), FA_OK) << fa_last_error(h);
+}
+
 // At the edge, and on the right side of it.
 TEST(Descriptor, EdgesAreAccepted) {
     const Spoil edges[] = {
@@ -286,6 +303,7 @@ TEST(Descriptor, EdgesAreAccepted) {
         [](D d) { d.seqlen_k = 0; },
         [](D d) { d.heads_kv = 0; },
         [](D d) { d.dim_v = 0; },
+        [](D d) { d.batch = 1 << 20, d.heads_q = 1 << 16, d.seqlen_q = 1 << 20, d.dim_qk = d.dim_v = 1; },
         [](D d) { d.dim_qk = 1, d.dim_v = 1024; },
         [](D d) { d.dim_qk = 1024, d.dim_v = 1; },
         [](D d) { d.alignment = FA_ALIGN_BOTTOM_RIGHT; },

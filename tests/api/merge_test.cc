@@ -25,6 +25,8 @@ std::vector<Rule<Merge>> descriptor() {
         described(merge_padded, "batch is -1:", [](Merge& c) { c.d.batch = -1; }),
         described(merge_padded, "heads_q is 0:", [](Merge& c) { c.d.heads_q = c.d.heads_kv = 0; }),
         described(merge_padded, "seqlen_q is -3:", [](Merge& c) { c.d.seqlen_q = -3; }),
+        described(merge_padded, "kv_batch is -1:", [](Merge& c) { c.d.kv_batch = -1; }),
+        described(merge_padded, "page_size is -1:", [](Merge& c) { c.d.page_size = -1; }),
         described(merge_padded, "seqlen_k is -3:", [](Merge& c) { c.d.seqlen_k = -3; }),
         described(merge_padded, "dim_v is 0:", [](Merge& c) { c.d.dim_v = c.d.dim_qk = 0; }),
         described(
