@@ -57,7 +57,9 @@ class Bench {
     std::string obstacle(int32_t algorithm) {
         const fa_attention_desc_t d = describe(shape_, algorithm);
         uint64_t workspace = 0;
-        if (fa_workspace_size(handle_, &d, FA_OP_FORWARD, &workspace) != FA_OK) return fa_last_error(handle_);
+        const fa_status_t status = fa_workspace_size(handle_, &d, FA_OP_FORWARD, &workspace);
+        if (backend_ == FA_BACKEND_CPU) handle_.check(status);  // what the CPU cannot compute, nothing can
+        if (status != FA_OK) return fa_last_error(handle_);
         const double needed = double(workspace) + 5 * tensor_bytes(shape_);  // q, k, v, o, and what fills them
         if (needed <= memory_) return "";
         return "needs " + engineering(needed, "B") + ", " + engineering(memory_, "B") + " are available";

@@ -51,7 +51,7 @@ OutputFile::~OutputFile() {
 void OutputFile::stop(int error) { fail(path_, ": cannot be written: ", std::strerror(error)); }
 
 void OutputFile::write(const void* data, size_t bytes) {
-    if (std::fwrite(data, 1, bytes, file_) != bytes || std::fflush(file_) != 0) stop(errno);
+    if ((bytes > 0 && std::fwrite(data, 1, bytes, file_) != bytes) || std::fflush(file_) != 0) stop(errno);
 }
 
 void OutputFile::commit() {

@@ -1,4 +1,5 @@
 // flashattn info: what the library can do on this machine, and why it cannot do the rest.
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include "commands.h"
@@ -41,7 +42,8 @@ Json backends() {
 }
 
 Json isas() {
-    const std::vector<int32_t> usable = usable_isas();
+    const bool cpu = fa_backend_status(FA_BACKEND_CPU, nullptr, 0) == FA_OK;
+    const std::vector<int32_t> usable = cpu ? usable_isas() : std::vector<int32_t>();
     Json list = Json::array();
     for (const Named& isa : kIsas)
         list.push_back({{"name", isa.name}, {"usable", std::find(usable.begin(), usable.end(), isa.value) != usable.end()}});

@@ -1,4 +1,5 @@
 #include "library.h"
+#include <cctype>
 
 namespace tool {
 
@@ -27,6 +28,15 @@ std::vector<std::string> names_of(const std::vector<Named>& names) {
     std::vector<std::string> list;
     for (const Named& n : names) list.emplace_back(n.name);
     return list;
+}
+
+std::string shown(std::string word) {
+    constexpr size_t kLongest = 40;
+    const bool cut = word.size() > kLongest;
+    if (cut) word.resize(kLongest);
+    for (char& c : word)
+        if (!std::isprint(static_cast<unsigned char>(c))) c = '?';
+    return "'" + word + (cut ? "…'" : "'");
 }
 
 Handle::Handle(int32_t backend, int32_t memory) {

@@ -26,6 +26,9 @@ template <class... Parts>
     throw Error(text_of(parts...));
 }
 
+// A word from a file, fit to be shown: quoted, short, and without bytes that a terminal would act on.
+std::string shown(std::string word);
+
 class Handle {
   public:
     explicit Handle(int32_t backend, int32_t memory = FA_MEMORY_HOST);

@@ -8,7 +8,9 @@
 
 namespace {
 
-int complain(const std::string& sentence, int status = 1) {
+int complain(std::string sentence, int status = 1) {
+    for (char& c : sentence)
+        if (static_cast<unsigned char>(c) < ' ') c = ' ';  // one line, whatever a path or a driver's message holds
     std::cerr << "flashattn: " << sentence << "\n";
     return status;
 }

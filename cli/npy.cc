@@ -120,7 +120,7 @@ class Header {
                 }
                 has_shape = true;
             } else {
-                broken("has an unknown key '" + key + "'");
+                broken("has an unknown key " + shown(key));
             }
             if (!take(',')) {
                 expect('}');
@@ -198,9 +198,10 @@ Array read_npy(const std::string& path) {
     const Header header(read_header(file, path), path);
     const char order = header.descr.empty() ? '?' : header.descr[0];
     const std::string type = header.descr.substr(header.descr.empty() ? 0 : 1);
-    if (order == '>') fail(path, ": big-endian elements (", header.descr, "); expected little-endian ones");
+    if (order == '>') fail(path, ": big-endian elements, ", shown(header.descr), "; expected little-endian ones");
     if ((order != '<' && order != '|' && order != '=') || !find_type(type))
-        fail(path, ": elements of type '", header.descr, "' cannot be read; expected float32, float16 or another plain number");
+        fail(path, ": elements of type ", shown(header.descr),
+             " cannot be read; expected float32, float16 or another plain number");
     const int64_t count = count_of(header.shape, type_size(type));
     if (count < 0) fail(path, ": a shape of ", shape_text(header.shape), " is larger than memory can be");
     const uint64_t expected = uint64_t(count) * type_size(type);

@@ -183,6 +183,7 @@ void Job::plan_outputs() {
 }
 
 void Job::run() {
+    if (o_.lse == o_.out) fail("--lse and --out are both ", o_.out, "; expected two files");
     Handle handle(value_of(kBackends, o_.backend));
     if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
     handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));

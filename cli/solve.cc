@@ -45,16 +45,6 @@ class Words {
     int64_t line_ = 1;
 };
 
-// A word fit to be shown: short, and without bytes that a terminal would act on.
-std::string shown(std::string word) {
-    constexpr size_t kLongest = 40;
-    const bool cut = word.size() > kLongest;
-    if (cut) word.resize(kLongest);
-    for (char& c : word)
-        if (!std::isprint(static_cast<unsigned char>(c))) c = '?';
-    return "'" + word + (cut ? "…'" : "'");
-}
-
 int64_t read_size(Words& words, const char* name) {
     const std::string word = words.take([name] { return name; });
     char* end = nullptr;

@@ -1,0 +1,129 @@
+"""`info`, `study` and `verify`: their tables and their JSON."""
+
+import json
+import os
+import unittest
+import xml.etree.ElementTree as xml
+
+from tool import ToolCase
+
+
+class Info(ToolCase):
+    def test_json(self):
+        info = json.loads(self.output_of("info", "--json"))
+        self.assertRegex(info["version"], r"\A\d+\.\d+\.\d+\Z")
+        self.assertEqual(self.output_of("--version"), f"flashattn {info['version']}\n")
+        backends = {b["name"]: b for b in info["backends"]}
+        self.assertEqual(set(backends), {"cpu", "cuda", "hip"})
+        self.assertTrue(backends["cpu"]["usable"])
+        for b in info["backends"]:
+            self.assertEqual(b["usable"], b["status"] == "FA_OK")
+            self.assertTrue(b["usable"] or b["reason"])
+        self.assertIn("cpu", {d["backend"] for d in info["devices"]})
+        self.assertTrue(info["instruction_sets"][0]["usable"])
+        for p in info["parameters"]:
+            self.assertTrue(p["name"] and p["doc"])
+            self.assertLessEqual(p["min"], p["default"])
+            self.assertLessEqual(p["default"], p["max"])
+        self.assertTrue({"threads", "max_isa"} <= {p["name"] for p in info["parameters"]})
+        for k in info["kernels"]:
+            self.assertTrue(k["explanation"])
+            if k["backend"] == "cpu":
+                self.assertEqual(k["status"], "FA_OK")
+
+    def test_table(self):
+        text = self.output_of("info")
+        for word in ("cpu", "cuda", "hip", "generic", "threads", "flash"):
+            self.assertIn(word, text)
+
+    def test_a_backend_that_cannot_be_used_has_its_reason(self):
+        done = self.run_tool("info", "--json", env={"FLASHATTN_MAX_ISA": "sse9"})
+        cpu = json.loads(done.stdout)["backends"][0]
+        self.assertEqual((cpu["name"], cpu["usable"]), ("cpu", False))
+        self.assertIn("sse9", cpu["reason"])
+
+    def test_kernels_follow_the_cap_of_the_environment(self):
+        done = self.run_tool("info", "--json", env={"FLASHATTN_MAX_ISA": "generic"})
+        self.assertIn("generic", json.loads(done.stdout)["kernels"][0]["explanation"])
+
+
+class Study(ToolCase):
+    def rows(self, *options):
+        return json.loads(self.output_of("study", "--json", "--rounds", "1", *options))["rows"]
+
+    def test_counts_are_what_the_formulas_say(self):
+        for row in self.rows("--shape", "2,3,64,64", "--shape", "1,2,200,40", "--shape", "1,1,1,1", "--shape", "3,1,97,128"):
+            batch, heads, n, d = row["shape"]
+            self.assertEqual(row["counted"]["flops"], 4 * batch * heads * n * n * d)
+            for name, value in row["formula"].items():
+                self.assertLessEqual(abs(row["counted"][name] - value), 0.01 * value, (row["shape"], row["algorithm"], name))
+            for time in row["times"]:
+                self.assertGreater(time["seconds"], 0)
+                self.assertEqual(time["rounds"], 1)
+
+    def test_algorithms_rank_as_they_should(self):
+        cost = {row["algorithm"]: row["counted"] for row in self.rows("--shape", "1,2,512,64")}
+        traffic = {name: c["bytes_read"] + c["bytes_written"] for name, c in cost.items()}
+        self.assertLess(traffic["flash"], traffic["flash1"])
+        self.assertLess(traffic["flash1"], traffic["standard"])
+        self.assertEqual(cost["flash"]["extra_bytes"], 0)
+        self.assertLess(cost["flash1"]["extra_bytes"], cost["standard"]["extra_bytes"])
+        # What standard attention moves beside what flash does is S and P, each written once and read once.
+        self.assertEqual(traffic["standard"] - traffic["flash"], 2 * 4 * 4 * 512 * 512)
+
+    def test_too_large_is_skipped_with_the_reason(self):
+        row = self.rows("--shape", "1000000,1000,1000,1000")[0]
+        self.assertRegex(row["skipped"], r"needs .* are available")
+        self.assertRegex(row["times"][0]["skipped"], r"needs .* are available")
+        text = self.output_of("study", "--shape", "1000000,1000,1000,1000")
+        self.assertRegex(text, r"standard skipped on cpu: needs .* are available\n")
+
+    def test_table_has_a_line_for_each_algorithm(self):
+        text = self.output_of("study", "--shape", "1,1,16,8", "--rounds", "1")
+        self.assertEqual(len([line for line in text.splitlines() if line.startswith("[1,1,16,8]")]), 3)
+
+    def test_plot(self):
+        self.output_of("study", "--shape", "1,2,64,16", "--shape", "1,2,128,16", "--rounds", "1", "--plot", "study.svg")
+        tree = xml.parse(self.folder / "study.svg")
+        texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
+        self.assertTrue({"standard", "flash1", "flash", "Memory traffic", "Extra space", "Time on cpu", "[1,2,64,16]"} <= texts)
+        self.assertGreaterEqual(len(list(tree.iter("{http://www.w3.org/2000/svg}rect"))), 3 * 2 * 3)
+
+    def test_bad_options(self):
+        for options in (["--shape", "1,2,3"], ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
+                        ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
+            with self.subTest(options=options):
+                self.assert_sentence(self.run_tool("study", *(options if "--shape" in options else ["--shape", "1,1,8,8", *options])))
+                self.assertEqual(list(self.folder.iterdir()), [])
+
+
+class Verify(ToolCase):
+    def test_everything_passes(self):
+        done = self.run_tool("verify", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["failed"], 0)
+        kernels = {r["kernel"] for c in report["cases"] for r in c["results"]}
+        self.assertIn("cpu generic", kernels)
+        self.assertGreater(len(report["cases"]), 60)
+        self.assertEqual(report["passed"] + report["unsupported"], len(kernels) * len(report["cases"]))
+        for c in report["cases"]:
+            for r in c["results"]:
+                if "norm" in r:
+                    self.assertLessEqual(r["norm"], r["norm_bound"], c["name"])
+                self.assertTrue(r["status"] == "passed" or not r["kernel"].startswith("cpu"), c["name"])
+        self.assertNotIn("\r", done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), len(report["cases"]))
+
+    def test_a_wrong_number_is_seen(self):
+        done = self.run_tool("verify", env={"LD_PRELOAD": os.environ["FLASHATTN_WRONG_NUMBER"],
+                                            "ASAN_OPTIONS": "verify_asan_link_order=0"})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"\nf32 plain .* FAIL")
+        self.assertRegex(done.stdout, r"\nFAIL f32 plain, cpu generic: o: sequence 0, head 0, row 0, index 0 is ")
+        self.assertRegex(done.stdout, r"\nf16 plain .*✓")
+        self.assertRegex(done.stderr, r"\nflashattn: \d+ of \d+ checks failed\n\Z")
+
+
+if __name__ == "__main__":
+    unittest.main()
