@@ -109,10 +109,17 @@ static fa_status_t check_rows(fa_attention_desc_t* d, Message* m) {
     }
     int64_t rows;
     if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
-        return fail(m, FA_INVALID_ARGUMENT, "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56",
-                    ll(d->seqlen_q), ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "seqlen_q is %lld: expected batch * heads_q * seqlen_q, %lld * %lld * %lld, of at most 2^56", ll(d->seqlen_q),
+                    ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
     }
     return FA_OK;
+}
+
+// A field that acts under an operand alone.
+static fa_status_t belongs(const fa_attention_desc_t& d, const char* field, int64_t value, uint32_t operand, Message* m) {
+    if (value == 0 || (d.operands & operand)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", field, ll(value), operand_name(operand));
 }
 
 static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
@@ -130,9 +137,8 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if (!(d->dropout_p >= 0.0f && d->dropout_p < 1.0f)) {
         return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
     }
+    FA_TRY(belongs(*d, "bias_dtype", d->bias_dtype, FA_OPERAND_BIAS, m));
     if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
-    else if (!(d->operands & FA_OPERAND_BIAS))
-        return fail(m, FA_INVALID_ARGUMENT, "bias_dtype is %d: expected 0 without FA_OPERAND_BIAS", d->bias_dtype);
     if (element_size(d->bias_dtype) == 1) {
         return fail(m, FA_UNSUPPORTED, "bias_dtype is %d: expected FA_F32, FA_F16 or FA_BF16", d->bias_dtype);
     }
@@ -187,12 +193,6 @@ static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
     return FA_OK;
 }
 
-// A field that acts under an operand alone.
-static fa_status_t belongs(const fa_attention_desc_t& d, const char* field, int64_t value, uint32_t operand, Message* m) {
-    if (value == 0 || (d.operands & operand)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", field, ll(value), operand_name(operand));
-}
-
 static fa_status_t check_cache(fa_attention_desc_t* d, Message* m) {
     FA_TRY(belongs(*d, "total_k", d->total_k, FA_OPERAND_CU_SEQLENS_K, m));
     FA_TRY(belongs(*d, "kv_batch", d->kv_batch, FA_OPERAND_KV_BATCH_IDX, m));
@@ -209,16 +209,19 @@ static fa_status_t check_cache(fa_attention_desc_t* d, Message* m) {
     return FA_OK;
 }
 
+static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Message* m) {
+    for (int i = 0; i < t.rank; i++) {
+        if (t.stride[i] == 0) continue;
+        return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]), owner);
+    }
+    return FA_OK;
+}
+
 // Strides of a tensor that has a bit in `strided`; `stride` is its field.
 static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit,
                                int64_t* stride, Message* m) {
     if (d.strided & bit) return check_strides(t, unit, m);
-    for (int i = 0; i < t.rank; i++) {
-        if (t.stride[i] != 0) {
-            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]),
-                        bit_name);
-        }
-    }
+    FA_TRY(check_zero_strides(t, bit_name, m));
     FA_TRY(lay_dense(&t, m));
     memcpy(stride, t.stride, sizeof *stride * size_t(t.rank));
     return FA_OK;
@@ -226,14 +229,7 @@ static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const
 
 // Strides of a tensor that has an operand bit: always literal.
 static fa_status_t lay_literal(const fa_attention_desc_t& d, uint32_t operand, const Tensor& t, Message* m) {
-    if (d.operands & operand) return check_strides(t, false, m);
-    for (int i = 0; i < t.rank; i++) {
-        if (t.stride[i] != 0) {
-            return fail(m, FA_INVALID_ARGUMENT, "%s_stride[%d] is %lld: expected 0 without %s", t.name, i, ll(t.stride[i]),
-                        operand_name(operand));
-        }
-    }
-    return FA_OK;
+    return d.operands & operand ? check_strides(t, false, m) : check_zero_strides(t, operand_name(operand), m);
 }
 
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {

@@ -241,6 +241,29 @@ TEST(Resolve, RegionsOfTheOthers) {
     EXPECT_EQ(regions_of(rotary_packed, fa::check_rotary), (Bytes{-384, 40, 40, 24, 12}));
 }
 
+TEST(Resolve, TensorsWithoutElementsHaveNoRegion) {
+    const auto no_keys = [](Forward* f) {
+        plain(f);
+        f->d.seqlen_k = 0;
+    };
+    EXPECT_EQ(regions_of<Forward>(no_keys, fa::check_forward), (Bytes{768, -384}));
+}
+
+// A tensor may reach as far as int64 counts bytes, and not one further.
+TEST(Resolve, FarthestReach) {
+    fa_attention_desc_t d = minimal();
+    d.operands = FA_OPERAND_MASK;
+    d.mask_stride[0] = INT64_MAX - 1;
+    resolved(d);
+    d.mask_stride[3] = 1;
+    d.mask_stride[0] -= 6;
+    resolved(d);
+    d.mask_stride[0]++;
+    fa::Problem p;
+    fa::Message m{};
+    EXPECT_EQ(fa::resolve(&d, FA_OP_FORWARD, &p, &m), FA_INVALID_ARGUMENT);
+}
+
 // De-scale factors of 8-bit caches are inputs unless they are made here.
 TEST(Resolve, GivenScalesAreInputs) {
     const auto given = [](Append* c) {
