@@ -1,5 +1,6 @@
 // flashattn study: what standard attention, FlashAttention-1 and FlashAttention-2 cost, by formula, by count and by the clock.
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include "commands.h"
@@ -71,6 +72,15 @@ std::vector<std::string> cells_of(const Finding& f) {
     return row;
 }
 
+// How far the counts are from the formulas, as a share of these.
+double deviation(const std::vector<Finding>& findings) {
+    double worst = 0;
+    for (const Finding& f : findings)
+        for (double Cost::*part : {&Cost::flops, &Cost::extra, &Cost::read, &Cost::written})
+            if (f.counted && f.formula.*part > 0) worst = std::max(worst, std::fabs((*f.counted).*part / f.formula.*part - 1));
+    return worst;
+}
+
 void print(const std::vector<Finding>& findings) {
     std::vector<std::string> titles = {"shape", "algorithm", "work", "counted", "extra space", "counted", "traffic", "counted"};
     for (const Timing& t : findings[0].timings) {
@@ -86,8 +96,9 @@ void print(const std::vector<Finding>& findings) {
                 std::cout << text_of_shape(f.shape) << " " << name_of(kAlgorithms, f.algorithm) << " skipped on "
                           << name_of(kBackends, t.backend) << ": " << t.why << "\n";
     std::cout << "\n[batch,heads,n,d], float32, no mask. Traffic and space: between memory and tiles of " << findings[0].tile_rows
-              << " rows and " << findings[0].tile_keys << " keys; space for one head at a time.\nTimes: median of up to "
-              << findings[0].timings[0].rounds << " rounds in which the algorithms take turns.\n";
+              << " rows and " << findings[0].tile_keys
+              << " keys; space for one head at a time.\nCounts differ from formulas by at most " << 100 * deviation(findings)
+              << " %. Times: median of up to " << findings[0].timings[0].rounds << " rounds in which the algorithms take turns.\n";
 }
 
 // One panel: a value of each finding, grouped by shape, coloured by algorithm. Findings come shape by shape, algorithms in order.

@@ -2,10 +2,11 @@
 
 import json
 import os
+import subprocess
 import unittest
 import xml.etree.ElementTree as xml
 
-from tool import ToolCase
+from tool import TOOL, ToolCase
 
 
 class Info(ToolCase):
@@ -81,6 +82,7 @@ class Study(ToolCase):
     def test_table_has_a_line_for_each_algorithm(self):
         text = self.output_of("study", "--shape", "1,1,16,8", "--rounds", "1")
         self.assertEqual(len([line for line in text.splitlines() if line.startswith("[1,1,16,8]")]), 3)
+        self.assertIn("Counts differ from formulas by at most 0 %.", text)
 
     def test_plot(self):
         self.output_of("study", "--shape", "1,2,64,16", "--shape", "1,2,128,16", "--rounds", "1", "--plot", "study.svg")
@@ -114,6 +116,25 @@ class Verify(ToolCase):
                 self.assertTrue(r["status"] == "passed" or not r["kernel"].startswith("cpu"), c["name"])
         self.assertNotIn("\r", done.stderr)
         self.assertEqual(len(done.stderr.splitlines()), len(report["cases"]))
+
+    def test_a_bar_on_a_terminal(self):
+        terminal, its_end = os.openpty()
+        with subprocess.Popen([TOOL, "verify"], stdout=subprocess.DEVNULL, stderr=its_end) as process:
+            os.close(its_end)
+            drawn = b""
+            while True:
+                try:
+                    piece = os.read(terminal, 65536)
+                except OSError:  # how a terminal says that nobody is left
+                    break
+                if not piece:
+                    break
+                drawn += piece
+        os.close(terminal)
+        self.assertEqual(process.returncode, 0)
+        self.assertGreater(drawn.count(b"\r\x1b[K["), 60)
+        self.assertNotIn(b"\n", drawn)
+        self.assertTrue(drawn.endswith(b"\r\x1b[K"))
 
     def test_a_wrong_number_is_seen(self):
         done = self.run_tool("verify", env={"LD_PRELOAD": os.environ["FLASHATTN_WRONG_NUMBER"],
