@@ -88,7 +88,10 @@ class RandomAppend {
             std::iota(free.begin(), free.end(), padded ? left[size_t(b)] : 0);
             for (int64_t t = 0; t < fresh[size_t(b)]; t++) {
                 int32_t& slot = positions[size_t(packed ? cu[size_t(b)] + t : b * a.seqlen_new + t)];
-                if (free.empty() || rng.chance(0.2)) { slot = -1; continue; }
+                if (free.empty() || rng.chance(0.2)) {
+                    slot = -1;
+                    continue;
+                }
                 const size_t n = size_t(rng.between(0, int64_t(free.size()) - 1));
                 slot = free[n];
                 free.erase(free.begin() + int64_t(n));

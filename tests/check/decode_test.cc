@@ -77,8 +77,10 @@ class Conversation {
         fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
         a.flags = form.interleaved ? FA_ROTARY_INTERLEAVED : 0;
         a.k_new = token(k_new, first, kKvHeads * kDim), a.v_new = token(v_new, first, kKvHeads * kDimV), a.seqlen_new = count;
-        a.k_new_stride[0] = kTokens * kKvHeads * kDim, a.k_new_stride[1] = kKvHeads * kDim, a.k_new_stride[2] = kDim, a.k_new_stride[3] = 1;
-        a.v_new_stride[0] = kTokens * kKvHeads * kDimV, a.v_new_stride[1] = kKvHeads * kDimV, a.v_new_stride[2] = kDimV, a.v_new_stride[3] = 1;
+        a.k_new_stride[0] = kTokens * kKvHeads * kDim, a.k_new_stride[1] = kKvHeads * kDim, a.k_new_stride[2] = kDim,
+        a.k_new_stride[3] = 1;
+        a.v_new_stride[0] = kTokens * kKvHeads * kDimV, a.v_new_stride[1] = kKvHeads * kDimV, a.v_new_stride[2] = kDimV,
+        a.v_new_stride[3] = 1;
         a.k = k.as(), a.v = v.as(), a.seqused_k = used.data();
         if (form.left_padding) a.leftpad_k = left.data();
         if (form.page_size > 0) a.page_table = table.data();
@@ -106,7 +108,8 @@ class Conversation {
         fa_attention_desc_t rows = d;
         rows.seqlen_q = count;
         rows.strided = FA_STRIDED_O;
-        rows.o_stride[0] = kTokens * kHeads * kDimV, rows.o_stride[1] = kHeads * kDimV, rows.o_stride[2] = kDimV, rows.o_stride[3] = 1;
+        rows.o_stride[0] = kTokens * kHeads * kDimV, rows.o_stride[1] = kHeads * kDimV, rows.o_stride[2] = kDimV,
+        rows.o_stride[3] = 1;
         const std::vector<int32_t> used = lengths(first + count), left = {padding(0), padding(1)};
         fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
         a.q = turned.as(), a.k = k.as(), a.v = v.as(), a.o = o.data() + first * kHeads * kDimV, a.seqused_k = used.data();
@@ -118,8 +121,9 @@ class Conversation {
 
 TEST(Decode, TokenByTokenEqualsOnePrefill) {
     const Handle handle = make_handle();
-    const Form forms[] = {{FA_F32, FA_F32, 0, false, false}, {FA_F32, FA_F32, 16, true, true},  {FA_BF16, FA_BF16, 5, false, true},
-                            {FA_F16, FA_F32, 1, true, false},  {FA_F32, FA_E4M3, 0, true, false}, {FA_BF16, FA_E5M2, 64, false, false}};
+    const Form forms[] = {{FA_F32, FA_F32, 0, false, false},  {FA_F32, FA_F32, 16, true, true},
+                          {FA_BF16, FA_BF16, 5, false, true}, {FA_F16, FA_F32, 1, true, false},
+                          {FA_F32, FA_E4M3, 0, true, false},  {FA_BF16, FA_E5M2, 64, false, false}};
     for (const Form& form : forms) {
         std::vector<float> at_once(size_t(kBatch * kTokens * kHeads * kDimV)), one_by_one = at_once, mixed = at_once;
         Conversation a(form, handle), b(form, handle), c(form, handle);
@@ -130,7 +134,8 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
         EXPECT_EQ(a.cache(), c.cache());
         for (const std::vector<float>* other : {&one_by_one, &mixed}) {
             const std::vector<double> got(other->begin(), other->end()), want(at_once.begin(), at_once.end());
-            EXPECT_LE(oracle::relative_norm(got, want), 1e-6) << oracle::name_of(form.dtype) << " " << oracle::name_of(form.kv_dtype);
+            EXPECT_LE(oracle::relative_norm(got, want), 1e-6)
+                << oracle::name_of(form.dtype) << " " << oracle::name_of(form.kv_dtype);
         }
     }
 }

@@ -15,8 +15,13 @@ struct SparseCase {
 
     SparseCase(const fa_attention_desc_t& desc, const fa_forward_args_t& args) : SparseCase(oracle::Reading(desc, args)) {}
     explicit SparseCase(const oracle::Reading& r)
-        : d(r.d), a(r.a), q(bytes(r.q_tensor, r.q_dtype)), k(bytes(r.k_tensor, r.kv_dtype)), v(bytes(r.v_tensor, r.kv_dtype)),
-          o(bytes(r.o_tensor, r.o_dtype)), lse(bytes(r.lse_tensor, FA_F32)) {
+        : d(r.d),
+          a(r.a),
+          q(bytes(r.q_tensor, r.q_dtype)),
+          k(bytes(r.k_tensor, r.kv_dtype)),
+          v(bytes(r.v_tensor, r.kv_dtype)),
+          o(bytes(r.o_tensor, r.o_dtype)),
+          lse(bytes(r.lse_tensor, FA_F32)) {
         a.q = q.as<void>(), a.k = k.as<void>(), a.v = v.as<void>(), a.o = o.as<void>(), a.lse = lse.as<float>();
     }
     static uint64_t bytes(const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); }
@@ -43,20 +48,23 @@ struct SparseCase {
     }
 };
 
-#define EXPECT_SPARSE_RIGHT(handle, c)                                               \
-    do {                                                                             \
-        if (!(c).mapped()) GTEST_SKIP() << "no address space for a sparse mapping";  \
-        EXPECT_EQ((c).run(handle), "") << describe((c).d);                           \
+#define EXPECT_SPARSE_RIGHT(handle, c)                                              \
+    do {                                                                            \
+        if (!(c).mapped()) GTEST_SKIP() << "no address space for a sparse mapping"; \
+        EXPECT_EQ((c).run(handle), "") << describe((c).d);                          \
     } while (0)
 
 fa_attention_desc_t base(int32_t dtype) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.q_dtype = dtype, d.operands = FA_OPERAND_LSE, d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    d.q_dtype = dtype, d.operands = FA_OPERAND_LSE,
+    d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
     d.batch = 3, d.heads_q = 4, d.heads_kv = 2, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 9, d.dim_v = 7;
     return d;
 }
 
-void set(int64_t (&stride)[4], int64_t batch, int64_t row, int64_t head) { stride[0] = batch, stride[1] = row, stride[2] = head, stride[3] = 1; }
+void set(int64_t (&stride)[4], int64_t batch, int64_t row, int64_t head) {
+    stride[0] = batch, stride[1] = row, stride[2] = head, stride[3] = 1;
+}
 void set(int64_t (&stride)[3], int64_t batch, int64_t head, int64_t row) { stride[0] = batch, stride[1] = head, stride[2] = row; }
 
 // Each of the three axes in turn lies further apart than 32 bits can say.
@@ -154,7 +162,8 @@ std::string count_long(const Handle& handle, int64_t keys, int32_t dtype) {
         const float* o = c.o.as<float>() + i * 4;
         if (!(std::fabs(o[0] - 1) <= 4e-6)) return "the weights' sum is " + std::to_string(o[0]);
         for (int e = 1; e < 4; e++)
-            if (!(std::fabs(double(o[e]) * double(keys) - 1) <= 1e-4)) return "key " + std::to_string(alone[e]) + " counts " + std::to_string(double(o[e]) * double(keys));
+            if (!(std::fabs(double(o[e]) * double(keys) - 1) <= 1e-4))
+                return "key " + std::to_string(alone[e]) + " counts " + std::to_string(double(o[e]) * double(keys));
         const double lse = double(c.lse.as<float>()[i]), want = std::log(double(keys));
         if (!(std::fabs(lse - want) <= 2e-6)) return "LSE is " + std::to_string(lse) + ", expected " + std::to_string(want);
     }
@@ -211,7 +220,8 @@ TEST(Failures, F09_three_hundred_thousand_keys_in_any_batch) {
 TEST(Failures, F10_F11_F12_more_than_65535_sequences_heads_and_rows) {
     const Handle handle = make_handle();
     Rng rng(108);
-    for (const auto& [batch, heads, rows] : {std::tuple(65537, 1, 1), std::tuple(1, 65537, 1), std::tuple(300, 300, 1), std::tuple(1, 1, 65537 * 3)}) {
+    for (const auto& [batch, heads, rows] :
+         {std::tuple(65537, 1, 1), std::tuple(1, 65537, 1), std::tuple(300, 300, 1), std::tuple(1, 1, 65537 * 3)}) {
         Case c = counting_shape(batch, heads, rows, 2);
         ASSERT_EQ(count(handle, c, rng), "") << c.describe();
     }

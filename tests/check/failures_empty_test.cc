@@ -42,7 +42,8 @@ TEST(Failures, F13_F14_F15_F40_zero_lengths_among_others) {
 TEST(Failures, F14_F74_whole_dimensions_of_zero) {
     const Handle handle = make_handle();
     Rng rng(112);
-    for (const auto& [batch, rows, keys] : {std::tuple(0, 3, 3), std::tuple(2, 0, 3), std::tuple(2, 3, 0), std::tuple(0, 0, 0), std::tuple(2, 0, 0)})
+    for (const auto& [batch, rows, keys] :
+         {std::tuple(0, 3, 3), std::tuple(2, 0, 3), std::tuple(2, 3, 0), std::tuple(0, 0, 0), std::tuple(2, 0, 0)})
         for (const int32_t algorithm : {FA_ALGORITHM_FLASH, FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1}) {
             Case c = shaped({batch, 2, 1, rows, keys, 4, 4});
             c.d.algorithm = algorithm;
@@ -151,7 +152,9 @@ TEST_P(EmptyRows, F18_F21_F62_rows_without_a_key) {
                 c.bind(rng);
                 c.fill_normal(rng);
                 if (how == 3) c.set_mask([](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && i % 3 != 0; });
-                if (how >= 4) c.set_bias([&](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && (i % 3 != 0 || how == 5) ? 0.0 : -kInf; });
+                if (how >= 4)
+                    c.set_bias(
+                        [&](int64_t b, int64_t, int64_t i, int64_t) { return b == 0 && (i % 3 != 0 || how == 5) ? 0.0 : -kInf; });
                 for (int64_t h = 0; h < 2 && with_sink; h++) c.sinks.as<float>()[h] = 1.5f;
                 ASSERT_EQ(run_and_check(handle, c), "") << how;
                 const float lse = c.a.lse[c.reading().lse(1, 0, 0)];
@@ -177,7 +180,8 @@ TEST_P(EmptyRows, F19_F22_leading_keys_masked) {
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()),
+                         [](const auto& info) { return isa_name(info.param); });
 
 // Unused slots, pages and padding hold NaN (the case fills them so); values of k and v there must not leak as 0 · NaN.
 TEST(Failures, F38_F39_nan_in_unused_slots) {
@@ -223,7 +227,8 @@ TEST(Failures, F43_nan_input_is_not_turned_into_zeros) {
         c.fill_normal(rng);
         c.set_q([](auto...) { return NAN; });
         ASSERT_EQ(c.run(handle), FA_OK);
-        for (int64_t n = 0; n < c.o.bytes() / oracle::size_of(dtype); n++) ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), n, dtype)));
+        for (int64_t n = 0; n < c.o.bytes() / oracle::size_of(dtype); n++)
+            ASSERT_TRUE(std::isnan(oracle::load(c.o.as(), n, dtype)));
         for (int64_t n = 0; n < 40; n++) ASSERT_TRUE(std::isnan(c.a.lse[n]));
     }
 }

@@ -91,16 +91,23 @@ TEST(Failures, F62_F63_F64_every_parameter_acts) {
         const auto [other, fresh] = seen.emplace(run(change, nothing), name);
         EXPECT_TRUE(fresh) << name << " gives the same as " << other->second;
     }
-    const auto with = [](uint32_t operand) { return [operand](Case& c) {
-        c.d.operands |= operand;
-        if (operand == FA_OPERAND_BIAS) dense_pairs(c.d, c.d.bias_stride);
-        if (operand == FA_OPERAND_MASK) dense_pairs(c.d, c.d.mask_stride);
-    }; };
+    const auto with = [](uint32_t operand) {
+        return [operand](Case& c) {
+            c.d.operands |= operand;
+            if (operand == FA_OPERAND_BIAS) dense_pairs(c.d, c.d.bias_stride);
+            if (operand == FA_OPERAND_MASK) dense_pairs(c.d, c.d.mask_stride);
+        };
+    };
     const std::pair<uint32_t, std::function<void(Case&)>> operands[] = {
         {FA_OPERAND_BIAS, [](Case& c) { c.set_bias([](int64_t, int64_t, int64_t i, int64_t j) { return double((i + j) % 3); }); }},
         {FA_OPERAND_MASK, [](Case& c) { c.set_mask([](int64_t, int64_t, int64_t i, int64_t j) { return (i + j) % 3 > 0; }); }},
-        {FA_OPERAND_ALIBI, [](Case& c) { for (int h = 0; h < 4; h++) c.alibi.as<float>()[h] = 0.5f; }},
-        {FA_OPERAND_SINKS, [](Case& c) { for (int h = 0; h < 4; h++) c.sinks.as<float>()[h] = 2; }}};
+        {FA_OPERAND_ALIBI,
+         [](Case& c) {
+             for (int h = 0; h < 4; h++) c.alibi.as<float>()[h] = 0.5f;
+         }},
+        {FA_OPERAND_SINKS, [](Case& c) {
+             for (int h = 0; h < 4; h++) c.sinks.as<float>()[h] = 2;
+         }}};
     for (const auto& [operand, fill] : operands) {
         const auto [other, fresh] = seen.emplace(run(with(operand), fill), "operand " + std::to_string(operand));
         EXPECT_TRUE(fresh) << operand << " gives the same as " << other->second;
@@ -259,7 +266,8 @@ TEST(Failures, F28_F29_F30_layout_of_the_lse) {
     packed.d.total_q = 8, packed.metadata.cu_seqlens_q = {1, 3, 7};
     ASSERT_EQ(count(handle, packed, rng), "");
     for (int64_t h = 0; h < 3; h++)
-        for (int64_t row = 1; row < 7; row++) EXPECT_NEAR(packed.a.lse[h * 8 + row], std::log(double(row < 3 ? row : row - 2)), 1e-6);
+        for (int64_t row = 1; row < 7; row++)
+            EXPECT_NEAR(packed.a.lse[h * 8 + row], std::log(double(row < 3 ? row : row - 2)), 1e-6);
 }
 
 // o and LSE in any layout, with splits (whose combination has strides of its own) and batches of several packed sequences.
@@ -304,12 +312,14 @@ TEST(Failures, F53_F54_F55_dropout_state) {
     const std::vector<unsigned char> base = run(7, 9, false);
     EXPECT_EQ(run(7, 9, false), base);
     EXPECT_EQ(run(7, 9, true), base);
-    for (const auto& [seed, offset] : {std::pair(uint64_t(8), uint64_t(9)), std::pair(uint64_t(7), uint64_t(10)), std::pair(uint64_t(7) + high, uint64_t(9)), std::pair(uint64_t(7), uint64_t(9) + high)})
+    for (const auto& [seed, offset] : {std::pair(uint64_t(8), uint64_t(9)), std::pair(uint64_t(7), uint64_t(10)),
+                                       std::pair(uint64_t(7) + high, uint64_t(9)), std::pair(uint64_t(7), uint64_t(9) + high)})
         EXPECT_NE(run(seed, offset, false), base);
 }
 
 // Scratch memory grows with threads and tiles, not with the square of the length; only the standard algorithm keeps all scores.
 TEST(Failures, F59_size_of_the_workspace) {
+    if (!testing_the_cpu()) GTEST_SKIP() << "figures of the CPU backend";
     const Handle handle = make_handle();
     ASSERT_TRUE(handle.set(FA_PARAM_THREADS, 2));
     auto bytes = [&](int64_t n, int32_t algorithm) {

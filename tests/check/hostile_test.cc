@@ -24,19 +24,23 @@ std::vector<Data> hostile_data(int32_t dtype, Rng& rng) {
     const Case::Pick normal = [&](auto...) { return rng.normal(); };
     const Case::Pick one = [](auto...) { return 1.0; };
     std::vector<Data> all = {
-        {"logits of ±1e4", [&, big](auto...) { return rng.chance(0.5) ? big : -big; }, [&, big](auto...) { return rng.chance(0.5) ? big : -big; }, normal},
+        {"logits of ±1e4", [&, big](auto...) { return rng.chance(0.5) ? big : -big; },
+         [&, big](auto...) { return rng.chance(0.5) ? big : -big; }, normal},
         {"all keys equal", normal, one, normal},
         {"ascending maxima", one, [](int64_t, int64_t, int64_t j, int64_t) { return double(j) / 8; }, normal},
         {"scores of one sign", one, [](int64_t, int64_t, int64_t j, int64_t) { return 0.1 * double(j); }, normal},
         {"descending maxima", one, [](int64_t, int64_t, int64_t j, int64_t) { return -double(j) / 8; }, normal},
         {"duplicated keys", normal, [](int64_t, int64_t, int64_t j, int64_t e) { return double((j / 2 * 7 + e) % 5) - 2; }, normal},
-        {"smallest q and v", [tiny](auto...) { return tiny; }, normal, [tiny](int64_t, int64_t, int64_t j, int64_t) { return double(j % 3) * tiny; }},
+        {"smallest q and v", [tiny](auto...) { return tiny; }, normal,
+         [tiny](int64_t, int64_t, int64_t j, int64_t) { return double(j % 3) * tiny; }},
         {"v at the type's limit", normal, normal, [top](auto...) { return top; }},
         {"v at both limits", normal, normal, [top](int64_t, int64_t, int64_t j, int64_t) { return j % 2 ? top : -top; }},
-        {"cancelling v", normal, [](auto...) { return 0.0; }, [](int64_t, int64_t, int64_t j, int64_t e) { return (j % 2 ? 1.0 : -1.0) * (100 + double(e)); }},
+        {"cancelling v", normal, [](auto...) { return 0.0; },
+         [](int64_t, int64_t, int64_t j, int64_t e) { return (j % 2 ? 1.0 : -1.0) * (100 + double(e)); }},
     };
     for (const int64_t at : {int64_t(0), int64_t(63), int64_t(64), kKeys - 1})
-        all.push_back({"one huge key", [](auto...) { return 2.0; }, [at, big, &rng](int64_t, int64_t, int64_t j, int64_t) { return j == at ? big : rng.normal(); }, normal});
+        all.push_back({"one huge key", [](auto...) { return 2.0; },
+                       [at, big, &rng](int64_t, int64_t, int64_t j, int64_t) { return j == at ? big : rng.normal(); }, normal});
     return all;
 }
 
@@ -104,7 +108,8 @@ TEST(HostileParameters, BiasAlibiAndSinks) {
         c.bind(rng);
         c.fill_normal(rng);
         c.set_bias([&](auto...) { return size * rng.normal(); });
-        for (int h = 0; h < 3; h++) c.sinks.as<float>()[h] = float(size * rng.normal()), c.alibi.as<float>()[h] = float(0.01 * size * h);
+        for (int h = 0; h < 3; h++)
+            c.sinks.as<float>()[h] = float(size * rng.normal()), c.alibi.as<float>()[h] = float(0.01 * size * h);
         EXPECT_EQ(run_and_check(handle, c), "");
     }
 }
@@ -208,15 +213,18 @@ TEST(NotANumber, InAnAttendedValue) {
             const double before = oracle::load(c.v.as(), element, dtype);
             spoil(c.v, element, dtype, value);
             ASSERT_EQ(c.run(handle), FA_OK);
-            for (int64_t i = kPoisonedKey; i < 100; i++) EXPECT_FALSE(std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + column, r.o_dtype)));
+            for (int64_t i = kPoisonedKey; i < 100; i++)
+                EXPECT_FALSE(std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + column, r.o_dtype)));
             for (int64_t i = 0; i < 100; i++) {
                 EXPECT_TRUE(std::isfinite(c.lse.as<float>()[r.lse(0, 0, i)]));
-                for (int64_t e = 0; e < 6; e++) EXPECT_TRUE(e == column || std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + e, r.o_dtype)));
+                for (int64_t e = 0; e < 6; e++)
+                    EXPECT_TRUE(e == column || std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + e, r.o_dtype)));
             }
             // With the column out of the way everything else must be right.
             spoil(c.v, element, dtype, before);
             const oracle::Attention want = oracle::attention(r);
-            for (int64_t i = 0; i < 100; i++) oracle::store(c.o.as(), r.o(0, 0, i) + column, r.o_dtype, want.o[size_t(i * 6 + column)]);
+            for (int64_t i = 0; i < 100; i++)
+                oracle::store(c.o.as(), r.o(0, 0, i) + column, r.o_dtype, want.o[size_t(i * 6 + column)]);
             EXPECT_EQ(check_against_oracle(c, probability_dtype(c.d)), "");
         }
 }

@@ -38,7 +38,7 @@ class RandomMerge {
     bool accumulate = false, packed = false;
     std::vector<int32_t> cu, used;
     Buffer cu_buffer, used_buffer, o_parts, lse_parts, o, lse, sinks, o_scale;
-    std::array<int64_t, 5> o_stride{};    // of the parts, as they are read
+    std::array<int64_t, 5> o_stride{};  // of the parts, as they are read
     std::array<int64_t, 4> lse_stride{};
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
@@ -64,7 +64,9 @@ class RandomMerge {
             cu.push_back(cu.back() + int32_t(room)), used.push_back(int32_t(rng.between(0, room)));
         }
         cu_buffer = ints(rng, cu), used_buffer = ints(rng, used);
-        if (packed) d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3), a.cu_seqlens_q = cu_buffer.as<int32_t>();
+        if (packed)
+            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3),
+                                                   a.cu_seqlens_q = cu_buffer.as<int32_t>();
         if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused_q = used_buffer.as<int32_t>();
     }
 
@@ -133,8 +135,10 @@ class RandomMerge {
                 for (int64_t h = 0; h < d.heads_q; h++) {
                     const int64_t row = packed ? cu[size_t(b)] + i : i, outer = packed ? 0 : b;
                     for (int64_t p = 0; p < a.parts; p++)
-                        draw(heat, o_parts.as<float>() + p * o_stride[0] + outer * o_stride[1] + row * o_stride[2] + h * o_stride[3],
-                             lse_parts.as<float>() + p * lse_stride[0] + outer * lse_stride[1] + h * lse_stride[2] + row * lse_stride[3]);
+                        draw(heat,
+                             o_parts.as<float>() + p * o_stride[0] + outer * o_stride[1] + row * o_stride[2] + h * o_stride[3],
+                             lse_parts.as<float>() + p * lse_stride[0] + outer * lse_stride[1] + h * lse_stride[2] +
+                                 row * lse_stride[3]);
                     if (accumulate) draw(heat, o.as<float>() + r.o(b, h, i), lse.as<float>() + r.lse(b, h, i));
                 }
     }
@@ -169,7 +173,8 @@ TEST(Failures, F23_F24_F25_F26_merging_empty_states) {
             EXPECT_EQ(both.o, 0);
             EXPECT_EQ(both.lse, -inf);
             for (const bool first : {false, true}) {
-                const Pair one = first ? merge_two(handle, {stale, empty}, {2.5f, 0.75f}) : merge_two(handle, {2.5f, 0.75f}, {stale, empty});
+                const Pair one =
+                    first ? merge_two(handle, {stale, empty}, {2.5f, 0.75f}) : merge_two(handle, {2.5f, 0.75f}, {stale, empty});
                 EXPECT_EQ(one.o, 2.5f);
                 EXPECT_NEAR(one.lse, 0.75f, 1e-6);
             }

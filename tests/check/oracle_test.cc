@@ -7,11 +7,15 @@ namespace test {
 namespace {
 
 TEST(OracleFormats, KnownCodes) {
-    const struct { int32_t dtype; uint32_t code; double value; } known[] = {
-        {FA_F16, 0x3c00, 1},     {FA_F16, 0x7bff, 65504},      {FA_F16, 0x0001, 0x1p-24}, {FA_F16, 0xc000, -2},
-        {FA_BF16, 0x3f80, 1},    {FA_BF16, 0x4049, 3.140625},  {FA_BF16, 0x0001, 0x1p-133}, {FA_E4M3, 0x38, 1},
-        {FA_E4M3, 0x7e, 448},    {FA_E4M3, 0x01, 0x1p-9},      {FA_E4M3, 0xb8, -1},       {FA_E5M2, 0x3c, 1},
-        {FA_E5M2, 0x7b, 57344},  {FA_E5M2, 0x01, 0x1p-16},     {FA_I8, 0x81, -127},       {FA_F32, 0x40490fdb, 3.1415927410125732}};
+    const struct {
+        int32_t dtype;
+        uint32_t code;
+        double value;
+    } known[] = {
+        {FA_F16, 0x3c00, 1},    {FA_F16, 0x7bff, 65504},     {FA_F16, 0x0001, 0x1p-24},   {FA_F16, 0xc000, -2},
+        {FA_BF16, 0x3f80, 1},   {FA_BF16, 0x4049, 3.140625}, {FA_BF16, 0x0001, 0x1p-133}, {FA_E4M3, 0x38, 1},
+        {FA_E4M3, 0x7e, 448},   {FA_E4M3, 0x01, 0x1p-9},     {FA_E4M3, 0xb8, -1},         {FA_E5M2, 0x3c, 1},
+        {FA_E5M2, 0x7b, 57344}, {FA_E5M2, 0x01, 0x1p-16},    {FA_I8, 0x81, -127},         {FA_F32, 0x40490fdb, 3.1415927410125732}};
     for (const auto& k : known) {
         uint32_t code = k.code, stored = 0;
         EXPECT_EQ(oracle::load(&code, 0, k.dtype), k.value) << oracle::name_of(k.dtype) << " " << k.code;

@@ -40,6 +40,7 @@ Case big_case(Rng& rng, int32_t dtype = FA_F32) {
 }
 
 TEST(Bits, SameForAnyNumberOfThreads) {
+    if (!testing_the_cpu()) GTEST_SKIP() << "threads belong to the CPU backend";
     const Handle handle = make_handle();
     Rng rng(41);
     auto same = [&](Case& c) {
@@ -73,7 +74,7 @@ void on_threads(void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
 }
 
 TEST(Bits, SameOnAnyThreadPool) {
-    if (backend_under_test() != FA_BACKEND_CPU) GTEST_SKIP() << "parallel_for belongs to the CPU backend";
+    if (!testing_the_cpu()) GTEST_SKIP() << "parallel_for belongs to the CPU backend";
     Rng rng(42);
     Case c = big_case(rng);
     c.d.num_splits = 3;
@@ -140,10 +141,12 @@ TEST(Bits, BatchInvarianceWithSplitSize) {
                 causal(c, FA_ALIGN_BOTTOM_RIGHT);
                 c.d.split_size = split_size;
                 c.d.operands |= FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K;
-                c.metadata.seqused_q.assign(size_t(batch), int32_t(row_bound)), c.metadata.seqused_k.assign(size_t(batch), int32_t(key_bound));
+                c.metadata.seqused_q.assign(size_t(batch), int32_t(row_bound)),
+                    c.metadata.seqused_k.assign(size_t(batch), int32_t(key_bound));
                 c.metadata.seqused_q.back() = int32_t(rows), c.metadata.seqused_k.back() = int32_t(keys);
                 c.bind(rng);
-                const auto value = [&](int64_t b, int64_t h, int64_t i, int64_t e) {  // the last sequence is the one that is compared
+                const auto value = [&](int64_t b, int64_t h, int64_t i,
+                                       int64_t e) {  // the last sequence is the one that is compared
                     const int64_t salt = b == batch - 1 ? 0 : b + 1;
                     return Rng(derive(uint64_t(salt), uint64_t(h * 4096 + i), uint64_t(e))).normal();
                 };
@@ -152,10 +155,12 @@ TEST(Bits, BatchInvarianceWithSplitSize) {
                 return c;
             };
             const Case alone = make(1, rows, keys);
-            for (const auto& [batch, row_bound, key_bound] : {std::tuple(2, 7, 300), std::tuple(9, 100, 333), std::tuple(3, 7, 5000)}) {
+            for (const auto& [batch, row_bound, key_bound] :
+                 {std::tuple(2, 7, 300), std::tuple(9, 100, 333), std::tuple(3, 7, 5000)}) {
                 const Case among = make(batch, row_bound, key_bound);
                 for (int64_t h = 0; h < 4; h++)
-                    for (int64_t i = 0; i < rows; i++) ASSERT_EQ(row_bits(alone, 0, h, i), row_bits(among, batch - 1, h, i)) << among.describe();
+                    for (int64_t i = 0; i < rows; i++)
+                        ASSERT_EQ(row_bits(alone, 0, h, i), row_bits(among, batch - 1, h, i)) << among.describe();
             }
         }
 }
@@ -165,13 +170,16 @@ TEST(Bits, GroupedHeadsEqualExpandedOnes) {
     Rng rng(46);
     for (const int32_t dtype : {FA_F32, FA_F16})
         for (const int64_t group : {2, 3, 8}) {
-            Case grouped = shaped({2, 2 * group, 2, 33, 170, 24, 16}, dtype), expanded = shaped({2, 2 * group, 2 * group, 33, 170, 24, 16}, dtype);
+            Case grouped = shaped({2, 2 * group, 2, 33, 170, 24, 16}, dtype),
+                 expanded = shaped({2, 2 * group, 2 * group, 33, 170, 24, 16}, dtype);
             for (Case* c : {&grouped, &expanded}) {
                 causal(*c, FA_ALIGN_BOTTOM_RIGHT);
                 c->d.num_splits = 1;
                 c->bind(rng);
             }
-            const auto query = [](int64_t b, int64_t h, int64_t i, int64_t e) { return Rng(derive(uint64_t(b * 100 + h), uint64_t(i), uint64_t(e))).normal(); };
+            const auto query = [](int64_t b, int64_t h, int64_t i, int64_t e) {
+                return Rng(derive(uint64_t(b * 100 + h), uint64_t(i), uint64_t(e))).normal();
+            };
             grouped.set_q(query), grouped.set_k(query), grouped.set_v(query);
             expanded.set_q(query);
             const auto repeated = [&](int64_t b, int64_t h, int64_t j, int64_t e) { return query(b, h / group, j, e); };
@@ -197,16 +205,20 @@ TEST(Bits, LaterKeysNeverChangeEarlierRows) {
                     const double size = j >= 60 ? later_size : 1;
                     return size * Rng(derive(j >= 60 ? later_seed : 0, uint64_t(h * 1000 + j), uint64_t(e))).normal();
                 };
-                c.set_q([&](int64_t, int64_t h, int64_t i, int64_t e) { return Rng(derive(9, uint64_t(h * 1000 + i), uint64_t(e))).normal(); });
+                c.set_q([&](int64_t, int64_t h, int64_t i, int64_t e) {
+                    return Rng(derive(9, uint64_t(h * 1000 + i), uint64_t(e))).normal();
+                });
                 c.set_k(value), c.set_v(value);
                 EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
                 return c;
             };
             const Case base = run(1, 0, 1);
-            for (const auto& [seed, extra, size] : {std::tuple(2, 0, 1.0), std::tuple(3, 0, 300.0), std::tuple(4, 77, 1.0), std::tuple(5, 300, 50.0)}) {
+            for (const auto& [seed, extra, size] :
+                 {std::tuple(2, 0, 1.0), std::tuple(3, 0, 300.0), std::tuple(4, 77, 1.0), std::tuple(5, 300, 50.0)}) {
                 const Case other = run(uint64_t(seed), extra, size);
                 for (int64_t h = 0; h < 2; h++)
-                    for (int64_t i = 0; i < 60; i++) ASSERT_EQ(row_bits(base, 0, h, i), row_bits(other, 0, h, i)) << "row " << i << "\n" << other.describe();
+                    for (int64_t i = 0; i < 60; i++)
+                        ASSERT_EQ(row_bits(base, 0, h, i), row_bits(other, 0, h, i)) << "row " << i << "\n" << other.describe();
             }
         }
 }
@@ -223,7 +235,8 @@ TEST(Bits, PowersOfTwoMoveBetweenQAndScale) {
             c.bind(rng);
             c.fill_normal(rng);
             const oracle::Reading r = c.reading();
-            for (int64_t n = 0; n < r.q_tensor.extent(); n++) oracle::store(c.q.as(), n, dtype, double(factor) * oracle::load(c.q.as(), n, dtype));
+            for (int64_t n = 0; n < r.q_tensor.extent(); n++)
+                oracle::store(c.q.as(), n, dtype, double(factor) * oracle::load(c.q.as(), n, dtype));
             ASSERT_EQ(c.run(handle), FA_OK);
             if (first.empty()) first = bytes_of(c.o);
             EXPECT_EQ(bytes_of(c.o), first) << factor;
@@ -269,7 +282,8 @@ TEST(Laws, LinearInV) {
         c.bind(rng);
         c.fill_normal(rng);
         c.set_v([&](int64_t, int64_t h, int64_t j, int64_t e) {
-            return a * Rng(derive(1, uint64_t(h * 1000 + j), uint64_t(e))).normal() + b * Rng(derive(2, uint64_t(h * 1000 + j), uint64_t(e))).normal();
+            return a * Rng(derive(1, uint64_t(h * 1000 + j), uint64_t(e))).normal() +
+                   b * Rng(derive(2, uint64_t(h * 1000 + j), uint64_t(e))).normal();
         });
         EXPECT_EQ(c.run(handle), FA_OK);
         return o_values(c);
@@ -297,7 +311,8 @@ TEST(Laws, AConstantOnAllScoresMovesOnlyTheLse) {
         const Case base = run(0), moved = run(constant);
         EXPECT_LE(oracle::relative_norm(o_values(moved), o_values(base)), 1e-6 + std::fabs(constant) * 0x1p-22);
         for (int64_t n = 0; n < 60; n++)
-            EXPECT_NEAR(double(moved.lse.as<float>()[n]) - double(base.lse.as<float>()[n]), constant, 1e-5 * std::fmax(1, std::fabs(constant)));
+            EXPECT_NEAR(double(moved.lse.as<float>()[n]) - double(base.lse.as<float>()[n]), constant,
+                        1e-5 * std::fmax(1, std::fabs(constant)));
     }
 }
 

@@ -56,7 +56,9 @@ class RandomRotary {
             cu.push_back(cu.back() + int32_t(room)), used.push_back(int32_t(rng.between(0, room)));
         }
         cu_buffer = ints(rng, cu), used_buffer = ints(rng, used);
-        if (packed) d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3), a.cu_seqlens_q = cu_buffer.as<int32_t>();
+        if (packed)
+            d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3),
+                                                   a.cu_seqlens_q = cu_buffer.as<int32_t>();
         if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused_q = used_buffer.as<int32_t>();
     }
 

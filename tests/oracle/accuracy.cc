@@ -19,11 +19,12 @@ struct Place {
 
 void judge(Verdict& verdict, const Place& at, double got, double want, double limit) {
     verdict.compared++;
-    if (limit > 0 && std::isfinite(got) && std::isfinite(want)) verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
+    if (limit > 0 && std::isfinite(got) && std::isfinite(want))
+        verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
     if (agrees(got, want, limit) || !verdict.fault.empty()) return;
     char text[256];
-    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g", at.what,
-                  (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
+    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g",
+                  at.what, (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
     verdict.fault = text;
 }
 
@@ -42,15 +43,22 @@ void each_row(const Reading& r, const Attention& want, Visit visit) {
 
 double unit_roundoff(int32_t dtype) {
     switch (dtype) {
-        case FA_F16: return 0x1p-11;
-        case FA_BF16: return 0x1p-8;
-        case FA_E4M3: return 0x1p-4;
-        case FA_E5M2: return 0x1p-3;
-        default: return 0x1p-24;
+        case FA_F16:
+            return 0x1p-11;
+        case FA_BF16:
+            return 0x1p-8;
+        case FA_E4M3:
+            return 0x1p-4;
+        case FA_E5M2:
+            return 0x1p-3;
+        default:
+            return 0x1p-24;
     }
 }
 
-double smallest_step(int32_t dtype) { return dtype == FA_F16 ? 0x1p-24 : dtype == FA_E4M3 ? 0x1p-9 : dtype == FA_E5M2 ? 0x1p-16 : 0x1p-110; }
+double smallest_step(int32_t dtype) {
+    return dtype == FA_F16 ? 0x1p-24 : dtype == FA_E4M3 ? 0x1p-9 : dtype == FA_E5M2 ? 0x1p-16 : 0x1p-110;
+}
 
 double relative_norm(const std::vector<double>& got, const std::vector<double>& want) {
     double error = 0, size = 0;
@@ -63,11 +71,16 @@ double relative_norm(const std::vector<double>& got, const std::vector<double>& 
 
 double norm_limit(int32_t dtype) {
     switch (dtype) {
-        case FA_F16: return 5e-4;
-        case FA_BF16: return 4e-3;
-        case FA_E4M3: return 5e-2;
-        case FA_E5M2: return 1e-1;
-        default: return 4e-6;
+        case FA_F16:
+            return 5e-4;
+        case FA_BF16:
+            return 4e-3;
+        case FA_E4M3:
+            return 5e-2;
+        case FA_E5M2:
+            return 1e-1;
+        default:
+            return 4e-6;
     }
 }
 
@@ -101,11 +114,13 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
         for (int64_t c = 0; c < r.dim_v; c++) {
             const size_t n = row * size_t(r.dim_v) + size_t(c);
             const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
-            const double limit = std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n]) + smallest_step(r.o_dtype);
+            const double limit =
+                std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n]) + smallest_step(r.o_dtype);
             const bool exact = !valid || want.attended[row] == 0;
             const double value = saturated(want.o[n] * factor, r.o_dtype);
             // A value within its error of the type's end may have been rounded beyond it.
-            const bool beyond = std::isinf(got) && std::fabs(value) + limit > largest(r.o_dtype) && std::signbit(got) == std::signbit(value);
+            const bool beyond =
+                std::isinf(got) && std::fabs(value) + limit > largest(r.o_dtype) && std::signbit(got) == std::signbit(value);
             judge(verdict, {"o", b, h, i, c}, beyond ? value : got, value, exact ? 0 : limit);
         }
     });

@@ -24,9 +24,9 @@ bool agrees(const Write& write);
 
 // Compares whole outputs, element by element (line 2). What is wrong first, as a sentence, and how near the limit the rest came.
 struct Verdict {
-    std::string fault;     // empty: none
+    std::string fault;  // empty: none
     int64_t compared = 0;
-    double worst = 0;      // largest error over its limit
+    double worst = 0;  // largest error over its limit
 };
 Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype);
 Verdict compare_lse(const Reading& r, const Attention& want);

@@ -37,7 +37,8 @@ Cache load_cache(const Reading& r, int64_t b, int64_t head) {
     return cache;
 }
 
-Score score_of(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j, const std::vector<double>& q, const std::vector<double>& k) {
+Score score_of(const Reading& r, int64_t b, int64_t h, int64_t i, int64_t j, const std::vector<double>& q,
+               const std::vector<double>& k) {
     double dot = 0, size = 0;
     for (size_t c = 0; c < q.size(); c++) {
         dot += q[c] * k[c];

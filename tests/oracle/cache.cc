@@ -116,7 +116,8 @@ void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Wri
     for (size_t c = 0; c < x.size(); c++) {
         const double value = x[c].value / factor;
         const double division = eight_bits ? 4 * kUlp * std::fabs(value) : 0;
-        const double turned = (kUlp * x[c].size + (to.dynamic && peak > 0 ? noise * std::fabs(value) / peak * factor : 0)) / std::fabs(factor);
+        const double turned =
+            (kUlp * x[c].size + (to.dynamic && peak > 0 ? noise * std::fabs(value) / peak * factor : 0)) / std::fabs(factor);
         out.push_back({to.cache, to.index + int64_t(c), to.dtype, value, division + turned});
     }
 }
@@ -146,7 +147,8 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, r.heads_kv, dim);
                     const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
                     std::vector<Turned> head_values;
-                    for (int64_t c = 0; c < dim; c++) head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none));
+                    for (int64_t c = 0; c < dim; c++)
+                        head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none));
                     const bool scaled = desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
                     float* descale = !scaled ? nullptr : is_k ? a.k_descale : a.v_descale;
                     const int64_t at = is_k ? r.k(b, head, slot) : r.v(b, head, slot);

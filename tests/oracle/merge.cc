@@ -55,7 +55,8 @@ void merge_row(const std::vector<Part>& parts, const double* sink, double o_scal
             value += weight * double(part.o[c]);
             spread += std::fabs(weight * double(part.o[c]));
         }
-        out.push_back({o.base, o.index + c, o.dtype, value * o_scale, parts.empty() ? 0 : (noise * spread + kFaint) * std::fabs(o_scale)});
+        out.push_back(
+            {o.base, o.index + c, o.dtype, value * o_scale, parts.empty() ? 0 : (noise * spread + kFaint) * std::fabs(o_scale)});
     }
     const double whole = broken ? NAN : sum == 0 ? -kInfinity : top + std::log(sum);
     if (lse) out.push_back({lse->base, lse->index, FA_F32, whole, std::isfinite(whole) ? noise * (1 + std::fabs(whole)) : 0});

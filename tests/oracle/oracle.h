@@ -31,9 +31,9 @@ class Reading {
     int32_t q_dtype, kv_dtype, o_dtype, bias_dtype;
     int64_t heads_kv, dim_v;
     double scale;
-    Tensor q_tensor, k_tensor, v_tensor, o_tensor;  // outer: batch, sequence of the cache, or page; 1 when packed
-    Tensor lse_tensor;                              // (batch, head, row, 1)
-    Tensor bias_tensor, mask_tensor, scores_tensor; // (batch, head, row, key)
+    Tensor q_tensor, k_tensor, v_tensor, o_tensor;                // outer: batch, sequence of the cache, or page; 1 when packed
+    Tensor lse_tensor;                                            // (batch, head, row, 1)
+    Tensor bias_tensor, mask_tensor, scores_tensor;               // (batch, head, row, key)
     Tensor q_descale_tensor, k_descale_tensor, v_descale_tensor;  // (sequence, cache sequence or page; row; head; 1)
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
@@ -64,19 +64,21 @@ class Reading {
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }
 
   private:
-    struct Place { int64_t outer, row; };  // of a key
+    struct Place {
+        int64_t outer, row;
+    };  // of a key
     Place place(int64_t b, int64_t j) const;
     uint64_t dropout_key_;
 };
 
 struct Attention {
-    int64_t heads, rows, keys, dim_v;  // of the arrays below: heads_q, seqlen_q, seqlen_k, dim_v
-    std::vector<double> o;             // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
-    std::vector<double> spread;        // Σ_j P |v|, the same shape: what the error of o is measured by
-    std::vector<double> lse;           // [batch][heads][rows]
-    std::vector<double> kappa;         // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
-    std::vector<int64_t> attended;     // keys left
-    std::vector<uint8_t> computed;     // 0 where row_step passed over the row
+    int64_t heads, rows, keys, dim_v;           // of the arrays below: heads_q, seqlen_q, seqlen_k, dim_v
+    std::vector<double> o;                      // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
+    std::vector<double> spread;                 // Σ_j P |v|, the same shape: what the error of o is measured by
+    std::vector<double> lse;                    // [batch][heads][rows]
+    std::vector<double> kappa;                  // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
+    std::vector<int64_t> attended;              // keys left
+    std::vector<uint8_t> computed;              // 0 where row_step passed over the row
     std::array<std::vector<double>, 4> scores;  // by stage, [batch][heads][rows][keys]; when asked for
     std::vector<double> score_kappa;            // |scale| Σ|q·k| + |bias| + |ALiBi| of each pair
     int64_t row(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * rows + i; }

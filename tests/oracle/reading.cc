@@ -72,9 +72,12 @@ int64_t Reading::keys(int64_t b) const {
 
 int64_t Reading::diagonal(int64_t b) const {
     switch (d.alignment) {
-        case FA_ALIGN_BOTTOM_RIGHT: return keys(b) - rows(b);
-        case FA_ALIGN_EXPLICIT: return a.causal_offset[b];
-        default: return 0;
+        case FA_ALIGN_BOTTOM_RIGHT:
+            return keys(b) - rows(b);
+        case FA_ALIGN_EXPLICIT:
+            return a.causal_offset[b];
+        default:
+            return 0;
     }
 }
 
@@ -108,8 +111,12 @@ int64_t Reading::o(int64_t b, int64_t h, int64_t i) const {
 int64_t Reading::lse(int64_t b, int64_t h, int64_t i) const {
     return has(FA_OPERAND_CU_SEQLENS_Q) ? lse_tensor.at(0, h, a.cu_seqlens_q[b] + i) : lse_tensor.at(b, h, i);
 }
-int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const { return bias_tensor.at(b, h, i) + j * bias_tensor.stride[3]; }
-int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const { return mask_tensor.at(b, h, i) + j * mask_tensor.stride[3]; }
+int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return bias_tensor.at(b, h, i) + j * bias_tensor.stride[3];
+}
+int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return mask_tensor.at(b, h, i) + j * mask_tensor.stride[3];
+}
 int64_t Reading::scores(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return scores_tensor.at(b, h, i) + j * scores_tensor.stride[3];
 }

@@ -50,7 +50,8 @@ Buffer::~Buffer() {
 }
 
 void Buffer::freeze(bool frozen) {
-    if (mapped_ > 2 * kPage) mprotect(static_cast<char*>(mapping_) + kPage, mapped_ - 2 * kPage, frozen ? PROT_READ : PROT_READ | PROT_WRITE);
+    if (mapped_ > 2 * kPage)
+        mprotect(static_cast<char*>(mapping_) + kPage, mapped_ - 2 * kPage, frozen ? PROT_READ : PROT_READ | PROT_WRITE);
 }
 
 bool Buffer::intact() const {

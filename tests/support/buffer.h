@@ -18,7 +18,9 @@ class Buffer {
     ~Buffer();
 
     template <typename T = void>
-    T* as() const { return static_cast<T*>(data_); }
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
     int64_t bytes() const { return bytes_; }
     void freeze(bool frozen);  // read only from here on, or writable again
     bool intact() const;       // the slack around the data is as it was
@@ -40,7 +42,9 @@ class SparseBuffer {
     SparseBuffer(const SparseBuffer&) = delete;
     SparseBuffer& operator=(const SparseBuffer&) = delete;
     template <typename T>
-    T* as() const { return static_cast<T*>(data_); }
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
 
   private:
     void* data_;

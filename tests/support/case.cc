@@ -7,7 +7,9 @@ namespace {
 
 Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : Buffer::Guard::before; }
 
-Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) { return {tensor.extent() * element_size, side(rng)}; }
+Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) {
+    return {tensor.extent() * element_size, side(rng)};
+}
 
 void poison(const Buffer& buffer) {
     if (buffer.bytes() > 0) memset(buffer.as(), kPoison, size_t(buffer.bytes()));
@@ -175,11 +177,17 @@ std::string Case::check_untouched() const {
             for (int64_t i = 0; i < d.seqlen_q && !scores_owned.empty(); i++)
                 for (int64_t j = 0; j < d.seqlen_k; j++) scores_owned[size_t(r.scores(b, h, i, j))] = true;
         }
-    struct Output { const char* name; const Buffer& buffer; const std::vector<bool>& owned; int64_t size; };
+    struct Output {
+        const char* name;
+        const Buffer& buffer;
+        const std::vector<bool>& owned;
+        int64_t size;
+    };
     for (const Output& out : {Output{"o", o, o_owned, oracle::size_of(r.o_dtype)}, Output{"lse", lse, lse_owned, 4},
                               Output{"scores", scores, scores_owned, 4}}) {
         const int64_t stray = first_stray(out.buffer, out.owned, out.size);
-        if (stray >= 0) return std::string(out.name) + " was written at element " + std::to_string(stray) + ", which belongs to no row";
+        if (stray >= 0)
+            return std::string(out.name) + " was written at element " + std::to_string(stray) + ", which belongs to no row";
     }
     return "";
 }

@@ -36,7 +36,7 @@ class Case {
     void set_q(const Pick& value);
     void set_k(const Pick& value);
     void set_v(const Pick& value);
-    void set_bias(const Pick& value);                                                             // (b, head, row, key)
+    void set_bias(const Pick& value);  // (b, head, row, key)
     void set_mask(const std::function<bool(int64_t b, int64_t head, int64_t row, int64_t key)>& attend);
     void set_descales(Rng& rng, double typical);
     void fill_normal(Rng& rng, double q_size = 1, double k_size = 1, double v_size = 1);

@@ -29,9 +29,10 @@ void add_list(std::string& text, const char* name, const Number* values, size_t 
     text += "}";
 }
 
-const char* const kOperands[] = {"LSE", "BIAS", "MASK", "ALIBI", "SINKS", "CAUSAL_OFFSET", "CU_SEQLENS_Q", "CU_SEQLENS_K", "SEQUSED_Q",
-                                 "SEQUSED_K", "LEFTPAD_K", "KV_BATCH_IDX", "PAGE_TABLE", "Q_DESCALE", "K_DESCALE", "V_DESCALE", "O_SCALE",
-                                 "SCORES", "RNG_STATE"};
+const char* const kOperands[] = {"LSE",           "BIAS",         "MASK",         "ALIBI",     "SINKS",
+                                 "CAUSAL_OFFSET", "CU_SEQLENS_Q", "CU_SEQLENS_K", "SEQUSED_Q", "SEQUSED_K",
+                                 "LEFTPAD_K",     "KV_BATCH_IDX", "PAGE_TABLE",   "Q_DESCALE", "K_DESCALE",
+                                 "V_DESCALE",     "O_SCALE",      "SCORES",       "RNG_STATE"};
 
 }  // namespace
 
@@ -47,14 +48,30 @@ std::string describe(const fa_attention_desc_t& d) {
     add(text, "algorithm", (long long)d.algorithm), add(text, "scores_stage", (long long)d.scores_stage);
     add(text, "scale", double(d.scale)), add(text, "softcap", double(d.softcap)), add(text, "dropout_p", double(d.dropout_p));
     add(text, "num_splits", (long long)d.num_splits), add(text, "split_size", (long long)d.split_size);
-    const struct { const char* name; int64_t value; } sizes[] = {
-        {"batch", d.batch}, {"heads_q", d.heads_q}, {"heads_kv", d.heads_kv}, {"seqlen_q", d.seqlen_q}, {"seqlen_k", d.seqlen_k},
-        {"dim_qk", d.dim_qk}, {"dim_v", d.dim_v}, {"total_q", d.total_q}, {"total_k", d.total_k}, {"kv_batch", d.kv_batch},
-        {"page_size", d.page_size}, {"num_pages", d.num_pages}, {"page_table_stride", d.page_table_stride},
-        {"window_left", d.window_left}, {"window_right", d.window_right}, {"chunk", d.chunk}, {"alibi_batch_stride", d.alibi_batch_stride}};
+    const struct {
+        const char* name;
+        int64_t value;
+    } sizes[] = {{"batch", d.batch},
+                 {"heads_q", d.heads_q},
+                 {"heads_kv", d.heads_kv},
+                 {"seqlen_q", d.seqlen_q},
+                 {"seqlen_k", d.seqlen_k},
+                 {"dim_qk", d.dim_qk},
+                 {"dim_v", d.dim_v},
+                 {"total_q", d.total_q},
+                 {"total_k", d.total_k},
+                 {"kv_batch", d.kv_batch},
+                 {"page_size", d.page_size},
+                 {"num_pages", d.num_pages},
+                 {"page_table_stride", d.page_table_stride},
+                 {"window_left", d.window_left},
+                 {"window_right", d.window_right},
+                 {"chunk", d.chunk},
+                 {"alibi_batch_stride", d.alibi_batch_stride}};
     for (const auto& size : sizes) add(text, size.name, (long long)size.value);
     add_list(text, "q_stride", d.q_stride, 4), add_list(text, "k_stride", d.k_stride, 4), add_list(text, "v_stride", d.v_stride, 4);
-    add_list(text, "o_stride", d.o_stride, 4), add_list(text, "lse_stride", d.lse_stride, 3), add_list(text, "bias_stride", d.bias_stride, 4);
+    add_list(text, "o_stride", d.o_stride, 4), add_list(text, "lse_stride", d.lse_stride, 3),
+        add_list(text, "bias_stride", d.bias_stride, 4);
     add_list(text, "mask_stride", d.mask_stride, 4), add_list(text, "scores_stride", d.scores_stride, 4);
     add_list(text, "q_descale_stride", d.q_descale_stride, 3), add_list(text, "k_descale_stride", d.k_descale_stride, 3);
     add_list(text, "v_descale_stride", d.v_descale_stride, 3);
@@ -63,10 +80,13 @@ std::string describe(const fa_attention_desc_t& d) {
 
 std::string Case::describe() const {
     std::string text = test::describe(d);
-    const struct { const char* name; const std::vector<int32_t>& values; } lists[] = {
-        {"causal_offset", metadata.causal_offset}, {"cu_seqlens_q", metadata.cu_seqlens_q}, {"cu_seqlens_k", metadata.cu_seqlens_k},
-        {"seqused_q", metadata.seqused_q}, {"seqused_k", metadata.seqused_k}, {"leftpad_k", metadata.leftpad_k},
-        {"kv_batch_idx", metadata.kv_batch_idx}, {"page_table", metadata.page_table}};
+    const struct {
+        const char* name;
+        const std::vector<int32_t>& values;
+    } lists[] = {{"causal_offset", metadata.causal_offset}, {"cu_seqlens_q", metadata.cu_seqlens_q},
+                 {"cu_seqlens_k", metadata.cu_seqlens_k},   {"seqused_q", metadata.seqused_q},
+                 {"seqused_k", metadata.seqused_k},         {"leftpad_k", metadata.leftpad_k},
+                 {"kv_batch_idx", metadata.kv_batch_idx},   {"page_table", metadata.page_table}};
     for (const auto& list : lists) add_list(text, list.name, list.values.data(), list.values.size());
     if (seed != 0) text = "case " + std::to_string(seed) + ": " + text;
     return text;

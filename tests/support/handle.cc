@@ -31,7 +31,7 @@ Handle make_handle(fa_create_info_t info) {
 }
 
 std::vector<int32_t> isas_under_test() {
-    if (backend_under_test() != FA_BACKEND_CPU) return {0};
+    if (!testing_the_cpu()) return {0};
     return {FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512};
 }
 
@@ -51,6 +51,6 @@ const char* isa_name(int32_t isa) {
     return names[isa];
 }
 
-int32_t probability_dtype(const fa_attention_desc_t& d) { return backend_under_test() == FA_BACKEND_CPU ? int32_t(FA_F32) : d.q_dtype; }
+int32_t probability_dtype(const fa_attention_desc_t& d) { return testing_the_cpu() ? int32_t(FA_F32) : d.q_dtype; }
 
 }  // namespace test

@@ -23,6 +23,7 @@ class Handle {
 };
 
 int32_t backend_under_test();
+inline bool testing_the_cpu() { return backend_under_test() == FA_BACKEND_CPU; }
 Handle make_handle();
 Handle make_handle(fa_create_info_t info);  // the backend and memory fields are filled in
 

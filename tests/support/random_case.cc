@@ -67,10 +67,18 @@ class Generator {
         if (group > 1 || rng.chance(0.3)) d.heads_kv = heads_kv;
         d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
         switch (rng.between(0, 4)) {
-            case 0: d.seqlen_q = rng.between(0, 4), d.seqlen_k = rng.between(0, 400); break;    // decoding
-            case 1: d.seqlen_q = rng.between(0, 150), d.seqlen_k = rng.between(0, 150); break;  // across tiles
-            case 2: d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8); break;     // few keys
-            default: d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40); break;
+            case 0:
+                d.seqlen_q = rng.between(0, 4), d.seqlen_k = rng.between(0, 400);
+                break;  // decoding
+            case 1:
+                d.seqlen_q = rng.between(0, 150), d.seqlen_k = rng.between(0, 150);
+                break;  // across tiles
+            case 2:
+                d.seqlen_q = rng.between(0, 90), d.seqlen_k = rng.between(0, 8);
+                break;  // few keys
+            default:
+                d.seqlen_q = rng.between(0, 24), d.seqlen_k = rng.between(0, 40);
+                break;
         }
         const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
         auto too_big = [&] {
@@ -83,7 +91,8 @@ class Generator {
 
     std::vector<int32_t> lengths(int64_t longest) {
         std::vector<int32_t> values;
-        for (int64_t b = 0; b < d.batch; b++) values.push_back(int32_t(rng.chance(0.1) ? 0 : rng.chance(0.3) ? longest : rng.between(0, longest)));
+        for (int64_t b = 0; b < d.batch; b++)
+            values.push_back(int32_t(rng.chance(0.1) ? 0 : rng.chance(0.3) ? longest : rng.between(0, longest)));
         return values;
     }
 
@@ -147,7 +156,8 @@ class Generator {
         for (size_t n = ids.size(); n > 1; n--) std::swap(ids[n - 1], ids[size_t(rng.between(0, int64_t(n) - 1))]);
 
         m.page_table.resize(size_t(owners * stride));
-        for (int32_t& entry : m.page_table) entry = rng.pick<int32_t>({-1, 1 << 30, std::numeric_limits<int32_t>::min(), int32_t(d.num_pages)});
+        for (int32_t& entry : m.page_table)
+            entry = rng.pick<int32_t>({-1, 1 << 30, std::numeric_limits<int32_t>::min(), int32_t(d.num_pages)});
         size_t next = 0;
         for (int64_t b = 0; b < d.batch; b++) {
             const int64_t owner = has(FA_OPERAND_KV_BATCH_IDX) ? m.kv_batch_idx[size_t(b)] : b;
@@ -251,7 +261,10 @@ class Generator {
     }
 
     void data() {
-        const double heat = rng.chance(0.1) ? 10 : rng.chance(0.05) ? 1e-6 : 1, spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
+        const double heat = rng.chance(0.1)    ? 10
+                            : rng.chance(0.05) ? 1e-6
+                                               : 1,
+                     spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
         c.fill_normal(rng, heat, 1, spread);
         c.set_descales(rng, 1.0 / (d.kv_dtype == FA_I8 ? 40 : 1));
         if (has(FA_OPERAND_BIAS)) {
