@@ -60,7 +60,7 @@ std::vector<int32_t> read_offsets(const std::string& option, const std::string& 
     } else {
         wide = parse_ints(option, text);
     }
-    if (wide.empty()) fail(option, " is empty; expected batch + 1 offsets, as 0,10,30");
+    if (wide.empty()) fail(option, " ", text, ": is empty; expected batch + 1 offsets, as 0,10,30");
     std::vector<int32_t> offsets;
     for (int64_t x : wide) {
         if (x < 0 || x > INT32_MAX) fail(option, " has the offset ", x, "; expected 0 … ", INT32_MAX);

@@ -31,7 +31,7 @@ int64_t parse_int(const std::string& option, const std::string& text) {
 
 std::vector<int64_t> parse_ints(const std::string& option, const std::string& text) {
     std::vector<int64_t> values;
-    for (size_t at = 0; !text.empty() && at <= text.size();) {
+    for (size_t at = 0; at <= text.size();) {
         const size_t comma = std::min(text.find(',', at), text.size());
         int64_t value = 0;
         if (!parse(text.substr(at, comma - at), &value))
@@ -48,6 +48,15 @@ CLI::Option* add_real(CLI::App& app, const std::string& option, std::optional<fl
         if (!std::isfinite(*value)) fail(option, " is '", text, "'; expected a number within float32's range");
     };
     return app.add_option_function<std::string>(option, read, help)->type_name("NUMBER");
+}
+
+CLI::Option* add_text(CLI::App& app, const std::string& option, std::string& value, const std::string& form,
+                      const std::string& help) {
+    const auto read = [&value, option](const std::string& text) {
+        if (text.empty()) fail(option, " is empty; expected a value");
+        value = text;
+    };
+    return app.add_option_function<std::string>(option, read, help)->type_name(form);
 }
 
 CLI::Option* add_int(CLI::App& app, const std::string& option, int64_t& value, const std::string& help) {

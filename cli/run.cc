@@ -212,24 +212,22 @@ void add_run(CLI::App& app) {
     const auto o = std::make_shared<RunOptions>();
     CLI::App& c = *app.add_subcommand("run", "Attention over .npy files: float32, float16, or bfloat16 as uint16");
     const char* const file = "FILE";
-    c.add_option("--q", o->q, "Queries: (batch, seq, heads, dim), or packed (total, heads, dim)")->type_name(file)->required();
-    c.add_option("--k", o->k, "Keys; their number of heads divides that of the queries")->type_name(file)->required();
-    c.add_option("--v", o->v, "Values; dim may differ from that of the keys")->type_name(file)->required();
-    c.add_option("--out", o->out, "Where to write the output")->type_name(file)->required();
-    c.add_option("--lse", o->lse, "Where to write the log-sum-exp, float32: (batch, heads, seq), packed (heads, total)")
-        ->type_name(file);
+    add_text(c, "--q", o->q, file, "Queries: (batch, seq, heads, dim), or packed (total, heads, dim)")->required();
+    add_text(c, "--k", o->k, file, "Keys; their number of heads divides that of the queries")->required();
+    add_text(c, "--v", o->v, file, "Values; dim may differ from that of the keys")->required();
+    add_text(c, "--out", o->out, file, "Where to write the output")->required();
+    add_text(c, "--lse", o->lse, file, "Where to write the log-sum-exp, float32: (batch, heads, seq), packed (heads, total)");
     add_choice(c, "--causal", o->causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
     add_ints(c, "--window", o->window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
     add_choice(c, "--align", o->align, names_of(kAlignments), "Where the diagonal lies, for --window and --alibi without --causal");
     add_real(c, "--scale", o->scale, "Factor of q·k; default 1/sqrt(dim)");
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
-    c.add_option("--bias", o->bias, "Added to the scores; broadcasts to (batch, heads, rows, keys)")->type_name(file);
-    c.add_option("--mask", o->mask, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)")->type_name(file);
+    add_text(c, "--bias", o->bias, file, "Added to the scores; broadcasts to (batch, heads, rows, keys)");
+    add_text(c, "--mask", o->mask, file, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)");
     c.add_flag("--alibi", o->alibi, "Subtract slope · distance from the scores, with the usual slopes");
-    c.add_option("--sinks", o->sinks, "float32 (heads,): one more logit per head, without a value")->type_name(file);
-    c.add_option("--cu-seqlens-q", o->cu_seqlens_q, "Offsets of packed queries: 0,10,30 or an int32 .npy file")
-        ->type_name("LIST|FILE");
-    c.add_option("--cu-seqlens-k", o->cu_seqlens_k, "Offsets of packed keys and values")->type_name("LIST|FILE");
+    add_text(c, "--sinks", o->sinks, file, "float32 (heads,): one more logit per head, without a value");
+    add_text(c, "--cu-seqlens-q", o->cu_seqlens_q, "LIST|FILE", "Offsets of packed queries: 0,10,30 or an int32 .npy file");
+    add_text(c, "--cu-seqlens-k", o->cu_seqlens_k, "LIST|FILE", "Offsets of packed keys and values");
     add_choice(c, "--layout", o->layout, {"bshd", "bhsd"}, "Order of the axes of q, k, v and the output; default bshd");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16"}, "Type of q, k and v; bf16 reads uint16 files as bfloat16");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");

@@ -171,7 +171,7 @@ void add_study(CLI::App& app) {
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");
-    c.add_option("--plot", o->plot, "Draw bar charts into an SVG file")->type_name("FILE");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG file");
     c.callback([o] { study(*o); });
 }
 

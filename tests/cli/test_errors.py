@@ -49,6 +49,13 @@ class Errors(ToolCase):
             ("--window -2,1 --align top-left", "--window"), ("--window 1, --align top-left", "--window"), ("--window nan,1 --align top-left", "--window"),
             ("--window 99999999999999999999,1 --align top-left", "--window")])
 
+    def test_an_empty_value_is_not_no_value(self):
+        for option in ("--q", "--out", "--lse", "--bias", "--mask", "--sinks", "--cu-seqlens-q", "--cu-seqlens-k", "--window", "--scale",
+                       "--causal", "--align", "--layout", "--dtype", "--backend", "--threads"):
+            with self.subTest(option=option):
+                self.refuse([*FILES, "--out", "o.npy", option, ""] if option not in ("--q", "--out") else
+                            [*FILES[2:], option, "", *(("--out", "o.npy") if option == "--q" else FILES[:2])], option, status=None)
+
     def test_names(self):
         self.refuse_options([
             ("--causal middle", "--causal", "middle", "top-left|bottom-right"), ("--align none", "--align"), ("--layout hbsd", "--layout"),
