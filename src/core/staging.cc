@@ -59,6 +59,7 @@ void Staging::redirect(void* args, const PointerRange& range) const {
     for (uint64_t offset = range.first; offset <= range.last; offset += sizeof(void*)) {
         void** const slot = reinterpret_cast<void**>(static_cast<char*>(args) + offset);
         const uintptr_t at = reinterpret_cast<uintptr_t>(*slot);
+        *slot = nullptr;  // what lies in no region has no elements
         for (int i = 0; at != 0 && i < regions.count; i++) {
             const Region& r = regions.region[i];
             if (at >= r.begin && at < r.end) *slot = r.device + (at - r.begin);

@@ -17,7 +17,7 @@ struct Staging {
 
     Staging(fa_handle_s& h, const Regions& given);
     fa_status_t copy_in();
-    // Turns the pointers of an args struct into the copies' addresses.
+    // Turns the pointers of an args struct into the copies' addresses, NULL for a tensor without elements.
     void redirect(void* args, const PointerRange& range) const;
     // Brings back the regions that hold outputs.
     fa_status_t copy_out();

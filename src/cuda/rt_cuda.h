@@ -7,6 +7,8 @@
 
 #define FA_KERNEL static __global__
 #define FA_DEVICE static __device__ __forceinline__
+#define FA_COLD static __device__ __noinline__  // a function whose registers the common path must not pay for
+#define FA_COLD_MEMBER __device__ __noinline__
 #define FA_MEMBER __device__ __forceinline__  // a static member function of a kernel's struct
 #define FA_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #define FA_PARAM const __grid_constant__
@@ -27,21 +29,15 @@ FA_DEVICE int64_t block() { return blockIdx.x; }
 FA_DEVICE void barrier() { __syncthreads(); }
 // Among groups of 16 lanes, whatever the size of a wave.
 FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor_sync(~0u, x, mask, 16); }
-// n neighbouring floats in the widest pieces; p is aligned to min(n, 4) floats.
-template <int N>
-FA_DEVICE void load(const float* p, float* to) {
-    if (N % 4 == 0) {
-        FA_UNROLL for (int i = 0; i < N; i += 4) {
-            const float4 v = *reinterpret_cast<const float4*>(p + i);
-            to[i] = v.x;
-            to[i + 1] = v.y;
-            to[i + 2] = v.z;
-            to[i + 3] = v.w;
-        }
-    } else {
-        for (int i = 0; i < N; i++) to[i] = p[i];
-    }
+// Four floats at an address that is a multiple of 16 bytes.
+FA_DEVICE void load4(const float* p, float* to) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
 }
+FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
 FA_DEVICE char* shared_memory() {
     extern __shared__ __align__(16) char memory[];
     return memory;

@@ -6,6 +6,8 @@
 
 #define FA_KERNEL static
 #define FA_DEVICE static inline
+#define FA_COLD static inline
+#define FA_COLD_MEMBER inline
 #define FA_MEMBER inline  // a static member function of a kernel's struct
 #define FA_BOUNDS(threads, blocks)
 #define FA_PARAM const
@@ -27,10 +29,8 @@ FA_DEVICE void barrier() {
     lockstep::meet(b.all, b.now, &b, [](void**, int) {});
 }
 FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
-template <int N>
-FA_DEVICE void load(const float* p, float* to) {
-    for (int i = 0; i < N; i++) to[i] = p[i];
-}
+FA_DEVICE void load4(const float* p, float* to) { memcpy(to, p, 16); }
+FA_DEVICE void store4(float* p, const float* from) { memcpy(p, from, 16); }
 FA_DEVICE char* shared_memory() {
     char* p = lockstep::block().shared.data();
     return p + (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;

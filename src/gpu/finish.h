@@ -12,7 +12,7 @@ struct Finish {
 };
 
 // `sums`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_DEVICE Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
+FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
     RowState state{sums.m, sums.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.p.has(FA_OPERAND_SINKS)) {
@@ -24,7 +24,7 @@ FA_DEVICE Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_DEVICE void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
+FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
     float average = sum * factor + 0.f;                                         // −0 becomes 0: removed keys' signs never show
     if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average); // an average of finite values is finite
     if (x.p.d.dropout_p > 0) average *= float(1.0 / (1.0 - double(x.p.d.dropout_p)));
@@ -33,7 +33,7 @@ FA_DEVICE void store_output(const ForwardParams& x, int64_t at, float sum, float
 }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
-FA_DEVICE void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
+FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
                              int64_t column0, int64_t columns) {
     if (x.p.packed_q()) return;  // gaps of a packed tensor are not ours
     const int64_t begin = max_of(first, seq.q_len * x.p.group), end = min_of(first + rows, x.rows);

@@ -2,8 +2,9 @@
 //
 // A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v, and
 // passes over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of scores, keys
-// tx·4 …; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are shuffles.
-// k and v pass through one shared buffer, in chunks of 64 dims and of 4096 / columns keys.
+// tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are shuffles.
+// k and v pass through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. All of shared memory is row by row with 4
+// floats between rows, so that threads read 16 bytes at a time and 8 neighbours meet all banks.
 #pragma once
 #include "gpu/finish.h"
 
@@ -11,53 +12,56 @@ namespace fa {
 namespace gpu {
 
 constexpr int kThreads = 256, kKeys = 64, kDims = 64;
-constexpr int kStage = kDims * (kKeys + 4);  // floats of the shared k and v buffer; the 4 keep transposing stores off each other's banks
-constexpr int kChain = 32;  // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
-constexpr int64_t kResidentDims = 256;       // up to here q stays in shared memory; beyond, it passes through with k
+constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the weights
+constexpr int kStage = kKeys * kRowStride;
+constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
+constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory; beyond, it passes through with k
 
 template <int TR, int TV>
 struct Simt {
-    static constexpr int rows = 16 * TR, columns = 16 * TV, q_stride = rows + 4, value_keys = kDims * kKeys / columns;
+    static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
+
+    // One row tile: which rows, of which sequence. It lives in shared memory, for registers are short.
+    struct Tile {
+        Sequence seq;
+        MaskRule rule;
+        int64_t batch, kv_head, first, valid;  // first group-major row; how many exist
+        Dropout dropout;
+    };
 
     // Shared memory, carved in this order.
     struct Shared {
-        float *q, *stage, *weights, *k_factor, *v_factor;
+        Tile* tile;
         int64_t *k_at, *v_at, *position, *head, *begin, *end;  // −1: a key that is not there
+        float *q, *stage, *weights, *k_factor, *v_factor;
+        int q_stride;
     };
-    static constexpr int64_t q_dims(int64_t dim) { return dim <= kResidentDims ? (dim + kDims - 1) / kDims * kDims : kDims; }
+    static constexpr int q_dims(int64_t dim) { return dim <= kResidentDims ? int((dim + kDims - 1) / kDims) * kDims : kDims; }
     static constexpr int64_t shared_bytes(int64_t dim) {
-        return 8 * (2 * kKeys + 4 * rows) + 4 * (q_dims(dim) * q_stride + kStage + kKeys * rows + 2 * kKeys);
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims(dim) + 4) + kStage + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared carve(char* memory, int64_t dim) {
         Shared s;
-        s.k_at = reinterpret_cast<int64_t*>(memory);
+        static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
+        s.tile = reinterpret_cast<Tile*>(memory);
+        s.k_at = reinterpret_cast<int64_t*>(s.tile + 1);
         s.v_at = s.k_at + kKeys;
         s.position = s.v_at + kKeys;
         s.head = s.position + rows;
         s.begin = s.head + rows;
         s.end = s.begin + rows;
         s.q = reinterpret_cast<float*>(s.end + rows);
-        s.stage = s.q + q_dims(dim) * q_stride;
+        s.q_stride = q_dims(dim) + 4;
+        s.stage = s.q + rows * s.q_stride;
         s.weights = s.stage + kStage;
-        s.k_factor = s.weights + kKeys * rows;
+        s.k_factor = s.weights + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
         return s;
     }
 
-    // Weights lie [key][row] in groups of four rows; the groups are permuted by key so that 16 keys' stores meet different banks.
-    FA_MEMBER static int weight_at(int key, int row) {
-        constexpr int groups = rows / 4, mask = (groups < 8 ? groups : 8) - 1;
-        return key * rows + ((((row >> 2) ^ ((key >> 2) & mask)) << 2) | (row & 3));
-    }
-
-    // One row tile: which rows, of which sequence.
-    struct Tile {
-        Sequence seq;
-        MaskRule rule;
-        int64_t batch, kv_head, first, valid;  // first group-major row; how many exist
-    };
-
-    FA_MEMBER static void place_rows(const ForwardParams& x, const Tile& t, const Shared& s) {
+    FA_COLD_MEMBER static void place_rows(const ForwardParams& x) {
+        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
             s.position[r] = row / x.p.group;
@@ -68,22 +72,25 @@ struct Simt {
         }
     }
 
-    // q transposed: [dim][row]. A warp's lanes take 8 neighbouring dims of 4 rows: whole sectors to read, separate banks to write.
-    FA_MEMBER static void load_q(const ForwardParams& x, const Tile& t, const Shared& s, int64_t dim0, int dims) {
+    FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
+        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
-            const int c = (i & 7) + (i >> 5) % (dims >> 3) * 8, r = ((i >> 3) & 3) + (i >> 5) / (dims >> 3) * 4;
+            const int c = i % dims, r = i / dims;
             float value = 0.f;
             if (dim0 + c < x.p.d.dim_qk && r < t.valid) {
                 const int64_t at = query_index(x.p, x.p.d.q_stride, t.seq, t.batch, s.position[r], s.head[r]);
                 value = load_element(x.a.q, at + dim0 + c, x.p.d.q_dtype) * x.q_factor *
                         query_descale(x.p, x.a, t.seq, t.batch, s.position[r], s.head[r]);
             }
-            s.q[c * q_stride + r] = value;
+            s.q[r * s.q_stride + c] = value;
         }
     }
 
     // Where each key of the tile lies, and its de-scale factors.
-    FA_MEMBER static void place_keys(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, int keys) {
+    FA_COLD_MEMBER static void place_keys(const ForwardParams& x, int64_t key0, int keys) {
+        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
             s.k_at[j] = s.v_at[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
@@ -97,52 +104,77 @@ struct Simt {
         }
     }
 
-    // 64 dims of the tile's keys, transposed: [dim][key].
-    FA_MEMBER static void load_k(const ForwardParams& x, const Shared& s, int64_t dim0) {
-        for (int i = rt::thread(); i < kDims * kKeys; i += kThreads) {
-            const int c = (i & 7) + ((i >> 5) & 7) * 8, j = ((i >> 3) & 3) + (i >> 8) * 4;
-            const bool there = s.k_at[j] >= 0 && dim0 + c < x.p.d.dim_qk;
-            s.stage[c * (kKeys + 4) + j] = there ? load_element(x.a.k, s.k_at[j] + dim0 + c, x.p.d.kv_dtype) * s.k_factor[j] : 0.f;
+    // `width` elements from column0 of each of the rows `at[first …]`, 16 per thread, into the buffer; 0 beyond `dim` and for keys that
+    // are not there. All loads of a thread are under way before the first is used.
+    template <class T, int width>
+    FA_MEMBER static void load_rows(const void* data, const int64_t* at, const float* factor, int first, int64_t column0, int64_t dim,
+                                    bool aligned, int stride, float* stage) {
+        constexpr int quads = kDims * kKeys / 4 / kThreads;
+        float value[quads][4];
+        FA_UNROLL for (int n = 0; n < quads; n++) {
+            const int i = rt::thread() + n * kThreads, j = first + i / (width / 4);
+            const int64_t c = column0 + i % (width / 4) * 4;
+            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = 0.f;
+            if (at[j] < 0) continue;
+            const T* from = static_cast<const T*>(data) + at[j] + c;
+            if (aligned && c + 4 <= dim) {
+                const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(from);
+                FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(quad.element[e]);
+            } else {
+                FA_UNROLL for (int e = 0; e < 4; e++)
+                    if (c + e < dim) value[n][e] = to_f32(from[e]);
+            }
+        }
+        FA_UNROLL for (int n = 0; n < quads; n++) {
+            const int i = rt::thread() + n * kThreads, j = i / (width / 4);
+            const float f = factor[first + j];
+            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
+            rt::store4(stage + j * stride + i % (width / 4) * 4, value[n]);
         }
     }
 
-    // Keys [key, key + value_keys) of the tile, `columns` columns from column0: [key][column].
-    FA_MEMBER static void load_v(const ForwardParams& x, const Shared& s, int key, int64_t column0) {
-        for (int i = rt::thread(); i < value_keys * columns; i += kThreads) {
-            const int j = key + i / columns, c = i % columns;
-            const bool there = s.v_at[j] >= 0 && column0 + c < x.p.d.dim_v;
-            s.stage[i] = there ? load_element(x.a.v, s.v_at[j] + column0 + c, x.p.d.kv_dtype) * s.v_factor[j] : 0.f;
+    template <int width>
+    FA_MEMBER static void load_any(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
+                                   int64_t dim, bool aligned, int stride, float* stage) {
+        switch (dtype) {
+            case FA_F32: return load_rows<F32, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
+            case FA_F16: return load_rows<F16, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
+            case FA_BF16: return load_rows<Bf16, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
+            case FA_E4M3: return load_rows<E4m3, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
+            case FA_E5M2: return load_rows<E5m2, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
+            default: return load_rows<I8, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
         }
     }
 
-    // score[r][4] = Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void multiply_qk(const ForwardParams& x, const Tile& t, const Shared& s, float score[TR][4]) {
+    // score[r][n] = Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
+    FA_MEMBER static void multiply_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.p.d.dim_qk <= kResidentDims;
         FA_UNROLL for (int r = 0; r < TR; r++)
-            FA_UNROLL for (int j = 0; j < 4; j++) score[r][j] = 0.f;
+            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int64_t dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_k(x, s, dim0);
-            if (!resident) load_q(x, t, s, dim0, kDims);
+            load_any<kDims>(x.p.d.kv_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
+            if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
-            const float* q = s.q + (resident ? dim0 * q_stride : 0) + ty * TR;
-            const float* k = s.stage + tx * 4;
-            const int dims = int(min_of(kDims, x.p.d.dim_qk - dim0));
-            for (int first = 0; first < dims; first += kChain) {
+            const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
+            const float* k = s.stage + tx * kRowStride;
+            for (int first = 0; first < kDims && dim0 + first < x.p.d.dim_qk; first += kChain) {
                 float piece[TR][4];
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int j = 0; j < 4; j++) piece[r][j] = 0.f;
-                const int last = dims < first + kChain ? dims : first + kChain;
-                FA_UNROLL_BY(8)
-                for (int c = first; c < last; c++) {
-                    float a[TR], b[4];
-                    rt::load<TR>(q + c * q_stride, a);
-                    rt::load<4>(k + c * (kKeys + 4), b);
-                    FA_UNROLL for (int r = 0; r < TR; r++)
-                        FA_UNROLL for (int j = 0; j < 4; j++) piece[r][j] = fmaf(a[r], b[j], piece[r][j]);
+                    FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+                FA_UNROLL_BY(2)
+                for (int c = first; c < first + kChain; c += 4) {
+                    float b[4][4];
+                    FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(k + n * 16 * kRowStride + c, b[n]);
+                    FA_UNROLL for (int r = 0; r < TR; r++) {
+                        float a[4];
+                        rt::load4(q + r * s.q_stride + c, a);
+                        FA_UNROLL for (int n = 0; n < 4; n++)
+                            FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(a[e], b[n][e], piece[r][n]);
+                    }
                 }
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int j = 0; j < 4; j++) score[r][j] += piece[r][j];
+                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += piece[r][n];
             }
             rt::barrier();
         }
@@ -154,35 +186,36 @@ struct Simt {
         if (full && !x.natural && !x.p.paged()) return;
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
-            FA_UNROLL for (int j = 0; j < 4; j++) {
-                const int64_t key = key0 + tx * 4 + j;
-                const bool kept = key >= s.begin[row] && key < s.end[row] && s.k_at[tx * 4 + j] >= 0;
-                float value = score[r][j];
+            FA_UNROLL for (int n = 0; n < 4; n++) {
+                const int j = tx + 16 * n;
+                const int64_t key = key0 + j;
+                const bool kept = key >= s.begin[row] && key < s.end[row] && s.k_at[j] >= 0;
+                float value = score[r][n];
                 if (kept && x.natural)
                     value = kLog2e * biased(x, t.rule.off, t.batch, s.head[row], s.position[row], key, capped(x.p, value));
-                score[r][j] = kept ? value : kNegInf;
+                score[r][n] = kept ? value : kNegInf;
             }
         }
     }
 
     // Folds the scores into (m, l), stores their weights, and gives each row's factor for its sums so far.
-    FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, const Dropout& dropout, int64_t key0,
+    FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool drop = x.p.d.dropout_p > 0;
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             float top = m[r];
-            FA_UNROLL for (int j = 0; j < 4; j++) top = max_fn(top, score[r][j]);
+            FA_UNROLL for (int n = 0; n < 4; n++) top = max_fn(top, score[r][n]);
             FA_UNROLL for (int w = 8; w > 0; w /= 2) top = max_fn(top, rt::shuffle_xor16(top, w));
             const float reference = origin(top);
             float sum = 0.f;
-            FA_UNROLL for (int j = 0; j < 4; j++) {
-                const float p = exp2_fn(score[r][j] - reference) * kHeadroomUnit;
+            FA_UNROLL for (int n = 0; n < 4; n++) {
+                const int j = tx + 16 * n;
+                const float p = exp2_fn(score[r][n] - reference) * kHeadroomUnit;
                 sum += p;
-                const int64_t key = key0 + tx * 4 + j;
-                const bool kept = !drop || dropout_keeps(dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key);
-                s.weights[weight_at(tx * 4 + j, row)] = kept ? p : 0.f;
+                const bool kept = !drop || keeps(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j);
+                s.weights[row * kRowStride + j] = kept ? p : 0.f;
             }
             FA_UNROLL for (int w = 8; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
             factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], top);
@@ -198,23 +231,20 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_v(x, s, key, column0);
+            load_any<columns>(x.p.d.kv_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
             rt::barrier();
-            const int count = int(min_of(value_keys, keys - key));
-            FA_UNROLL_BY(4)
-            for (int j = 0; j < count; j++) {
-                float a[TR];
-                if (TR < 4) {
-                    FA_UNROLL for (int r = 0; r < TR; r++) a[r] = s.weights[weight_at(key + j, ty * TR + r)];
-                } else {
-                    FA_UNROLL for (int r = 0; r < TR; r += 4) rt::load<4>(s.weights + weight_at(key + j, ty * TR + r), a + r);
-                }
-                FA_UNROLL for (int c = 0; c < TV; c += 4) {
-                    float b[4];
-                    rt::load<4>(s.stage + j * columns + tx * 4 + 16 * c, b);
-                    FA_UNROLL for (int r = 0; r < TR; r++)
-                        FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] = fmaf(a[r], b[i], o[r][c + i]);
-                }
+            const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
+            FA_UNROLL_BY(2)
+            for (int j = 0; j < count; j += 4) {
+                float a[TR][4];
+                FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.weights + (ty * TR + r) * kRowStride + key + j, a[r]);
+                FA_UNROLL for (int e = 0; e < 4; e++)
+                    FA_UNROLL for (int c = 0; c < TV; c += 4) {
+                        float b[4];
+                        rt::load4(s.stage + (j + e) * columns + tx * 4 + 16 * c, b);
+                        FA_UNROLL for (int r = 0; r < TR; r++)
+                            FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] = fmaf(a[r][e], b[i], o[r][c + i]);
+                    }
             }
             rt::barrier();
         }
@@ -252,7 +282,7 @@ struct Simt {
 
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, 1) forward_simt(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM ForwardParams x) {
     using S = Simt<TR, TV>;
     int64_t item = rt::block();
     const int64_t part = item % x.value_parts;
@@ -262,22 +292,28 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) forward_simt(FA_PARAM ForwardParams x) {
     const int64_t block = x.p.causal() ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
     item /= x.blocks;
 
-    typename S::Tile t;
-    t.kv_head = item % x.p.d.heads_kv;
-    t.batch = item / x.p.d.heads_kv;
-    t.seq = bounded_sequence(x.p, x.a, t.batch);
-    t.rule = mask_rule(x.p, t.seq);
-    t.first = block * S::rows;
-    t.valid = min_of(t.seq.q_len * x.p.group - t.first, S::rows);
+    const typename S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
+    const typename S::Tile& t = *s.tile;
+    if (rt::thread() == 0) {
+        typename S::Tile placed;
+        placed.kv_head = item % x.p.d.heads_kv;
+        placed.batch = item / x.p.d.heads_kv;
+        placed.seq = bounded_sequence(x.p, x.a, placed.batch);
+        placed.rule = mask_rule(x.p, placed.seq);
+        placed.dropout = dropout_of(x);
+        placed.first = block * S::rows;
+        placed.valid = min_of(placed.seq.q_len * x.p.group - placed.first, S::rows);
+        *s.tile = placed;
+    }
+    rt::barrier();
     const int64_t column0 = part * S::columns;
     if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, S::rows, column0, S::columns);
     if (t.valid <= 0) return;
     if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
 
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
-    S::place_rows(x, t, s);
+    S::place_rows(x);
     rt::barrier();
-    if (x.p.d.dim_qk <= kResidentDims) S::load_q(x, t, s, 0, int(S::q_dims(x.p.d.dim_qk)));
+    if (x.p.d.dim_qk <= kResidentDims) S::load_q(x, 0, S::q_dims(x.p.d.dim_qk));
 
     float m[TR], l[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {
@@ -285,7 +321,6 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) forward_simt(FA_PARAM ForwardParams x) {
         l[r] = 0.f;
         FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
-    const Dropout dropout = dropout_of(x);
     const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
     const int64_t end = min_of(min_of(split_begin + size, t.seq.k_len), s.end[t.valid - 1]);
@@ -293,13 +328,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) forward_simt(FA_PARAM ForwardParams x) {
     int64_t key = split_begin + max_of(s.begin[0] - split_begin, 0) / kKeys * kKeys;
     for (; key < end; key += kKeys) {
         const int keys = int(min_of(kKeys, end - key));
-        S::place_keys(x, t, s, key, keys);
+        S::place_keys(x, key, keys);
         rt::barrier();
         float score[TR][4], factor[TR];
-        S::multiply_qk(x, t, s, score);
+        S::multiply_qk(x, s, score);
         const bool full = keys == kKeys && tile_class(t.rule, top, rows, key, keys, t.seq.k_len) == fa::Tile::full;
         S::mask_scores(x, t, s, key, full, score);
-        S::fold_scores(x, t, s, dropout, key, score, m, l, factor);
+        S::fold_scores(x, t, s, key, score, m, l, factor);
         S::multiply_pv(x, s, keys, column0, factor, o);
     }
     S::write(x, t, s, split, column0, m, l, o);

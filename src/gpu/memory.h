@@ -9,6 +9,29 @@ namespace gpu {
 
 FA_FN int64_t type_bytes(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
 
+// The storage types as C++ types, and four of them as one load.
+struct F32 { float x; };
+struct F16 { uint16_t x; };
+struct Bf16 { uint16_t x; };
+struct E4m3 { uint8_t x; };
+struct E5m2 { uint8_t x; };
+struct I8 { int8_t x; };
+FA_FN float to_f32(F32 v) { return v.x; }
+FA_FN float to_f32(F16 v) { return f16_to_f32(v.x); }
+FA_FN float to_f32(Bf16 v) { return bf16_to_f32(v.x); }
+FA_FN float to_f32(E4m3 v) { return e4m3_to_f32(v.x); }
+FA_FN float to_f32(E5m2 v) { return e5m2_to_f32(v.x); }
+FA_FN float to_f32(I8 v) { return float(v.x); }
+template <class T>
+struct alignas(4 * sizeof(T)) Quad {
+    T element[4];
+};
+
+// May rows of this tensor be read four elements at a time?
+FA_FN bool quads_aligned(const void* base, const int64_t stride[4], int32_t dtype) {
+    return reinterpret_cast<uintptr_t>(base) % uintptr_t(4 * type_bytes(dtype)) == 0 && (stride[0] | stride[1] | stride[2]) % 4 == 0;
+}
+
 FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     switch (dtype) {
         case FA_F32: return static_cast<const float*>(base)[i];

@@ -19,7 +19,9 @@ struct ForwardParams {
     int64_t splits;       // upper bound for any sequence
     int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
     float q_factor;       // scale, times log2 e when scores need no work in natural units
-    int32_t natural;      // scores leave the product in natural units
+    bool natural;         // scores leave the product in natural units
+    bool k_aligned;       // rows may be read four elements at a time
+    bool v_aligned;
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs
 };
@@ -40,7 +42,7 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
 FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-FA_DEVICE float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+FA_COLD float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;
     if (p.has(FA_OPERAND_MASK)) {
         const int64_t* t = p.d.mask_stride;
@@ -59,9 +61,13 @@ FA_DEVICE float biased(const ForwardParams& x, int64_t off, int64_t batch, int64
     return s;
 }
 
-FA_DEVICE Dropout dropout_of(const ForwardParams& x) {
+FA_FN Dropout dropout_of(const ForwardParams& x) {
     const bool state = x.p.has(FA_OPERAND_RNG_STATE);
     return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
+}
+
+FA_COLD bool keeps(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
+    return dropout_keeps(dropout, batch_head, row, key);
 }
 
 }  // namespace gpu
