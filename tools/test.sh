@@ -14,7 +14,7 @@ esac
 
 packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
     cargo rustc golang-go)
-[ "${1-}" != --full ] || packages+=(clang-14 libomp-14-dev)
+[ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
 tools/install_packages.sh "${packages[@]}"
 
 # Debian has NumPy, but not its bfloat16 and 8-bit floats.
