@@ -22,7 +22,7 @@ fa_status_t Call::add(Role r, const Tensor& t) {
         return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its element size, %d",
                     t.name, t.base, t.element);
     }
-    if (bytes > 0 && address + (bytes - 1) < address) {
+    if (address + bytes < address) {
         return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",
                     t.name, t.base, static_cast<unsigned long long>(bytes));
     }

@@ -110,6 +110,11 @@ std::vector<Rule<Append>> numbers() {
                 c.d.page_size = c.d.num_pages = c.d.kv_batch = 0, c.d.seqlen_k = 0, memset(c.d.k_descale_stride, 0, 24),
                 memset(c.d.v_descale_stride, 0, 24);
             }),
+        row(append_packed, "positions is 4611686014132420609 elements",
+            [](Append& c) {
+                c.d.batch = c.a.seqlen_new = INT32_MAX, c.d.heads_q = c.d.heads_kv = 1;
+                c.a.cu_seqlens_new = nullptr, c.a.total_new = 0, c.a.k_new_stride[3] = c.a.v_new_stride[3] = 1;
+            }),
         row(append_paged, "max_position is -1:", [](Append& c) { c.a.max_position = -1; }),
         row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& c) { c.a.rotary_dim = 0; }),
         row(append_paged, "rotary_dim is 3: expected an even", [](Append& c) { c.a.rotary_dim = 3; }),
@@ -121,6 +126,11 @@ std::vector<Rule<Append>> numbers() {
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
         row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.kv_dtype = FA_E5M2; }),
+        row(append_packed, "operands is 0x4000: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
+            [](Append& c) {
+                c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.kv_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
+                c.a.k_descale = c.memory.make<float>(20);
+            }),
         row(append_paged, "k_descale_stride is {4, 0, 1}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
         row(append_paged, "v_descale_stride is {2, 2, 1}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
     };
@@ -190,6 +200,38 @@ TEST(AppendArgs, WhatIsNotReadIsIgnored) {
     c.d.strided = FA_STRIDED_O | FA_STRIDED_LSE;
     c.d.operands = FA_OPERAND_BIAS | FA_OPERAND_LSE | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q;
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+}
+
+TEST(AppendArgs, EdgesAreAccepted) {
+    Handle h;
+    Append c;
+    append_packed(&c);
+    c.a.cu_seqlens_new = c.a.positions = nullptr;
+    c.a.total_new = 0;
+    c.a.k_new = c.memory.make<uint16_t>(160);
+    c.a.v_new = c.memory.make<uint16_t>(80);
+    c.a.seqlen_new = 5;  // from slot 0 to the last
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+    c.a.seqlen_new = 6;
+    EXPECT_EQ(c.run(h), I);
+    c.a.seqlen_new = 0;
+    c.a.k_new = c.a.v_new = nullptr;
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+}
+
+TEST(AppendArgs, AnglesForTheLastSlotSuffice) {
+    Handle h;
+    Append c;
+    append_paged(&c);
+    c.a.max_position = 4;  // slot 3 without padding
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+    Append without_padding;
+    append_packed(&without_padding);
+    without_padding.a.cos = c.a.cos;
+    without_padding.a.sin = c.a.sin;
+    without_padding.a.rotary_dim = 4;
+    without_padding.a.max_position = 5;
+    EXPECT_EQ(without_padding.run(h), FA_OK) << fa_last_error(h);
 }
 
 // Without seqused_k and positions, tokens start at the left padding.

@@ -27,7 +27,8 @@ class Memory {
     const std::deque<std::vector<char>>& blocks() const { return blocks_; }
 
   private:
-    static constexpr size_t kSlack = 64;  // for pointers that tests move by some bytes
+    static constexpr size_t kSlack =
+        1024;  // room for a pointer that tests move, and for the largest output in place of the smallest array
     std::deque<std::vector<char>> blocks_;
 };
 

@@ -196,6 +196,38 @@ TEST(ForwardArgs, TensorsWithoutElementsMayBeNull) {
     EXPECT_EQ(std::string(fa_last_error(h)).find("q is NULL"), 0u) << fa_last_error(h);
 }
 
+// With both a batch and a row stride, a packed row's factor lies at one place only: the rest of [batch][total][heads] is nobody's.
+TEST(ForwardArgs, FactorsOfPackedRows) {
+    Handle h;
+    Forward f;
+    packed(&f);
+    f.d.operands |= FA_OPERAND_Q_DESCALE;
+    const auto run = [&](int64_t batch_stride, int64_t row_stride, int64_t lse_at) {
+        const int64_t s[3] = {batch_stride, row_stride, 1};
+        memcpy(f.d.q_descale_stride, s, sizeof s);
+        float* const shared_by_both = f.memory.make<float>(200, 1.0f);
+        f.a.q_descale = shared_by_both;
+        f.a.lse = shared_by_both + lse_at;
+        return f.run(h);
+    };
+    EXPECT_EQ(run(100, 4, 8), FA_OK) << fa_last_error(h);  // rows 0 and 1 end before it, rows 2 to 4 of sequence 1 begin at 108
+    EXPECT_EQ(run(0, 4, 8), I);
+    EXPECT_EQ(run(0, 4, 24), FA_OK) << fa_last_error(h);
+    EXPECT_EQ(run(4, 0, 4), I);
+    EXPECT_EQ(run(4, 0, 8), FA_OK) << fa_last_error(h);
+}
+
+// Left padding that takes all keys leaves no page to be read.
+TEST(ForwardArgs, PagesOfNoKeysAreNotRead) {
+    Handle h;
+    Forward f;
+    paged(&f);
+    f.a.seqused_k = f.memory.array<int32_t>({3, 1});
+    f.a.leftpad_k = f.memory.array<int32_t>({3, 1});
+    f.a.page_table = f.memory.make<int32_t>(9, -1);
+    EXPECT_EQ(f.run(h), FA_OK) << fa_last_error(h);
+}
+
 TEST(ForwardArgs, StreamActsUnderItsFlag) {
     Handle h;
     Forward f;

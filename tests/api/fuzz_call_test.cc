@@ -1,6 +1,7 @@
 // Small random calls that run, in memory of exactly the size that the descriptor says: under AddressSanitizer, whatever the checks let
 // through must stay within it. Without it, the sentences and the statuses are still checked.
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include "calls.h"
@@ -130,7 +131,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     if (p.has(FA_OPERAND_K_DESCALE) && p.has(FA_OPERAND_V_DESCALE) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
-    a.max_position = d.seqlen_k - r.below(2);
+    a.max_position = std::max<int64_t>(d.seqlen_k - r.below(2), 0);
     e.give(a.cos, fa::array_of("cos", nullptr, 4, a.max_position * a.rotary_dim / 2));
     e.give(a.sin, fa::array_of("sin", nullptr, 4, a.max_position * a.rotary_dim / 2));
 }

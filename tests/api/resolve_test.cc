@@ -1,5 +1,6 @@
 // What zero means: the resolved problem and the resolved args that a backend gets.
 #include <gtest/gtest.h>
+#include <algorithm>
 #include <cmath>
 #include "calls.h"
 #include "core/check.h"
@@ -223,6 +224,51 @@ TEST(Resolve, RotaryOutput) {
     EXPECT_EQ(four(a.out_stride), (Strides{96, 32, 8, 1}));
 }
 
+// Strides that are given come through as they are, each to its own dimension.
+TEST(Resolve, LiteralStrides) {
+    const auto give = [](int64_t* stride, const Strides& values) { std::copy(values.begin(), values.end(), stride); };
+    fa::Message m{};
+    fa::Regions regions;
+    Merge c;
+    merge_padded(&c);
+    give(c.a.o_parts_stride, {1000, 400, 100, 10, 1});
+    give(c.a.lse_parts_stride, {700, 300, 50, 7});
+    fa_merge_args_t a;
+    c.a.o_parts = c.a.lse_parts = c.memory.make<float>(3000);
+    ASSERT_EQ(fa::check_merge(resolved(c.d, FA_OP_MERGE), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(Strides(a.o_parts_stride, a.o_parts_stride + 5), (Strides{1000, 400, 100, 10, 1}));
+    EXPECT_EQ(four(a.lse_parts_stride), (Strides{700, 300, 50, 7}));
+    EXPECT_EQ(int64_t(regions.region[0].end - regions.region[0].begin), 4 * (2 * 1000 + 400 + 2 * 100 + 3 * 10 + 3 + 1));
+    EXPECT_EQ(int64_t(regions.region[1].end - regions.region[1].begin), 4 * (2 * 700 + 300 + 3 * 50 + 2 * 7 + 1));
+
+    fa_attention_desc_t d = minimal();
+    d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    give(d.q_stride, {90000, 9000, 100, 1});
+    give(d.k_stride, {0, 70, 1000, 1});
+    give(d.v_stride, {80000, 0, 60, 1});
+    give(d.o_stride, {64, 3000, 100000, 1});
+    give(d.lse_stride, {3, 100, 7});
+    const fa::Problem p = resolved(d);
+    EXPECT_EQ(four(p.d.q_stride), (Strides{90000, 9000, 100, 1}));
+    EXPECT_EQ(four(p.d.k_stride), (Strides{0, 70, 1000, 1}));
+    EXPECT_EQ(four(p.d.v_stride), (Strides{80000, 0, 60, 1}));
+    EXPECT_EQ(four(p.d.o_stride), (Strides{64, 3000, 100000, 1}));
+    EXPECT_EQ(three(p.d.lse_stride), (Strides{3, 100, 7}));
+}
+
+// The last byte of the address space belongs to nobody: its end would be no address.
+TEST(Resolve, EndOfTheAddressSpace) {
+    fa::Message m{};
+    fa::Regions regions;
+    Forward f;
+    plain(&f);
+    fa_forward_args_t a;
+    f.a.q = reinterpret_cast<const void*>(~uintptr_t(0) - 768 - 3);
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_OK) << m.text;
+    f.a.q = reinterpret_cast<const void*>(~uintptr_t(0) - 768 + 1);
+    EXPECT_EQ(fa::check_forward(resolved(f.d), &f.a, false, &a, &regions, &m), FA_INVALID_ARGUMENT);
+}
+
 // The bytes of every tensor of a call: what overlap is proven for, and what is copied to a device.
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
@@ -300,6 +346,20 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
     r.a.cu_seqlens_q = nowhere(2);
     fa_rotary_args_t t;
     EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &r.a, false, &t, &regions, &m), FA_OK) << m.text;
+
+    for (const int32_t* fa_rotary_args_t::*const field : {&fa_rotary_args_t::seqused_q, &fa_rotary_args_t::position_offset}) {
+        Rotary one;
+        rotary_padded(&one);
+        one.a.seqused_q = one.a.position_offset = nullptr;
+        one.d.operands = field == &fa_rotary_args_t::seqused_q ? FA_OPERAND_SEQUSED_Q : 0;
+        one.a.*field = nowhere(1);
+        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_OK) << m.text;
+        // Without an array, all lengths are known.
+        one.a.*field = nullptr;
+        one.d.operands = 0;
+        one.a.max_position = 2;
+        EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_INVALID_ARGUMENT);
+    }
 
     Merge g;
     merge_packed(&g);

@@ -141,6 +141,22 @@ TEST(RotaryArgs, InPlaceIsAllowed) {
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
 }
 
+// One row is checked, no row is not.
+TEST(RotaryArgs, PositionsOfFewRows) {
+    Handle h;
+    Rotary c;
+    rotary_packed(&c);
+    c.a.cu_seqlens_q = c.memory.array<int32_t>({0, 0, 1});
+    c.a.positions = nullptr;
+    c.a.position_offset = c.memory.array<int32_t>({99, 4});
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+    c.a.position_offset = c.memory.array<int32_t>({0, 5});
+    EXPECT_EQ(c.run(h), I);
+    c.a.position_offset = nullptr;
+    c.a.max_position = 1;
+    EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
+}
+
 TEST(RotaryArgs, NoRowsNeedNoPointers) {
     Handle h;
     Rotary c;

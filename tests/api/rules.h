@@ -77,6 +77,7 @@ struct Pointer {
     size_t offset;
     uintptr_t element;  // bytes
     bool optional;      // by an operand bit
+    bool input;
 
     uintptr_t get(const Call& c) const {
         uintptr_t address;
@@ -86,7 +87,7 @@ struct Pointer {
     void set(Call& c, uintptr_t address) const { memcpy(reinterpret_cast<char*>(&c.a) + offset, &address, sizeof address); }
 };
 #define POINTER(good, args, field, element, optional) \
-    { good, #field, offsetof(args, field), element, optional }
+    { good, #field, offsetof(args, field), element, optional, std::is_const<std::remove_pointer_t<decltype(args::field)>>::value }
 
 template <class Call>
 std::vector<Rule<Call>> missing(const std::vector<Pointer<Call>>& pointers) {
@@ -123,7 +124,7 @@ std::vector<Rule<Call>> misaligned(const std::vector<Pointer<Call>>& pointers) {
     return rules;
 }
 
-// `output` put where each other tensor of the call is.
+// `output` put where each other tensor of the call is. Of two outputs, either may be named first.
 template <class Call>
 std::vector<Rule<Call>> shared(const Pointer<Call>& output, const std::vector<Pointer<Call>>& pointers) {
     std::vector<Rule<Call>> rules;
@@ -131,8 +132,9 @@ std::vector<Rule<Call>> shared(const Pointer<Call>& output, const std::vector<Po
         Call call;
         output.good(&call);
         if (p.name == std::string(output.name) || p.get(call) == 0) continue;
-        rules.push_back(
-            {output.good, [output, p](Call& c) { output.set(c, p.get(c)); }, FA_INVALID_ARGUMENT, "", "shares elements with"});
+        const std::string first = p.input ? output.name + std::string(" is 0x") : "";
+        rules.push_back({output.good, [output, p](Call& c) { output.set(c, p.get(c)); }, FA_INVALID_ARGUMENT, first,
+                         p.input ? "shares elements with " + std::string(p.name) + " at" : "shares elements with "});
     }
     return rules;
 }
