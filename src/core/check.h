@@ -21,14 +21,17 @@ struct Regions {
 };
 
 // host_metadata: int32 arrays are readable here, so their contents are checked as well. regions: what the call touches, workspace apart.
-fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Regions* regions, Message*);
-fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions, Message*);
+fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
+                          Regions* regions, Message*);
+fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
+                        Message*);
 fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
                             Regions* regions, Message*);
-fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Regions* regions, Message*);
+fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
+                         Regions* regions, Message*);
 
 // Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `minimum`: invalid; a tail beyond
-// `size` that is not all zero: unsupported field.
+// `size` that is not all zero: unsupported field. `to` then says `size` as its own.
 fa_status_t import_struct(void* to, const void* user, uint32_t size, uint32_t minimum, const char* name, Message* message);
 
 }  // namespace fa

@@ -117,8 +117,8 @@ static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a
     return FA_OK;
 }
 
-fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out, Regions* regions,
-                            Message* m) {
+fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
+                            Regions* regions, Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kAppendArgsV1, "fa_append_kv_args_t", m));
     const fa_append_kv_args_t& a = *out;
     Call call(p, regions, m);
@@ -134,8 +134,9 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
     if (a.cu_seqlens_new) out->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
     if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, p.d.heads_kv, &lines)) {
-        return fail(m, FA_INVALID_ARGUMENT, "seqlen_new is %lld: expected batch * seqlen_new * heads_kv, %lld * %lld * %lld, below 2^63",
-                    ll(a.seqlen_new), ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_kv));
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "seqlen_new is %lld: expected batch * seqlen_new * heads_kv, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
+                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_kv));
     }
 
     const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};

@@ -50,8 +50,8 @@ static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, 
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }
 
-fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Regions* regions,
-                          Message* m) {
+fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
+                          Regions* regions, Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kForwardArgsV1, "fa_forward_args_t", m));
     const fa_forward_args_t& a = *out;
     Call call(p, regions, m);

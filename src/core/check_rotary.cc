@@ -30,8 +30,8 @@ static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, 
     return FA_OK;
 }
 
-fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out, Regions* regions,
-                         Message* m) {
+fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
+                         Regions* regions, Message* m) {
     FA_TRY(import_struct(out, user, sizeof *out, kRotaryArgsV1, "fa_rotary_args_t", m));
     const fa_rotary_args_t& a = *out;
     Call call(p, regions, m);
