@@ -19,7 +19,7 @@ struct Call {
     Tensor tensor[kMaxTensors] = {};
     Role role[kMaxTensors] = {};
 
-    Call(const Problem& p, Regions* r, Message* m) : problem(p), regions(r), message(m) { regions->count = 0; }
+    Call(const Problem& p, Regions* r, Message* m) : problem(p), regions(r), message(m) { *regions = {}; }
 
     // A tensor that every call has; NULL only when it has no elements.
     fa_status_t always(Role, const Tensor&);

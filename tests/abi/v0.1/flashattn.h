@@ -502,7 +502,8 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * token t of sequence b goes to slot seqused_k[b] + t, or to slot positions[...] (−1: skip this token). Slots include left
  * padding and must lie in [0, seqlen_k): nothing outside the sequence's own slots is ever written. seqused_k is the length
  * *before* the call; the caller adds the new tokens afterwards. Without FA_OPERAND_SEQUSED_K and positions, tokens start at the
- * left padding. k_new is rotated first when cos and sin are given (position = slot − left padding).
+ * left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
+ * and sin are given (position = slot − left padding).
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads_kv][dim], or packed [total_new][heads_kv][dim]
  * by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
  * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
