@@ -64,9 +64,9 @@ class Reading {
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }
 
   private:
-    struct Place {
+    struct Place {  // of a key
         int64_t outer, row;
-    };  // of a key
+    };
     Place place(int64_t b, int64_t j) const;
     uint64_t dropout_key_;
 };

@@ -13,11 +13,14 @@ const size_t kPage = size_t(sysconf(_SC_PAGESIZE));
 
 char fault_text[8192];
 
+void print_raw(const char* text) {
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(3);
+}
+
 void fault_handler(int signal_number) {
-    static const char head[] = "\nfault (guard page or read-only input) in: ";
-    ssize_t written = write(STDERR_FILENO, head, sizeof head - 1);
-    written += write(STDERR_FILENO, fault_text, strlen(fault_text));
-    written += write(STDERR_FILENO, "\n", 1);
+    print_raw("\nfault (guard page or read-only input) in: ");
+    print_raw(fault_text);
+    print_raw("\n");
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
