@@ -51,11 +51,6 @@ void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t&
 // The call on copies in device memory. A workspace in host memory is of no use there.
 template <class Args, class Run>
 fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRange* pointers, Args* args, const Run& run) {
-    if (regions.unbounded != nullptr)
-        return fail(&h.message, FA_UNSUPPORTED,
-                    "%s has strides over the batch and over packed rows: its size is not known, so it cannot be copied from host memory; "
-                    "make the handle with FA_MEMORY_DEVICE, or give one of the strides as 0",
-                    regions.unbounded);
     args->workspace = nullptr;
     args->workspace_size = 0;
     Staging staging(h, regions);

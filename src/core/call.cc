@@ -35,7 +35,6 @@ fa_status_t Call::perhaps(Role r, const Tensor& t) {
     FA_TRY(add(r, t));
     const uintptr_t begin = reinterpret_cast<uintptr_t>(t.base);
     const uint64_t bytes = begin ? span(t) : 0;
-    if (t.bound) regions->unbounded = t.name;
     if (bytes > 0) regions->region[regions->count++] = {begin, begin + bytes, r == Role::output, nullptr};
     return FA_OK;
 }

@@ -16,7 +16,6 @@ struct Region {
 };
 struct Regions {
     static constexpr int kMost = 32;
-    const char* unbounded;  // name of a tensor whose true reach within its region is not known, or NULL
     Region region[kMost];
     int count;
 };

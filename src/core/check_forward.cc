@@ -1,6 +1,7 @@
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
+#include "spec/shape.h"
 
 namespace fa {
 
@@ -28,12 +29,30 @@ static fa_status_t check_tensors(const Problem& p, const fa_forward_args_t& a, C
     FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, d.batch)));
     FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, d.batch)));
     FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(p, a.page_table)));
-    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, in, q_descale_tensor(p, a.q_descale)));
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, in, kv_descale_tensor(p, "k_descale", a.k_descale, d.k_descale_stride)));
-    FA_TRY(call->with(FA_OPERAND_V_DESCALE, in, kv_descale_tensor(p, "v_descale", a.v_descale, d.v_descale_stride)));
     FA_TRY(call->with(FA_OPERAND_O_SCALE, in, array_of("o_scale", a.o_scale, 4, 1)));
-    FA_TRY(call->with(FA_OPERAND_RNG_STATE, in, array_of("rng_state", a.rng_state, 8, 2)));
-    return call->outputs_apart();
+    return call->with(FA_OPERAND_RNG_STATE, in, array_of("rng_state", a.rng_state, 8, 2));
+}
+
+// With strides over the batch and over packed rows, sequence b has the factors of its own rows only: how far they reach is known once the
+// starts can be read.
+static Tensor reached(Tensor t, const int32_t* cu, int64_t batch) {
+    if (!t.bound || !cu) return t;
+    int64_t last = -1;
+    for (int64_t b = 0; b < batch; b++)
+        if (cu[b + 1] > cu[b]) last = max_of(last, b * t.stride[0] + (cu[b + 1] - 1) * t.stride[1]);
+    return array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + 1);
+}
+
+static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {
+    const fa_attention_desc_t& d = p.d;
+    const int32_t* cu_q = host_metadata ? a.cu_seqlens_q : nullptr;
+    const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
+    const Tensor q = q_descale_tensor(p, a.q_descale);
+    const Tensor k = kv_descale_tensor(p, "k_descale", a.k_descale, d.k_descale_stride);
+    const Tensor v = kv_descale_tensor(p, "v_descale", a.v_descale, d.v_descale_stride);
+    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input, reached(q, cu_q, d.batch)));
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, reached(k, cu_k, d.batch)));
+    return call->with(FA_OPERAND_V_DESCALE, Role::input, reached(v, cu_k, d.batch));
 }
 
 static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* m) {
@@ -61,7 +80,9 @@ fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool 
                     static_cast<unsigned long long>(a.seed), static_cast<unsigned long long>(a.offset));
     }
     FA_TRY(check_tensors(p, a, &call));
-    return host_metadata ? check_contents(p, a, m) : FA_OK;
+    if (host_metadata) FA_TRY(check_contents(p, a, m));
+    FA_TRY(check_descales(p, a, host_metadata, &call));
+    return call.outputs_apart();
 }
 
 }  // namespace fa
