@@ -13,5 +13,6 @@ find $build -name '*.gcda' -delete
 OMP_WAIT_POLICY=passive ctest --test-dir $build --output-on-failure --progress -j "$(nproc)" -LE installed
 
 mkdir -p $build/report
-gcovr --root . --object-directory $build --filter src/core/ --filter src/spec/ --exclude-throw-branches --exclude-unreachable-branches \
-    --html-details $build/report/index.html --print-summary
+gcovr --root . --filter src/core/ --filter src/spec/ --exclude-throw-branches --exclude-unreachable-branches \
+    --html-details $build/report/index.html --txt $build/report/summary.txt --print-summary $build
+cat $build/report/summary.txt
