@@ -111,8 +111,9 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
 
 fa_status_t synchronize(Context*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
 
-constexpr Backend kFake = {FAKE_ABI, FAKE_ID, "fake", usable, device_count, device_info, create,  destroy, set,        get,
-                           plan,     forward, never,  never,  never,        allocate,    release, copy,    synchronize};
+[[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,  "fake",  usable, device_count, device_info, create,
+                                            destroy,  set,      get,     plan,   forward,      never,       never,
+                                            never,    allocate, release, copy,   synchronize};
 
 }  // namespace
 }  // namespace fa
