@@ -13,8 +13,9 @@ double smallest_step(int32_t dtype);  // η: what underflow of the stored type m
 double relative_norm(const std::vector<double>& got, const std::vector<double>& want);
 double norm_limit(int32_t coarsest_dtype);
 
-// Line 2. p_dtype: the type that probabilities are rounded to before they meet v.
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread);
+// Line 2. p_dtype: the type that probabilities are rounded to before they meet v. A weight below 2^-110 of its row's largest may be
+// lost; what that costs grows with the value it would have carried, up to `reach`.
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach);
 double lse_limit(double lse, double kappa);
 
 // |got − want| <= limit; equal infinities agree; NaN agrees with NaN alone.

@@ -111,8 +111,10 @@ void compute_row(const Reading& r, const Coordinates& at, const Cache& cache, bo
         const double weight = r.kept(b, h, i, int64_t(j)) ? p / (1 - double(r.d.dropout_p)) : 0;
         for (int64_t c = 0; c < r.dim_v; c++) {
             const double value = cache.v[j][size_t(c)];
-            out.o[row * size_t(r.dim_v) + size_t(c)] += weight * value;
-            out.spread[row * size_t(r.dim_v) + size_t(c)] += weight * std::fabs(value);
+            const size_t at = row * size_t(r.dim_v) + size_t(c);
+            out.o[at] += weight * value;
+            out.spread[at] += weight * std::fabs(value);
+            out.reach[at] = std::fmax(out.reach[at], std::fabs(value) / (1 - double(r.d.dropout_p)));
         }
     }
 }
@@ -120,10 +122,11 @@ void compute_row(const Reading& r, const Coordinates& at, const Cache& cache, bo
 }  // namespace
 
 Attention attention(const Reading& r, AttentionOptions options) {
-    Attention out{r.d.heads_q, r.d.seqlen_q, r.d.seqlen_k, r.dim_v, {}, {}, {}, {}, {}, {}, {}, {}};
+    Attention out{r.d.heads_q, r.d.seqlen_q, r.d.seqlen_k, r.dim_v, {}, {}, {}, {}, {}, {}, {}, {}, {}};
     const size_t rows = size_t(r.d.batch * r.d.heads_q * r.d.seqlen_q), pairs = options.scores ? rows * size_t(r.d.seqlen_k) : 0;
     out.o.assign(rows * size_t(r.dim_v), 0);
     out.spread.assign(rows * size_t(r.dim_v), 0);
+    out.reach.assign(rows * size_t(r.dim_v), 0);
     out.lse.assign(rows, -kInfinity);
     out.kappa.assign(rows, 0);
     out.attended.assign(rows, 0);

@@ -7,7 +7,7 @@ namespace oracle {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kFaint = 0x1p-110;  // what underflowing weights may cost
+constexpr double kFaint = 0x1p-110;  // a weight that may be lost
 
 // What all parts (and the state already there) say about one row: LSE and o of those that saw a key.
 struct Part {
@@ -48,15 +48,16 @@ void merge_row(const std::vector<Part>& parts, const double* sink, double o_scal
     const double noise = std::ldexp(8 + 4 * kappa + double(parts.size()), -24);
 
     for (int64_t c = 0; c < dim; c++) {
-        double value = 0, spread = 0;
+        double value = 0, spread = 0, reach = 1;
         for (const Part& part : parts) {
             if (empty(part.lse)) continue;
             const double weight = broken ? NAN : std::exp(part.lse - top) / sum;
             value += weight * double(part.o[c]);
             spread += std::fabs(weight * double(part.o[c]));
+            if (std::isfinite(part.o[c])) reach = std::fmax(reach, std::fabs(double(part.o[c])));
         }
-        out.push_back(
-            {o.base, o.index + c, o.dtype, value * o_scale, parts.empty() ? 0 : (noise * spread + kFaint) * std::fabs(o_scale)});
+        out.push_back({o.base, o.index + c, o.dtype, value * o_scale,
+                       parts.empty() ? 0 : (noise * spread + kFaint * reach) * std::fabs(o_scale)});
     }
     const double whole = broken ? NAN : sum == 0 ? -kInfinity : top + std::log(sum);
     if (lse) out.push_back({lse->base, lse->index, FA_F32, whole, std::isfinite(whole) ? noise * (1 + std::fabs(whole)) : 0});
