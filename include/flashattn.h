@@ -169,7 +169,8 @@ enum {
     FA_PARAM_THREADS = 1,   /* CPU threads; 0: OpenMP's maximum, within the process's affinity */
     FA_PARAM_MAX_ISA = 2,   /* FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3, /* FA_LOG_… */
-    FA_PARAM_COUNT = 4,     /* 1: forward calls count work and memory traffic into the FA_STAT_ figures (CPU backend) */
+    FA_PARAM_COUNT = 4,     /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and take row tiles one by
+                               one, where others fetch keys for several at once (CPU backend) */
     /* read-only figures */
     FA_STAT_TILE_ROWS = 100,     /* query rows of a tile (Br) */
     FA_STAT_TILE_KEYS = 101,     /* keys of a tile (Bc) */
@@ -276,8 +277,9 @@ enum { /* operands: one bit for each optional pointer in the args */
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
  * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
- * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows. Bytes outside the valid lengths
- * are never used. Products accumulate in f32.
+ * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
+ * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
+ * accumulate in f32.
  *
  * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_kv = 8;
  * Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;

@@ -8,6 +8,10 @@
 namespace fa {
 namespace cpu {
 
+// Row tiles that a worker takes at once, so that each block of k and v is fetched and widened once for all of them. A row's bits do not
+// depend on it.
+constexpr int kPanel = 4;
+
 // Work and traffic of a counted call, in units of one worker.
 struct Counters {
     int64_t flops, read, written;
@@ -44,6 +48,7 @@ struct RowTile {
     int64_t batch, kv_head;
     int64_t first;        // group-major index of lane 0
     int rows, vectors, width;
+    float* q;             // packed: [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
@@ -51,7 +56,7 @@ struct RowTile {
 // A worker's memory: carved from the workspace, 64-byte aligned pieces.
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
-    RowSums run, total;  // current split; all splits so far
+    RowSums run[kPanel], total[kPanel];  // of each row tile: current split; all splits so far
     int32_t *band_begin, *band_end;
     Counters counters;
 };
@@ -67,8 +72,8 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, b
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
-// Gathers the tile's rows of q, scaled, into w.q.
-void pack_q(const Call& c, const RowTile& t, Scratch& w);
+// Gathers the tile's rows of q, scaled, into place `slot` of w.q.
+void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
 // Folds `part` into `into`: the specification's fold, for every row of the tile.
 void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& into);
@@ -79,7 +84,7 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
 
 // keys.cc: key side.
 struct KeyRows {
-    const float* data;
+    const float* data;  // NULL: not loaded yet
     int64_t stride;
 };
 // f32 rows of keys [key, key + keys): in place where memory already holds them so, else widened into `buffer`.
@@ -87,14 +92,15 @@ KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* bu
 KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
 // tile.cc: one tile of scores.
-// Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept.
-bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+// Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept. k is loaded
+// when it is first needed, `fetch` keys at once.
+bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w);
 // Zeroes the weights that dropout removes.
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
-// Folds keys [begin, end) into `sums`: the loop over tiles.
-void fold_keys(const Call& c, const RowTile& t, int64_t begin, int64_t end, RowSums& sums, Scratch& w);
+// Folds keys [begin, end) into the sums of neighbouring row tiles: the loop over key tiles.
+void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w);
 

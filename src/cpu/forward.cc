@@ -10,19 +10,23 @@ constexpr int64_t kEnoughItems = 32, kFewestSplitKeys = 512;
 // Beyond this many kept sums, splits of a tile run one after the other instead (to the same bits).
 constexpr int64_t kMostKeptSums = 512;
 
+// Row tiles [block, block + count) of a sequence and kv head.
 struct Item {
     int64_t batch, kv_head, block;
+    int count;
 };
 
-// Tiles of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows.
-Item item_at(const Call& c, int64_t index) {
-    const int64_t head = index / c.blocks, block = index % c.blocks;
-    return {head / c.p->d.heads_kv, head % c.p->d.heads_kv, c.p->causal() ? c.blocks - 1 - block : block};
+// Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows.
+Item item_at(const Call& c, int panel, int64_t index) {
+    const int64_t panels = ceil_div(c.blocks, panel), head = index / panels;
+    const int64_t block = (c.p->causal() ? panels - 1 - index % panels : index % panels) * panel;
+    return {head / c.p->d.heads_kv, head % c.p->d.heads_kv, block, int(min_of(panel, c.blocks - block))};
 }
 
 struct Job {
     const Call* c;
     const Schedule* s;
+    int panel;  // row tiles of an item
     char* shared;
     char* shares;
     std::atomic<int64_t> next;
@@ -51,49 +55,61 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
     return {split * size, min_of((split + 1) * size, keys)};
 }
 
-void fold_split(const Call& c, const Schedule& s, const RowTile& t, int64_t split, RowSums& sums, Scratch& w) {
-    const KeyBand range = split_range(s, t.seq.k_len, split);
-    clear_sums(t, c.p->d.dim_v, sums);
-    fold_keys(c, t, range.begin, range.end, sums, w);
+// The tiles of an item that hold rows, with q packed.
+int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
+    int n = 0;
+    while (n < item.count && place_tile(c, item.batch, item.kv_head, item.block + n, &tiles[n])) {
+        pack_q(c, tiles[n], n, w);
+        n++;
+    }
+    return n;
 }
 
-// One row tile, all its splits in turn.
-void run_tile(const Job& job, int64_t index, char*, Scratch& w) {
+void fold_split(const Call& c, const Schedule& s, const RowTile* tiles, int count, int64_t split, RowSums* sums, Scratch& w) {
+    const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
+    for (int i = 0; i < count; i++) clear_sums(tiles[i], c.p->d.dim_v, sums[i]);
+    fold_keys(c, tiles, count, range.begin, range.end, sums, w);
+}
+
+void pad_tiles(const Call& c, const Item& item, Scratch& w) {
+    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, item.kv_head, item.block + n, w);
+}
+
+// All splits of an item in turn.
+void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
-    const Item item = item_at(c, index);
-    RowTile t;
-    if (place_tile(c, item.batch, item.kv_head, item.block, &t)) {
-        pack_q(c, t, w);
-        const int64_t splits = split_count(t.seq.k_len, job.s->num_splits, job.s->split_size);
-        fold_split(c, *job.s, t, 0, w.total, w);
+    const Item item = item_at(c, job.panel, index);
+    RowTile tiles[kPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    if (count > 0) {
+        const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
+        fold_split(c, *job.s, tiles, count, 0, w.total, w);
         for (int64_t split = 1; split < splits; split++) {
-            fold_split(c, *job.s, t, split, w.run, w);
-            merge_sums(t, c.p->d.dim_v, w.run, w.total);
+            fold_split(c, *job.s, tiles, count, split, w.run, w);
+            for (int i = 0; i < count; i++) merge_sums(tiles[i], c.p->d.dim_v, w.run[i], w.total[i]);
         }
-        finish_tile(c, t, w.total, w);
+        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], w.total[i], w);
     }
-    write_padding(c, item.batch, item.kv_head, item.block, w);
+    pad_tiles(c, item, w);
 }
 
 // One split of one row tile, its sums kept.
 void run_split(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
-    const Item item = item_at(c, index / job.s->max_splits);
-    RowTile t;
-    if (!place_tile(c, item.batch, item.kv_head, item.block, &t)) return;
-    if (split >= split_count(t.seq.k_len, job.s->num_splits, job.s->split_size)) return;
-    pack_q(c, t, w);
+    RowTile tile;
+    if (place_tiles(c, item_at(c, 1, index / job.s->max_splits), &tile, w) == 0) return;
+    if (split >= split_count(tile.seq.k_len, job.s->num_splits, job.s->split_size)) return;
     RowSums sums = carve_sums(*c.p, job.shared + index * sums_bytes(*c.p));
-    fold_split(c, *job.s, t, split, sums, w);
+    fold_split(c, *job.s, &tile, 1, split, &sums, w);
 }
 
 // Folds the kept sums of one row tile, in ascending order.
 void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
-    const Item item = item_at(c, index);
+    const Item item = item_at(c, 1, index);
     RowTile t;
-    if (place_tile(c, item.batch, item.kv_head, item.block, &t)) {
+    if (place_tiles(c, item, &t, w) == 1) {
         const int64_t splits = split_count(t.seq.k_len, job.s->num_splits, job.s->split_size);
         char* kept = job.shared + index * job.s->max_splits * sums_bytes(*c.p);
         RowSums total = carve_sums(*c.p, kept);
@@ -101,10 +117,9 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
             const RowSums part = carve_sums(*c.p, kept + split * sums_bytes(*c.p));
             merge_sums(t, c.p->d.dim_v, part, total);
         }
-        if (c.p->has(FA_OPERAND_SCORES)) pack_q(c, t, w);
         finish_tile(c, t, total, w);
     }
-    write_padding(c, item.batch, item.kv_head, item.block, w);
+    pad_tiles(c, item, w);
 }
 
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
@@ -177,7 +192,10 @@ void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64
         run(s.items * s.max_splits, run_split);
         run(s.items, run_combine);
     } else {
-        run(s.items, run_tile);
+        // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
+        constexpr int64_t kItemsPerWorker = 4;
+        job.panel = c.count ? 1 : int(max_of(min_of(kPanel, s.items / (kItemsPerWorker * workers)), 1));
+        run(s.items / max_of(c.blocks, 1) * ceil_div(c.blocks, job.panel), run_item);
     }
     *counters = {job.flops, job.read, job.written};
 }

@@ -36,7 +36,10 @@ KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int 
     if (c.count) w.counters.read += keys * s.dim * type_bytes(type);
     const Slot first = find_slot(p, *c.a, t, key);
     const bool straight = !p.paged() || first.row + keys <= p.d.page_size;
-    if (type == FA_F32 && !s.descale && straight)
+    // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would fight for the same few cache sets, and
+    // each needs a page of its own.
+    const bool close = s.stride[1] <= 2 * s.dim;
+    if (type == FA_F32 && !s.descale && straight && close)
         return {static_cast<const float*>(s.data) + row_index(p, s, first, t.kv_head), s.stride[1]};
     for (int j = 0; j < keys; j++) {
         const Slot at = straight ? Slot{first.outer, first.row + j} : find_slot(p, *c.a, t, key + j);

@@ -43,10 +43,11 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
     return true;
 }
 
-void pack_q(const Call& c, const RowTile& t, Scratch& w) {
+void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk;
-    memset(w.q, 0, size_t(dim) * t.width * sizeof(float));
+    t.q = w.q + slot * dim * kMaxRows;
+    memset(t.q, 0, size_t(dim) * t.width * sizeof(float));
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = row_index(p, p.d.q_stride, t, position, head);
@@ -56,7 +57,7 @@ void pack_q(const Call& c, const RowTile& t, Scratch& w) {
             const int64_t* s = p.d.q_descale_stride;
             factor *= c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
         }
-        for (int64_t x = 0; x < dim; x++) w.q[x * t.width + lane] = w.line[x] * factor;
+        for (int64_t x = 0; x < dim; x++) t.q[x * t.width + lane] = w.line[x] * factor;
     }
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
 }

@@ -27,15 +27,15 @@ RowSums take_sums(const Problem& p, Carver& c) {
 
 Scratch take_scratch(const Problem& p, Carver& c) {
     Scratch w;
-    w.q = c.take<float>(p.d.dim_qk * kMaxRows);
+    w.q = c.take<float>(p.d.dim_qk * kMaxRows * kPanel);
     w.s = c.take<float>(kTileKeys * kMaxRows);
     w.addend = c.take<float>(kTileKeys * kMaxRows);
     w.k = c.take<float>(kTileKeys * p.d.dim_qk);
     w.v = c.take<float>(kTileKeys * p.d.dim_v);
     w.line = c.take<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
     w.rescale = c.take<float>(kMaxRows);
-    w.run = take_sums(p, c);
-    w.total = take_sums(p, c);
+    for (RowSums& sums : w.run) sums = take_sums(p, c);
+    for (RowSums& sums : w.total) sums = take_sums(p, c);
     w.band_begin = c.take<int32_t>(kMaxRows);
     w.band_end = c.take<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};

@@ -38,8 +38,9 @@ float* tile_scores(const Call& c, const RowTile& t, float* matrix) { return matr
 void finish(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     write_rows(c, t, sums, w);
     if (!c.p->has(FA_OPERAND_SCORES)) return;
-    pack_q(c, t, w);
-    write_scores(c, t, sums, w);
+    RowTile packed = t;
+    pack_q(c, packed, 0, w);
+    write_scores(c, packed, sums, w);
 }
 
 // The unnormalised sums of a tile live in o between two key blocks of flash1; these move them.
@@ -78,12 +79,13 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
     float* matrix = reinterpret_cast<float*>(memory);
     RowTile t;
     for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-        pack_q(s.quiet, t, w);
+        pack_q(s.quiet, t, 0, w);
         s.add(0, t.rows * s.q_row, 0);
         float* scores = tile_scores(c, t, matrix);
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
-            if (!score_tile(s.quiet, t, key, keys, w))
+            KeyRows k{};
+            if (!score_tile(s.quiet, t, key, keys, keys, k, w))
                 for (int i = 0; i < keys * t.width; i++) w.s[i] = kNegInf;
             memcpy(scores + key * t.width, w.s, size_t(keys) * t.width * sizeof(float));
             s.add(2 * t.rows * keys * p.d.dim_qk, keys * s.k_row, int64_t(t.rows) * keys * 4);
@@ -91,7 +93,7 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
     }
     for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
         float* scores = tile_scores(c, t, matrix);
-        RowSums& sums = w.total;
+        RowSums& sums = w.total[0];
         clear_sums(t, p.d.dim_v, sums);
         c.k->fold(scores, t.vectors, int(t.seq.k_len), sums.m, sums.l, w.rescale);
         if (c.drop) drop_weights(c, t, 0, int(t.seq.k_len), scores);
@@ -120,28 +122,29 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
         l[i] = 0.f;
     }
     for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-        clear_sums(t, p.d.dim_v, w.total);
-        write_o(c, t, w.total.o);
+        clear_sums(t, p.d.dim_v, w.total[0]);
+        write_o(c, t, w.total[0].o);
     }
     const int64_t k_len = sequence_of(p, *c.a, batch).k_len;
     for (int64_t key = 0; key < k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, k_len - key));
         s.add(0, keys * (s.k_row + s.v_row), 0);
         for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-            pack_q(s.quiet, t, w);
-            if (!score_tile(s.quiet, t, key, keys, w)) continue;
-            read_o(c, t, w.total.o);
+            pack_q(s.quiet, t, 0, w);
+            KeyRows k{};
+            if (!score_tile(s.quiet, t, key, keys, keys, k, w)) continue;
+            read_o(c, t, w.total[0].o);
             c.k->fold(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
             if (c.drop) drop_weights(c, t, key, keys, w.s);
             const KeyRows v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total.o);
-            write_o(c, t, w.total.o);
+            c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].o);
+            write_o(c, t, w.total[0].o);
             s.add(2 * t.rows * keys * (p.d.dim_qk + p.d.dim_v), t.rows * (s.q_row + s.o_row + 8), t.rows * (s.o_row + 8));
         }
     }
     for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-        read_o(c, t, w.total.o);
-        RowSums sums{w.total.o, m + t.first, l + t.first};
+        read_o(c, t, w.total[0].o);
+        RowSums sums{w.total[0].o, m + t.first, l + t.first};
         finish(s.quiet, t, sums, w);
         s.add(0, t.rows * s.o_row, t.rows * s.o_row);
     }

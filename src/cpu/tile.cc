@@ -63,9 +63,8 @@ Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
 }
 
 // The product alone, in the units of q_factor.
-void raw_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w) {
-    const KeyRows k = load_k(c, t, key, keys, w.k, w);
-    c.k->scores(w.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
+    c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
     if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
 }
 
@@ -77,11 +76,12 @@ KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t 
     return {max_of(begin, first.begin), min_of(end, last.end)};
 }
 
-bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w) {
+bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w) {
     const Problem& p = *c.p;
     const Tile kind = classify(p, t, key, keys);
     if (kind == Tile::empty) return false;
-    raw_scores(c, t, key, keys, w);
+    if (!k.data) k = load_k(c, t, key, fetch, w.k, w);
+    raw_scores(c, t, keys, k, w);
     if (c.addend) build_addend(c, t, key, keys, w.addend);
     if (c.natural) c.k->modify(w.s, c.addend ? w.addend : nullptr, p.d.softcap, keys * t.width);
     if (kind == Tile::partial) {
@@ -104,20 +104,31 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float*
     }
 }
 
-void fold_keys(const Call& c, const RowTile& t, int64_t begin, int64_t end, RowSums& sums, Scratch& w) {
+void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
-    const KeyBand seen = visible_keys(t, p, begin, end);
-    if (seen.begin >= seen.end) return;
+    KeyBand seen[kPanel];
+    int64_t first = end, last = begin;
+    for (int i = 0; i < count; i++) {
+        seen[i] = visible_keys(tiles[i], p, begin, end);
+        if (seen[i].begin >= seen[i].end) continue;
+        first = min_of(first, seen[i].begin);
+        last = max_of(last, seen[i].end);
+    }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    int64_t key = begin + (seen.begin - begin) / kTileKeys * kTileKeys;
-    for (; key < seen.end; key += kTileKeys) {
-        const int keys = int(min_of(kTileKeys, seen.end - key));
-        if (!score_tile(c, t, key, keys, w)) continue;
-        c.k->fold(w.s, t.vectors, keys, sums.m, sums.l, w.rescale);
-        if (c.drop) drop_weights(c, t, key, keys, w.s);
-        const KeyRows v = load_v(c, t, key, keys, w.v, w);
-        c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, sums.o);
-        if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
+    for (int64_t key = begin + (first - begin) / kTileKeys * kTileKeys; key < last; key += kTileKeys) {
+        const int keys = int(min_of(kTileKeys, last - key));
+        KeyRows k{}, v{};
+        for (int i = 0; i < count; i++) {
+            const RowTile& t = tiles[i];
+            const int mine = int(min_of(keys, seen[i].end - key));
+            // The first tile that needs the block fetches all of it: those after it may see more of its keys.
+            if (mine <= 0 || !score_tile(c, t, key, mine, keys, k, w)) continue;
+            c.k->fold(w.s, t.vectors, mine, sums[i].m, sums[i].l, w.rescale);
+            if (c.drop) drop_weights(c, t, key, mine, w.s);
+            if (!v.data) v = load_v(c, t, key, keys, w.v, w);
+            c.k->values(w.s, t.vectors, v.data, v.stride, mine, int(p.d.dim_v), w.rescale, sums[i].o);
+            if (c.count) w.counters.flops += 2 * p.d.dim_v * mine * t.rows;
+        }
     }
 }
 
@@ -128,11 +139,12 @@ void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch&
     for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
         bool kept = true;
+        KeyRows k = load_k(c, t, key, keys, w.k, w);
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(c, t, key, keys, w);
+            raw_scores(c, t, keys, k, w);
             if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->modify(w.s, nullptr, p.d.softcap, keys * t.width);
         } else {
-            kept = score_tile(c, t, key, keys, w);
+            kept = score_tile(c, t, key, keys, keys, k, w);
         }
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
         for (int lane = 0; lane < t.rows; lane++) {
