@@ -40,7 +40,9 @@ static Tensor reached(Tensor t, const int32_t* cu, int64_t batch) {
     int64_t last = -1;
     for (int64_t b = 0; b < batch; b++)
         if (cu[b + 1] > cu[b]) last = max_of(last, b * t.stride[0] + (cu[b + 1] - 1) * t.stride[1]);
-    return array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + 1);
+    Tensor reach = array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + 1);
+    reach.bound = true;  // there are gaps, where others may lie
+    return reach;
 }
 
 static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {

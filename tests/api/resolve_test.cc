@@ -273,9 +273,17 @@ TEST(Resolve, EndOfTheAddressSpace) {
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
     EXPECT_EQ(regions_of(padded, fa::check_forward),
-              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 8, 96, 8, 8, 4, 16}));
+              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 8, 4, 16, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
+    const auto packed_factors = [](Forward* f) {
+        packed(f);
+        f->d.operands |= FA_OPERAND_Q_DESCALE;
+        f->d.q_descale_stride[0] = 100, f->d.q_descale_stride[1] = 4, f->d.q_descale_stride[2] = 1;
+        f->a.q_descale = f->memory.make<float>(200, 1.0f);
+    };
+    // The last factor is that of row 4, head 3 of sequence 1.
+    EXPECT_EQ(regions_of<Forward>(packed_factors, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8, 4 * (100 + 4 * 4 + 3 + 1)}));
 }
 
 TEST(Resolve, RegionsOfTheOthers) {
