@@ -234,17 +234,23 @@ struct Simt {
             load_any<columns>(x.p.d.kv_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
-            FA_UNROLL_BY(2)
-            for (int j = 0; j < count; j += 4) {
-                float a[TR][4];
-                FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.weights + (ty * TR + r) * kRowStride + key + j, a[r]);
-                FA_UNROLL for (int e = 0; e < 4; e++)
-                    FA_UNROLL for (int c = 0; c < TV; c += 4) {
+            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+                float piece[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = 0.f;
+                FA_UNROLL_BY(2)
+                for (int j = 0; j < count; j += 4) {
+                    float a[TR][4];
+                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.weights + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL for (int e = 0; e < 4; e++) {
                         float b[4];
                         rt::load4(s.stage + (j + e) * columns + tx * 4 + 16 * c, b);
                         FA_UNROLL for (int r = 0; r < TR; r++)
-                            FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] = fmaf(a[r][e], b[i], o[r][c + i]);
+                            FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = fmaf(a[r][e], b[i], piece[r][i]);
                     }
+                }
+                FA_UNROLL for (int r = 0; r < TR; r++)
+                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += piece[r][i];
             }
             rt::barrier();
         }
