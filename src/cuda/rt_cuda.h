@@ -57,6 +57,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
+    bool matrix_cores;  // those that mma_sync.h speaks to
 };
 
 static inline Status device_count(int* n) { return cudaGetDeviceCount(n); }
@@ -71,6 +72,7 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
+    d->matrix_cores = p.major >= 8;
     return kSuccess;
 }
 

@@ -49,6 +49,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
+    bool matrix_cores;
 };
 
 static inline Status device_count(int* n) { return *n = 1, kSuccess; }
@@ -60,6 +61,7 @@ static inline Status describe(int, Device* d) {
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
     d->shared_per_block = 227 << 10;
+    d->matrix_cores = lockstep::wave() == 32;
     return kSuccess;
 }
 

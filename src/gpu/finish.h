@@ -24,12 +24,14 @@ FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t b
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
+FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
     float average = sum * factor + 0.f;                                         // −0 becomes 0: removed keys' signs never show
     if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average); // an average of finite values is finite
-    if (x.p.d.dropout_p > 0) average *= float(1.0 / (1.0 - double(x.p.d.dropout_p)));
-    if (x.p.has(FA_OPERAND_O_SCALE)) average *= x.a.o_scale[0];
-    store_element(x.a.o, at, x.p.d.o_dtype, average);
+    if (x.p.d.dropout_p > 0) average *= x.kept_factor;
+    return x.p.has(FA_OPERAND_O_SCALE) ? average * x.a.o_scale[0] : average;
+}
+FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
+    store_element(x.a.o, at, x.p.d.o_dtype, output_value(x, sum, factor));
 }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).

@@ -32,6 +32,12 @@ FA_FN bool quads_aligned(const void* base, const int64_t stride[4], int32_t dtyp
     return reinterpret_cast<uintptr_t>(base) % uintptr_t(4 * type_bytes(dtype)) == 0 && (stride[0] | stride[1] | stride[2]) % 4 == 0;
 }
 
+// Bytes that may be read at once of rows of this tensor: 16, 4, or those of an element.
+FA_FN int32_t copy_width(const void* base, const int64_t stride[4], int32_t dtype) {
+    const int64_t bytes = type_bytes(dtype), bits = int64_t(reinterpret_cast<uintptr_t>(base)) | ((stride[0] | stride[1] | stride[2]) * bytes);
+    return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : int32_t(bytes);
+}
+
 FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     switch (dtype) {
         case FA_F32: return static_cast<const float*>(base)[i];
@@ -51,6 +57,24 @@ FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
         case FA_E4M3: static_cast<uint8_t*>(base)[i] = f32_to_e4m3(x); break;
         case FA_E5M2: static_cast<uint8_t*>(base)[i] = f32_to_e5m2(x); break;
         default: static_cast<int8_t*>(base)[i] = f32_to_i8(x); break;
+    }
+}
+
+// Four elements at an address that quads_aligned vouches for.
+template <class T>
+FA_DEVICE void store_quad_of(void* base, int64_t i, T (*narrow)(float), const float x[4]) {
+    Quad<T> q;
+    FA_UNROLL for (int e = 0; e < 4; e++) q.element[e] = narrow(x[e]);
+    *reinterpret_cast<Quad<T>*>(static_cast<T*>(base) + i) = q;
+}
+FA_DEVICE void store_quad(void* base, int64_t i, int32_t dtype, const float x[4]) {
+    switch (dtype) {
+        case FA_F32: rt::store4(static_cast<float*>(base) + i, x); break;
+        case FA_F16: store_quad_of<uint16_t>(base, i, f32_to_f16, x); break;
+        case FA_BF16: store_quad_of<uint16_t>(base, i, f32_to_bf16, x); break;
+        case FA_E4M3: store_quad_of<uint8_t>(base, i, f32_to_e4m3, x); break;
+        case FA_E5M2: store_quad_of<uint8_t>(base, i, f32_to_e5m2, x); break;
+        default: store_quad_of<int8_t>(base, i, f32_to_i8, x); break;
     }
 }
 

@@ -20,8 +20,12 @@ struct ForwardParams {
     int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
     float q_factor;       // scale, times log2 e when scores need no work in natural units
     bool natural;         // scores leave the product in natural units
-    bool k_aligned;       // rows may be read four elements at a time
+    float kept_factor;    // 1 / (1 − dropout_p)
+    int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
+    int32_t q_width, k_width, v_width;  // bytes that they may read of a row at once: 16, 4, or those of an element
+    bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
+    bool o_aligned;       // rows may be written so
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs
 };

@@ -1,0 +1,89 @@
+// What mma_sync.h needs of a GPU, as PTX: fragments read from shared memory, products of tiles, copies that run beside the threads.
+// From sm_80 on; older devices have none of it, and their kernels are empty: the host never chooses them there.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "cuda/rt_cuda.h"
+
+namespace fa {
+namespace rt {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool kMatrixCode = false;
+#else
+constexpr bool kMatrixCode = true;
+#endif
+
+FA_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+
+// Four 8 × 8 matrices of 2-byte elements; lane i brings the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
+// 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
+FA_DEVICE void load_matrices(const char* row, uint32_t r[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+FA_DEVICE void load_matrices_transposed(const char* row, uint32_t r[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// d += a · b: 16 × 8 × 16, for tf32 16 × 8 × 8.
+FA_DEVICE void multiply_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+FA_DEVICE void multiply_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two floats as a pair of 2-byte ones, rounded to nearest.
+FA_DEVICE uint32_t pack_f16(float low, float high) {
+    const __half2 h = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&h);
+}
+FA_DEVICE uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&h);
+}
+// A pair of bf16 times 2^-24, subnormals included.
+FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x33803380u), "r"(0x80008000u));
+    return r;
+}
+
+// 2^x, results below 2^-126 as 0.
+FA_DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+FA_DEVICE float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Copies `bytes` of 16 (4) to shared memory and fills up with zeros, while the thread goes on. copies_left<n> waits until no more than
+// the n latest groups of this thread's copies are under way.
+FA_DEVICE void copy16(char* to, const char* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+FA_DEVICE void copy4(char* to, const char* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+FA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int n>
+FA_DEVICE void copies_left() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+FA_DEVICE bool any_lane(bool x) { return __any_sync(~0u, x); }
+
+}  // namespace rt
+}  // namespace fa

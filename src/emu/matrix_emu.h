@@ -1,0 +1,137 @@
+// What mma_sync.h needs of a GPU, on the emulator: matrix_cuda.h's names, for waves of 32. Fragments are gathered and scattered by the
+// lane maps that NVIDIA's PTX manual gives for ldmatrix and mma.
+#pragma once
+#include "emu/rt_emu.h"
+#include "spec/numerics.h"
+
+namespace fa {
+namespace rt {
+
+constexpr bool kMatrixCode = true;
+
+// One wave's meeting: every lane brings its Args, the last to arrive does `work` for all.
+template <class Args>
+static inline void meet_wave(Args& args, void (*work)(void**, int)) {
+    lockstep::Block& b = lockstep::block();
+    lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, work);
+}
+
+struct LoadArgs {
+    const char* row;
+    uint32_t* r;
+};
+
+static inline uint16_t element_of(const char* row, int i) {
+    uint16_t x;
+    memcpy(&x, row + 2 * i, 2);
+    return x;
+}
+
+FA_DEVICE void load_matrices(const char* row, uint32_t r[4]) {
+    LoadArgs args{row, r};
+    meet_wave(args, [](void** lanes, int n) {
+        for (int i = 0; i < n; i++)
+            for (int m = 0; m < 4; m++) {
+                const char* from = static_cast<LoadArgs*>(lanes[8 * m + i / 4])->row;
+                static_cast<LoadArgs*>(lanes[i])->r[m] = element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
+            }
+    });
+}
+FA_DEVICE void load_matrices_transposed(const char* row, uint32_t r[4]) {
+    LoadArgs args{row, r};
+    meet_wave(args, [](void** lanes, int n) {
+        for (int i = 0; i < n; i++)
+            for (int m = 0; m < 4; m++) {
+                const char* low = static_cast<LoadArgs*>(lanes[8 * m + 2 * (i % 4)])->row;
+                const char* high = static_cast<LoadArgs*>(lanes[8 * m + 2 * (i % 4) + 1])->row;
+                static_cast<LoadArgs*>(lanes[i])->r[m] = element_of(low, i / 4) | uint32_t(element_of(high, i / 4)) << 16;
+            }
+    });
+}
+
+struct MultiplyArgs {
+    float* d;
+    const uint32_t *a, *b;
+};
+
+// 16 × 8 × depth: A's and B's element at (row, k) and (k, column) lie in lane 4 · row + (k % half) / per, …
+template <int depth, class Widen>
+static inline void multiply_wave(void** lanes, Widen widen) {
+    float a[16][depth], b[depth][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const MultiplyArgs& x = *static_cast<const MultiplyArgs*>(lanes[lane]);
+        const int per = depth / 8, g = lane / 4, t = lane % 4;  // elements of a register
+        for (int i = 0; i < 4; i++)
+            for (int e = 0; e < per; e++) a[g + 8 * (i % 2)][depth / 2 * (i / 2) + per * t + e] = widen(x.a[i], e);
+        for (int i = 0; i < 2; i++)
+            for (int e = 0; e < per; e++) b[depth / 2 * i + per * t + e][g] = widen(x.b[i], e);
+    }
+    for (int lane = 0; lane < 32; lane++) {
+        const MultiplyArgs& x = *static_cast<const MultiplyArgs*>(lanes[lane]);
+        for (int i = 0; i < 4; i++) {
+            const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+            float sum = x.d[i];
+            for (int k = 0; k < depth; k++) sum += a[row][k] * b[k][column];
+            x.d[i] = sum;
+        }
+    }
+}
+
+FA_DEVICE void multiply_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MultiplyArgs args{d, a, b};
+    meet_wave(args, [](void** lanes, int) {
+        multiply_wave<16>(lanes, [](uint32_t r, int e) { return f16_to_f32(uint16_t(r >> 16 * e)); });
+    });
+}
+FA_DEVICE void multiply_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MultiplyArgs args{d, a, b};
+    meet_wave(args, [](void** lanes, int) {
+        multiply_wave<16>(lanes, [](uint32_t r, int e) { return bf16_to_f32(uint16_t(r >> 16 * e)); });
+    });
+}
+FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MultiplyArgs args{d, a, b};
+    meet_wave(args, [](void** lanes, int) {
+        multiply_wave<8>(lanes, [](uint32_t r, int) { return float_of(r & 0xffffe000u); });  // the unit ignores the low bits
+    });
+}
+
+FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
+FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
+FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
+    return pack_bf16(bf16_to_f32(uint16_t(pair)) * 0x1p-24f, bf16_to_f32(uint16_t(pair >> 16)) * 0x1p-24f);
+}
+
+FA_DEVICE float exp2_fast(float x) {
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0.f : y;
+}
+FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
+
+// Done at once.
+FA_DEVICE void copy16(char* to, const char* from, int bytes) {
+    memset(to, 0, 16);
+    if (bytes) memcpy(to, from, size_t(bytes));
+}
+FA_DEVICE void copy4(char* to, const char* from, int bytes) {
+    memset(to, 0, 4);
+    if (bytes) memcpy(to, from, size_t(bytes));
+}
+FA_DEVICE void commit_copies() {}
+template <int n>
+FA_DEVICE void copies_left() {}
+
+FA_DEVICE bool any_lane(bool x) {
+    struct Args {
+        bool in, out;
+    } args{x, false};
+    meet_wave(args, [](void** lanes, int n) {
+        bool any = false;
+        for (int i = 0; i < n; i++) any |= static_cast<Args*>(lanes[i])->in;
+        for (int i = 0; i < n; i++) static_cast<Args*>(lanes[i])->out = any;
+    });
+    return args.out;
+}
+
+}  // namespace rt
+}  // namespace fa

@@ -1,0 +1,80 @@
+// Which kernel a forward call takes, and into how many splits it cuts the keys.
+#pragma once
+#include "gpu/fwd_simt.h"
+#include "gpu/instance.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+template <int TR, int TV>
+constexpr Instance simt_instance() {
+    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
+}
+
+constexpr Instance kSimt[] = {
+#define FA_SIMT(rows, columns) simt_instance<rows / 16, columns / 16>(),
+#include "gpu/kernels.def"
+#undef FA_SIMT
+};
+
+// The matrix kernels that take a call; none: it has 8-bit storage, wide heads, or sizes beyond 2^31.
+Instances matrix_instances(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    const int64_t most = int64_t(1) << 31;
+    if (!device.matrix_cores || d.kv_dtype != d.q_dtype || p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) ||
+        d.seqlen_k >= most || d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
+        return {};
+    return d.q_dtype == FA_F16 ? mma_f16_instances() : d.q_dtype == FA_BF16 ? mma_bf16_instances() : d.q_dtype == FA_F32 ? mma_f32_instances() : Instances{};
+}
+
+// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the tallest. With a fixed
+// split size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
+const Instance& choose_instance(const rt::Device& device, const Problem& p) {
+    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v);
+    const Instances matrix = matrix_instances(device, p);
+    const Instance* best = nullptr;
+    for (int i = 0; i < matrix.count; i++) {
+        const Instance& one = matrix.list[i];
+        if (one.columns < columns || (best && one.columns != best->columns)) continue;
+        if (!best || (one.rows >= rows && p.d.split_size == 0)) best = &one;
+    }
+    if (best) return *best;
+    const Instance& widest = kSimt[sizeof kSimt / sizeof *kSimt - 1];
+    for (const Instance& one : kSimt) {
+        const bool wide = one.columns >= p.d.dim_v || one.columns == widest.columns;
+        if (wide && (!best || (one.columns == best->columns && best->rows >= 2 * rows))) best = &one;
+    }
+    return *best;
+}
+
+// The number of splits that should take the least time. Time is counted in tiles of keys; beside its tiles a block costs kStart of them,
+// and folding the splits kFold and a little for each. Blocks of one length run in waves; where lengths are known to the device alone, the
+// longest block runs on after the others have filled the machine.
+int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
+    constexpr double kStart = 1.5, kFold = 1.5, kFoldEach = 0.03;
+    constexpr int64_t kMostSplits = 128;
+    const int64_t key_tiles = ceil_div(p.d.seqlen_k, max_of(kernel.keys, kSplitQuantum)), room = int64_t(device.multiprocessors) * kernel.resident;
+    const bool ragged = p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
+    int64_t best = 1;
+    double least = 0;
+    for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
+        const double block = double(ceil_div(key_tiles, splits)) + kStart;
+        const double run = ragged ? block * double(tiles * splits) / double(room) + block : block * double(ceil_div(tiles * splits, room));
+        const double time = run + (splits > 1 ? kFold + kFoldEach * double(splits) : 0);
+        if (splits > 1 && time >= least) continue;
+        least = time;
+        best = splits;
+    }
+    return best;
+}
+
+// How many kv heads' keys and values the cache is taken to hold.
+int64_t heads_in_cache(const Problem& p) {
+    constexpr int64_t kCacheBytes = 32 << 20;
+    return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.kv_dtype), 1), 1);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

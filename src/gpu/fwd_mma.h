@@ -1,0 +1,478 @@
+// The forward kernel on matrix cores: f16, bf16 and f32, head dimensions up to 256, every option but 8-bit storage.
+//
+// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
+// Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
+// folded at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
+// slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
+// Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
+#pragma once
+#include "gpu/finish.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+struct Matrix {
+    using Policy = Mma;
+    using Element = typename Mma::Element;
+    using Sum = typename Mma::Sum;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, columns = D, keys = Keys, slots = Slots;
+    static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
+    static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
+    static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
+    static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
+    static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
+    static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+
+    struct Row {
+        int32_t position, head, begin, end;  // its band of keys
+    };
+    struct Source {
+        const char* base;
+        int64_t outer, row;  // bytes between pages, and between rows
+        int32_t bytes;       // of a row
+        int32_t width;       // bytes that may be read at once: 16, 4, or those of an element
+    };
+    struct Tile {
+        Sequence seq;
+        MaskRule rule;
+        Dropout dropout;
+        Source k, v;
+        int64_t batch, kv_head;
+        int32_t first, valid;  // first group-major row; how many exist
+    };
+    struct Shared {
+        Tile tile;
+        Row row[rows];
+        RowState state[KeyWarps][rows];
+        float factor[KeyWarps][rows];
+        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it; −1: not there
+        int32_t hole[kPlaces];         // the tile in which a key is not there
+    };
+    static constexpr int kHeader = (int(sizeof(Shared)) + 127) / 128 * 128;
+    static constexpr int kQBytes = rows * kRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
+    static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
+
+    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
+    FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
+    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i % Slots * kSlotBytes; }
+
+    // ---- loading
+
+    // One piece of a row, in copies of 4 bytes or element by element.
+    FA_COLD_MEMBER static void copy_narrow(char* to, const char* from, int bytes, int width) {
+        if (width == 4) {
+            for (int i = 0; i < 16; i += 4) rt::copy4(to + i, bytes > i ? from + i : from, int(clamp(bytes - i, 0, 4)));
+            return;
+        }
+        Element e[16 / sizeof(Element)];
+        for (int i = 0; i < int(16 / sizeof(Element)); i++) {
+            e[i] = Element{};
+            if (i * int(sizeof(Element)) < bytes) e[i] = reinterpret_cast<const Element*>(from)[i];
+        }
+        memcpy(to, e, 16);
+    }
+
+    FA_MEMBER static void load_q(const ForwardParams& x) {
+        Shared& s = shared();
+        const Tile& t = s.tile;
+        const int piece = rt::thread() % kPieces, bytes = int(clamp(x.p.d.dim_qk * int64_t(sizeof(Element)) - 16 * piece, 0, 16));
+        for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce) {
+            const int64_t at = query_index(x.p, x.p.d.q_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
+            const char* from = static_cast<const char*>(x.a.q) + at * int64_t(sizeof(Element)) + 16 * piece;
+            char* to = q_tile() + piece_offset<kRowBytes>(r, piece);
+            const int count = r < t.valid ? bytes : 0;
+            if (x.q_width == 16) rt::copy16(to, count ? from : static_cast<const char*>(x.a.q), count);
+            else copy_narrow(to, from, count, x.q_width);
+        }
+    }
+
+    // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
+    FA_MEMBER static int64_t find_place(const ForwardParams& x, int64_t key, int64_t end) {
+        if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
+        const Slot found = find_slot(x.p, x.a, shared().tile.seq, key + rt::thread());
+        return found.valid ? found.outer << 32 | found.row : -1;
+    }
+    FA_MEMBER static void keep_place(int64_t place, int j, int64_t key, int64_t end) {
+        Shared& s = shared();
+        if (rt::thread() < Keys) s.place[j % kPlaces][rt::thread()] = place;
+        if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
+    }
+
+    // Tile j of k or v into its slot.
+    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
+        const int piece = rt::thread() % kPieces, bytes = int(clamp(from.bytes - 16 * piece, 0, 16));
+        const Shared& s = shared();
+        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+            const int r = rt::thread() / kPieces + n * kRowsAtOnce;
+            const char* at = from.base + 16 * piece;
+            int copied = r < count ? bytes : 0;
+            if (!x.p.paged()) at += (s.tile.seq.k_begin + key + r) * from.row;
+            else {
+                const int64_t place = s.place[j % kPlaces][r];
+                if (place < 0) copied = 0;
+                else at += (place >> 32) * from.outer + (place & 0xffffffff) * from.row;
+            }
+            if (!copied) at = from.base;
+            if (from.width == 16) rt::copy16(to + piece_offset<kRowBytes>(r, piece), at, copied);
+            else copy_narrow(to + piece_offset<kRowBytes>(r, piece), at, copied, from.width);
+        }
+    }
+
+    // Load i of the sequence k, v, k, v, …: always a group of copies, were it empty.
+    FA_MEMBER static void issue(const ForwardParams& x, int i, int64_t begin, int64_t end) {
+        const int64_t key = begin + int64_t(i / 2) * Keys;
+        const Tile& t = shared().tile;
+        if (key < end) load_keys(x, i % 2 ? t.v : t.k, i / 2, key, int(min_of(Keys, end - key)), slot(i));
+        rt::commit_copies();
+    }
+
+    // ---- scores
+
+    FA_MEMBER static void multiply_qk(const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0, int key0,
+                                      Sum score[RowTiles][kKeyTiles]) {
+        FA_UNROLL for (int m = 0; m < RowTiles; m++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
+        constexpr int chain = Mma::kPieces ? 2 : 1;  // of steps of 16
+        FA_UNROLL_BY(Mma::kPieces ? 1 : kSteps)
+        for (int step = 0; step < kSteps; step += chain) {
+            typename Mma::Left q[RowTiles][chain];
+            FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                FA_UNROLL for (int c = 0; c < chain; c++) {
+                    if constexpr (kHoldQ) q[m][c] = held[m][step + c];
+                    else Mma::template load_q<kRowBytes>(q[m][c], q_tile(), row0 + 16 * m, 16 * (step + c));
+                }
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                typename Mma::Right right[chain];
+                FA_UNROLL for (int c = 0; c < chain; c++)
+                    Mma::template load_k<kRowBytes>(right[c], k, key0 + 16 * n, 16 * (step + c));
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
+            }
+        }
+    }
+
+    // −inf for keys outside their row's band, or that are not there.
+    FA_MEMBER static void mask_scores(int row0, int64_t key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
+        const Shared& s = shared();
+        FA_UNROLL for (int m = 0; m < RowTiles; m++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                const Row row = s.row[row0 + 16 * m + Sum::row(r)];
+                const int begin = row.begin - int(key), end = row.end - int(key);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
+                        if (Sum::slot(e) != r) continue;
+                        const int j = 16 * n + Sum::column(e);
+                        if (j < begin || j >= end || (place && place[j] < 0)) score[m][n].x[e] = kNegInf;
+                    }
+            }
+    }
+
+    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
+    template <class Change>
+    FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
+        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            const Row row = shared().row[row0 + Sum::row(r)];
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
+        }
+    }
+    template <class T>
+    FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
+        const Tile& t = shared().tile;
+        const int64_t* stride = x.p.d.bias_stride;
+        const T* bias = static_cast<const T*>(x.a.bias) + t.batch * stride[0] + key * stride[3];
+        each(row0, score, [&](float& s, const Row& row, int j) {
+            if (key + j >= t.seq.k_len) return;
+            const float b = to_f32(bias[row.head * stride[1] + row.position * stride[2] + j * stride[3]]);
+            s = b == kNegInf ? kNegInf : s + b;
+        });
+    }
+    // From products to final scores in log2 units, for options that need them in natural units on the way.
+    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
+        const Tile& t = shared().tile;
+        const fa_attention_desc_t& d = x.p.d;
+        each(row0, score, [&](float& s, const Row&, int) { s *= x.q_factor; });
+        if (d.softcap > 0) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+        if (x.p.has(FA_OPERAND_BIAS)) {
+            if (d.bias_dtype == FA_F32) add_bias<F32>(x, row0, key, score);
+            else if (d.bias_dtype == FA_F16) add_bias<F16>(x, row0, key, score);
+            else add_bias<Bf16>(x, row0, key, score);
+        }
+        if (x.p.has(FA_OPERAND_ALIBI)) {
+            const float* slopes = x.a.alibi_slopes + t.batch * d.alibi_batch_stride;
+            each(row0, score, [&](float& s, const Row& row, int j) {
+                s -= slopes[row.head] * fabsf(float(row.position + t.rule.off - key) - float(j));
+            });
+        }
+        each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
+        if (x.p.has(FA_OPERAND_MASK)) {
+            const uint8_t* mask = x.a.mask + t.batch * d.mask_stride[0] + key * d.mask_stride[3];
+            each(row0, score, [&](float& s, const Row& row, int j) {
+                if (key + j >= t.seq.k_len) return;
+                if (!mask[row.head * d.mask_stride[1] + row.position * d.mask_stride[2] + j * d.mask_stride[3]]) s = kNegInf;
+            });
+        }
+    }
+
+    // Folds the scores into (m, l) and the sums so far, and leaves their weights. m is in the units of the scores, `unit` of them one of
+    // log2; l is the lane's own part of the sum.
+    FA_MEMBER static void fold_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[RowTiles][kKeyTiles],
+                                      float m[RowTiles][Sum::kRows], float l[RowTiles][Sum::kRows], Sum o[RowTiles][kSteps]) {
+        float factor[RowTiles][Sum::kRows];
+        bool moved = false;
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                float top = m[i][r];
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                        if (Sum::slot(e) == r) top = max_fn(top, score[i][n].x[e]);
+                top = row_max(top);
+                const float reference = origin(top) * unit;
+                factor[i][r] = m[i][r] == kNegInf ? 1.f : rt::exp2_fast(m[i][r] * unit - reference);
+                moved |= factor[i][r] != 1.f;
+                m[i][r] = top;
+                float sum = 0.f;
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
+                        if (Sum::slot(e) != r) continue;
+                        score[i][n].x[e] = rt::exp2_fast(fmaf(score[i][n].x[e], unit, Mma::kExponent - reference));
+                        sum += score[i][n].x[e];
+                    }
+                l[i][r] = fmaf(l[i][r], factor[i][r], sum);
+            }
+        if (rt::any_lane(moved))
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int c = 0; c < kSteps; c++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
+        if (x.p.d.dropout_p > 0) {
+            const Tile& t = shared().tile;
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                each(row0 + 16 * i, score[i], [&](float& p, const Row& row, int j) {
+                    if (!keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + j)) p = 0.f;
+                });
+        }
+    }
+
+    // o += weights · v
+    FA_MEMBER static void multiply_pv(const Sum weight[RowTiles][kKeyTiles], const char* v, int key0, Sum o[RowTiles][kSteps]) {
+        typename Mma::Left left[RowTiles][kKeyTiles];
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::round_weights(left[i][n], weight[i][n]);
+        FA_UNROLL for (int c = 0; c < kSteps; c++) {
+            typename Mma::Right right[kKeyTiles];
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], v, key0 + 16 * n, 16 * c);
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+        }
+    }
+
+    // ---- a block's beginning and end
+
+    FA_COLD_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+        Tile& t = shared().tile;
+        const fa_attention_desc_t& d = x.p.d;
+        t.kv_head = kv_head;
+        t.batch = batch;
+        t.seq = bounded_sequence(x.p, x.a, batch);
+        t.rule = mask_rule(x.p, t.seq);
+        if (d.dropout_p > 0) t.dropout = dropout_of(x);
+        t.first = block * rows;
+        t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
+        const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, int width) {
+            constexpr int64_t bytes = sizeof(Element);
+            const int64_t at = (x.p.packed_k() || x.p.paged() ? 0 : t.seq.kv_index * stride[0]) + kv_head * stride[2];
+            return Source{static_cast<const char*>(base) + at * bytes, stride[0] * bytes, stride[1] * bytes, int(dim * bytes), width};
+        };
+        t.k = source(x.a.k, d.k_stride, d.dim_qk, x.k_width);
+        t.v = source(x.a.v, d.v_stride, d.dim_v, x.v_width);
+        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
+    }
+    // Rows and their bands, within the keys [begin, end) of the split.
+    FA_COLD_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+        Shared& s = shared();
+        const Tile& t = s.tile;
+        const int group = int(x.p.group);
+        for (int r = rt::thread(); r < rows; r += threads) {
+            const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
+            const KeyBand band = key_band(t.rule, position, t.seq.k_len);
+            s.row[r] = {position, int(t.kv_head) * group + row % group, int(clamp(band.begin, begin, end)),
+                        int(clamp(band.end, begin, end))};
+        }
+    }
+
+    // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
+    FA_MEMBER static float* output_at(int key_warp, int row, int column) {
+        return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
+    }
+    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, const float m[RowTiles][Sum::kRows],
+                                       const float l[RowTiles][Sum::kRows], const Sum o[RowTiles][kSteps]) {
+        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                const float sum = row_sum(l[i][r]) * Mma::kSumUnit;
+                if (Sum::first_of_row())
+                    shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+            }
+            FA_UNROLL for (int c = 0; c < kSteps; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Sum::column(e)) = o[i][c].x[e] * Mma::kOutputUnit;
+        }
+    }
+    // A row's state over all key warps, LSE, and what its sums are to be multiplied by.
+    FA_COLD_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+        Shared& s = shared();
+        const Tile& t = s.tile;
+        for (int r = rt::thread(); r < t.valid; r += threads) {
+            RowState state = s.state[0][r];
+            s.factor[0][r] = 1.f;
+            for (int w = 1; w < KeyWarps; w++) {
+                const Fold f = fold(state, s.state[w][r]);
+                for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
+                s.factor[w][r] = f.scale_b;
+                state = f.state;
+            }
+            if (x.partial_o) {
+                x.state[split * all + index0 + r] = state;
+                continue;
+            }
+            const Finish f = finish_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            if (x.state) x.state[index0 + r] = f.state;
+            s.state[0][r].l = f.factor;
+        }
+    }
+    FA_MEMBER static void write_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+        const Shared& s = shared();
+        const Tile& t = s.tile;
+        const int dim = int(x.p.d.dim_v);
+        for (int i = rt::thread(); i < t.valid * (D / 4); i += threads) {
+            const int r = i / (D / 4), column = i % (D / 4) * 4;
+            if (column >= dim) continue;
+            float sum[4] = {};
+            FA_UNROLL for (int w = 0; w < KeyWarps; w++) {
+                float part[4];
+                rt::load4(output_at(w, r, column), part);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = KeyWarps == 1 ? part[e] : fmaf(part[e], s.factor[w][r], sum[e]);
+            }
+            if (x.partial_o) {
+                float* to = x.partial_o + (split * all + index0 + r) * dim + column;
+                if (dim % 4 == 0) rt::store4(to, sum);
+                else
+                    for (int e = 0; e < 4 && column + e < dim; e++) to[e] = sum[e];
+                continue;
+            }
+            const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head) + column;
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = output_value(x, sum[e], s.state[0][r].l);
+            if (x.o_aligned && column + 4 <= dim) store_quad(x.a.o, at, x.p.d.o_dtype, sum);
+            else
+                for (int e = 0; e < 4 && column + e < dim; e++) store_element(x.a.o, at + e, x.p.d.o_dtype, sum[e]);
+        }
+    }
+};
+
+// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
+// first.
+template <class M>
+FA_DEVICE void run_matrix(const ForwardParams& x) {
+    using Sum = typename M::Sum;
+    using Mma = typename M::Policy;
+    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_kv);
+    uint32_t item = uint32_t(rt::block());
+    const uint32_t split = item % splits;
+    item /= splits;
+    uint32_t block = item % blocks, head = item / blocks;
+    if (x.section) {
+        const uint32_t section = uint32_t(x.section), first = item / (section * blocks) * section;
+        const uint32_t within = item - first * blocks, width = heads - first < section ? heads - first : section;
+        block = blocks - 1 - within / width;
+        head = first + within % width;
+    }
+    typename M::Shared& s = M::shared();
+    if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_kv), head / uint32_t(x.p.d.heads_kv), int(block));
+    rt::barrier();
+    const typename M::Tile& t = s.tile;
+    if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
+    if (t.valid <= 0 || split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
+    const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+    rt::barrier();
+    const int64_t end = s.row[t.valid - 1].end;
+    // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
+    const int64_t begin = split_begin + (s.row[0].begin - split_begin) / M::keys * M::keys;
+    const int tiles = end > begin ? int(ceil_div(end - begin, M::keys)) : 0;
+
+    const int warp = rt::thread() / 32, row_warp = warp % M::row_warps, key_warp = warp / M::row_warps;
+    const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * 16 * M::kKeyTiles;
+    const bool idle = row0 >= t.valid;
+    const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
+
+    // The first loads.
+    M::load_q(x);
+    for (int i = 0; i < M::slots - 1; i++) {
+        if (x.p.paged() && i % 2 == 0) {
+            const int64_t key = begin + i / 2 * M::keys;
+            M::keep_place(M::find_place(x, key, end), i / 2, key, end);
+            rt::barrier();
+        }
+        M::issue(x, i, begin, end);
+    }
+
+    typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    float m[M::row_tiles][Sum::kRows], l[M::row_tiles][Sum::kRows];
+    Sum o[M::row_tiles][M::kSteps];
+    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            m[i][r] = kNegInf;
+            l[i][r] = 0.f;
+        }
+        FA_UNROLL for (int c = 0; c < M::kSteps; c++)
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
+    }
+    const float unit = x.natural ? 1.f : x.q_factor;
+    for (int j = 0; j < tiles; j++) {
+        const int64_t key = begin + int64_t(j) * M::keys, mine = key + key0, ahead = key + M::slots / 2 * M::keys;
+        rt::copies_left<M::slots - 2>();
+        rt::barrier();
+        M::issue(x, 2 * j + M::slots - 1, begin, end);
+        const int64_t place = x.p.paged() ? M::find_place(x, ahead, end) : 0;
+        if constexpr (M::kHoldQ)
+            if (j == 0)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++)
+                        Mma::template load_q<M::kRowBytes>(q[i][step], M::q_tile(), row0 + 16 * i, 16 * step);
+        constexpr int wide = 16 * M::kKeyTiles;
+        const bool work = !idle && mine < last.end && mine + wide > first.begin;
+        const bool full = mine >= last.begin && mine + wide <= first.end;
+        Sum score[M::row_tiles][M::kKeyTiles];
+        if (work) {
+            M::multiply_qk(q, M::slot(2 * j), row0, key0, score);
+            if (x.natural) FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, row0 + 16 * i, mine, score[i]);
+            const bool holes = x.p.paged() && s.hole[j % M::kPlaces] == j;
+            if (!full || holes) M::mask_scores(row0, mine, holes ? s.place[j % M::kPlaces] + key0 : nullptr, score);
+        }
+        if (x.p.paged()) M::keep_place(place, j + M::slots / 2, ahead, end);
+        rt::copies_left<M::slots - 2>();
+        rt::barrier();
+        M::issue(x, 2 * j + M::slots, begin, end);
+        if (work) {
+            M::fold_scores(x, row0, mine, unit, score, m, l, o);
+            M::multiply_pv(score, M::slot(2 * j + 1), key0, o);
+        }
+    }
+    rt::copies_left<0>();
+    rt::barrier();
+    M::stage_output(row0, key_warp, unit, m, l, o);
+    rt::barrier();
+    const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
+    M::finish_rows(x, split, index0, all);
+    rt::barrier();
+    M::write_rows(x, split, index0, all);
+}
+
+template <class M>
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) forward_mma(FA_PARAM ForwardParams x) {
+    if constexpr (rt::kMatrixCode) run_matrix<M>(x);
+}
+
+}  // namespace gpu
+}  // namespace fa

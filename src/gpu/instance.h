@@ -1,0 +1,29 @@
+// What the host knows of a compiled forward kernel, and the lists of them. Matrix kernels are compiled in translation units of their own.
+#pragma once
+#include "gpu/score.h"
+
+namespace fa {
+namespace gpu {
+
+struct Instance {
+    const char* family;  // fwd_simt, fwd_mma
+    int rows, columns;   // of a tile: group-major query rows; the widest head dimension
+    int keys;            // of a tile
+    int threads;
+    int resident;        // blocks that a multiprocessor holds at once
+    void (*kernel)(ForwardParams);
+    int64_t (*shared_bytes)(int64_t dim);
+};
+
+struct Instances {
+    const Instance* list;
+    int count;
+};
+
+// By columns, then by rows, tall ones first.
+Instances mma_f16_instances();
+Instances mma_bf16_instances();
+Instances mma_f32_instances();
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,174 @@
+// Products of 16 × 16 tiles on NVIDIA's matrix cores, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. It knows which lane
+// holds which element, how tiles lie in shared memory, and what a weight is rounded to. It stands on the few instructions of
+// matrix_cuda.h (or matrix_emu.h).
+//
+// A tile of k, v or q lies in shared memory row by row, in pieces of 16 bytes whose order within a row depends on the row: eight rows'
+// pieces of one column then lie in different banks.
+#pragma once
+#include "gpu/score.h"
+
+namespace fa {
+namespace gpu {
+
+template <int row_bytes>
+FA_FN int piece_offset(int row, int piece) {
+    static_assert(row_bytes % 128 == 0, "a row fills all banks");
+    return row * row_bytes + ((piece ^ (row & 7)) << 4);
+}
+
+// 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows.
+struct MmaSum {
+    static constexpr int kElements = 8, kRows = 2;
+    float x[kElements];
+    FA_MEMBER static int row(int slot) { return rt::thread() % 32 / 4 + 8 * slot; }
+    FA_MEMBER static constexpr int slot(int i) { return i / 2 % 2; }
+    FA_MEMBER static int column(int i) { return 8 * (i / 4) + 2 * (rt::thread() % 4) + i % 2; }
+    FA_MEMBER static bool first_of_row() { return rt::thread() % 4 == 0; }
+};
+
+// The largest, or the sum, of a value over the four lanes that share a row.
+FA_DEVICE float row_max(float x) {
+    x = max_fn(x, rt::shuffle_xor16(x, 1));
+    return max_fn(x, rt::shuffle_xor16(x, 2));
+}
+FA_DEVICE float row_sum(float x) {
+    x += rt::shuffle_xor16(x, 1);
+    return x + rt::shuffle_xor16(x, 2);
+}
+
+// f16 and bf16. Weights of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of a row's
+// largest weight. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow before the average:
+// lost is what is less than 2^-109 of the largest.
+template <class T>
+constexpr bool kIsF16 = false;
+template <>
+constexpr bool kIsF16<F16> = true;
+
+template <class T>
+struct MmaSync {
+    using Element = T;
+    using Sum = MmaSum;
+    struct Left { uint32_t r[4]; };   // 16 rows × 16 deep
+    struct Right { uint32_t r[4]; };  // 16 deep × 16 columns
+    static constexpr bool kPieces = false;               // long chains of products are accurate enough for weights of this type
+    static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
+    static constexpr float kSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
+    static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of weights times v
+
+    template <int row_bytes>
+    FA_MEMBER static void load_q(Left& a, const char* tile, int row0, int depth0) {
+        const int lane = rt::thread() % 32;
+        rt::load_matrices(tile + piece_offset<row_bytes>(row0 + lane % 16, depth0 / 8 + lane / 16), a.r);
+    }
+    template <int row_bytes>
+    FA_MEMBER static void load_k(Right& b, const char* tile, int key0, int depth0) {
+        const int lane = rt::thread() % 32;
+        rt::load_matrices(tile + piece_offset<row_bytes>(key0 + lane / 16 * 8 + lane % 8, depth0 / 8 + lane / 8 % 2), b.r);
+    }
+    template <int row_bytes>
+    FA_MEMBER static void load_v(Right& b, const char* tile, int key0, int column0) {
+        const int lane = rt::thread() % 32;
+        rt::load_matrices_transposed(tile + piece_offset<row_bytes>(key0 + lane % 16, column0 / 8 + lane / 16), b.r);
+    }
+    // d += Σ a[i] · b[i]
+    template <int n>
+    FA_MEMBER static void accumulate(Sum& d, const Left (&a)[n], const Right (&b)[n]) {
+        FA_UNROLL for (int i = 0; i < n; i++)
+            FA_UNROLL for (int half = 0; half < 2; half++) {
+                if constexpr (kIsF16<T>) rt::multiply_f16(d.x + 4 * half, a[i].r, b[i].r + 2 * half);
+                else rt::multiply_bf16(d.x + 4 * half, a[i].r, b[i].r + 2 * half);
+            }
+    }
+    // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
+    FA_MEMBER static float tanh(float x) {
+        const float square = x * x;
+        const float series = x * fmaf(square, fmaf(square, fmaf(square, -17.f / 315.f, 2.f / 15.f), -1.f / 3.f), 1.f);
+        const float quotient = 1.f - 2.f * rt::reciprocal_fast(rt::exp2_fast(2.f * kLog2e * x) + 1.f);
+        return fabsf(x) < 0.125f ? series : quotient;
+    }
+    // Weights, as the left side of a product with v: the lanes already hold what they need.
+    FA_MEMBER static void round_weights(Left& a, const Sum& p) {
+        FA_UNROLL for (int i = 0; i < 4; i++) {
+            if constexpr (kIsF16<T>) a.r[i] = rt::pack_f16(p.x[2 * i], p.x[2 * i + 1]);
+            else a.r[i] = rt::lower_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
+        }
+    }
+};
+
+// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-22 of it. A matrix core cuts sums off where
+// an adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
+struct MmaTf32 {
+    using Element = F32;
+    using Sum = MmaSum;
+    static constexpr bool kPieces = true;
+    static constexpr float kExponent = 0.f, kSumUnit = 0x1p-32f, kOutputUnit = 1.f;
+
+    // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
+    struct Left { uint32_t large[8], small[8]; };
+    struct Right { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
+
+    // The large part keeps 10 bits of the mantissa, the rest cut off. Of infinity the small part is not a number: see accumulate.
+    FA_MEMBER static void cut(float x, uint32_t* large, uint32_t* small) {
+        *large = bits_of(x) & 0xffffe000u;
+        *small = bits_of(x - float_of(*large));
+    }
+
+    template <int row_bytes>
+    FA_MEMBER static void load_q(Left& a, const char* tile, int row0, int depth0) {
+        const int lane = rt::thread() % 32;
+        FA_UNROLL for (int step = 0; step < 2; step++) {
+            uint32_t r[4];
+            rt::load_matrices(tile + piece_offset<row_bytes>(row0 + lane % 16, depth0 / 4 + 2 * step + lane / 16), r);
+            FA_UNROLL for (int i = 0; i < 4; i++) cut(float_of(r[i]), a.large + 4 * step + i, a.small + 4 * step + i);
+        }
+    }
+    template <int row_bytes>
+    FA_MEMBER static void load_k(Right& b, const char* tile, int key0, int depth0) {
+        const int lane = rt::thread() % 32;
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            uint32_t r[4];
+            rt::load_matrices(tile + piece_offset<row_bytes>(key0 + 8 * half + lane % 8, depth0 / 4 + lane / 8), r);
+            FA_UNROLL for (int i = 0; i < 4; i++) cut(float_of(r[i]), b.large + 4 * half + i, b.small + 4 * half + i);
+        }
+    }
+    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1: those whose weights the lane's row holds.
+    template <int row_bytes>
+    FA_MEMBER static void load_v(Right& b, const char* tile, int key0, int column0) {
+        const int lane = rt::thread() % 32;
+        FA_UNROLL for (int half = 0; half < 2; half++)
+            FA_UNROLL for (int i = 0; i < 4; i++) {
+                const int key = key0 + 8 * (i / 2) + 2 * (lane % 4) + i % 2, column = column0 + 8 * half + lane / 4;
+                float x;
+                memcpy(&x, tile + piece_offset<row_bytes>(key, column / 4) + column % 4 * 4, 4);
+                cut(x, b.large + 4 * half + i, b.small + 4 * half + i);
+            }
+    }
+    // d += Σ a[i] · b[i]. Where an operand was not finite the small products say nothing: the large ones alone have the answer.
+    template <int n>
+    FA_MEMBER static void accumulate(Sum& d, const Left (&a)[n], const Right (&b)[n]) {
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            float large[4] = {}, small[4] = {};
+            FA_UNROLL for (int i = 0; i < n; i++)
+                FA_UNROLL for (int step = 0; step < 2; step++) {
+                    const uint32_t *al = a[i].large + 4 * step, *as = a[i].small + 4 * step;
+                    const uint32_t *bl = b[i].large + 4 * half + 2 * step, *bs = b[i].small + 4 * half + 2 * step;
+                    rt::multiply_tf32(small, as, bl);
+                    rt::multiply_tf32(small, al, bs);
+                    rt::multiply_tf32(large, al, bl);
+                }
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                d.x[4 * half + e] += fabsf(large[e]) < kPosInf ? large[e] + small[e] : large[e];
+        }
+    }
+    FA_MEMBER static float tanh(float x) { return tanhf(x); }
+    FA_MEMBER static void round_weights(Left& a, const Sum& p) {
+        FA_UNROLL for (int step = 0; step < 2; step++)
+            FA_UNROLL for (int i = 0; i < 4; i++) {
+                const float weight = p.x[4 * step + 2 * (i % 2) + i / 2] * kHeadroomUnit;
+                cut(weight, a.large + 4 * step + i, a.small + 4 * step + i);
+            }
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa
