@@ -18,12 +18,13 @@ constexpr Instance kSimt[] = {
 #undef FA_SIMT
 };
 
-// The matrix kernels that take a call; none: it has 8-bit storage, wide heads, or sizes beyond 2^31.
+// The matrix kernels that take a call; none: it has 8-bit storage, wide heads, or sizes beyond 2^31, or it needs smaller weights than they
+// keep: where dropout has removed the large ones, an output of wider range than the weights shows what has become of the small ones.
 Instances matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t most = int64_t(1) << 31;
     if (!device.matrix_cores || d.kv_dtype != d.q_dtype || p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) ||
-        d.seqlen_k >= most || d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
+        (d.dropout_p > 0 && d.q_dtype != FA_BF16 && (d.q_dtype == FA_F32 || d.o_dtype != d.q_dtype)) || d.seqlen_k >= most || d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
         return {};
     return d.q_dtype == FA_F16 ? mma_f16_instances() : d.q_dtype == FA_BF16 ? mma_bf16_instances() : d.q_dtype == FA_F32 ? mma_f32_instances() : Instances{};
 }

@@ -29,7 +29,7 @@ struct Matrix {
         int32_t position, head, begin, end;  // its band of keys
     };
     struct Source {
-        const char* base;
+        const char* base;    // of the sequence's first key, or, with pages, of the tensor
         int64_t outer, row;  // bytes between pages, and between rows
         int32_t bytes;       // of a row
         int32_t width;       // bytes that may be read at once: 16, 4, or those of an element
@@ -100,23 +100,35 @@ struct Matrix {
         if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
     }
 
-    // Tile j of k or v into its slot.
-    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
+    // Tile j of k or v, `count` keys from `key` on, into its slot.
+    FA_COLD_MEMBER static void load_narrow(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
         const int piece = rt::thread() % kPieces, bytes = int(clamp(from.bytes - 16 * piece, 0, 16));
-        const Shared& s = shared();
-        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int r = rt::thread() / kPieces + n * kRowsAtOnce;
-            const char* at = from.base + 16 * piece;
-            int copied = r < count ? bytes : 0;
-            if (!x.p.paged()) at += (s.tile.seq.k_begin + key + r) * from.row;
-            else {
-                const int64_t place = s.place[j % kPlaces][r];
-                if (place < 0) copied = 0;
-                else at += (place >> 32) * from.outer + (place & 0xffffffff) * from.row;
+        for (int r = rt::thread() / kPieces; r < Keys; r += kRowsAtOnce) {
+            const int64_t place = x.p.paged() ? shared().place[j % kPlaces][r] : key + r;
+            const bool there = r < count && place >= 0;
+            const char* at = from.base + (x.p.paged() ? (place >> 32) * from.outer + (place & 0xffffffff) * from.row : place * from.row);
+            copy_narrow(to + piece_offset<kRowBytes>(r, piece), there ? at + 16 * piece : from.base, there ? bytes : 0, from.width);
+        }
+    }
+    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
+        if (from.width != 16) return load_narrow(x, from, j, key, count, to);
+        const int piece = rt::thread() % kPieces, bytes = int(clamp(from.bytes - 16 * piece, 0, 16)), first = rt::thread() / kPieces;
+        const char* base = from.base + 16 * piece;
+        const int64_t outer = from.outer, row = from.row, step = kRowsAtOnce * row;
+        if (x.p.paged()) {
+            const int64_t* place = shared().place[j % kPlaces] + first;
+            FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+                const int64_t p = place[n * kRowsAtOnce];
+                const char* at = base + (p >> 32) * outer + uint32_t(p) * row;
+                rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), p < 0 ? base : at, p < 0 ? 0 : bytes);
             }
-            if (!copied) at = from.base;
-            if (from.width == 16) rt::copy16(to + piece_offset<kRowBytes>(r, piece), at, copied);
-            else copy_narrow(to + piece_offset<kRowBytes>(r, piece), at, copied, from.width);
+            return;
+        }
+        base += (key + first) * row;
+        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+            const int copied = first + n * kRowsAtOnce < count ? bytes : 0;
+            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), base, copied);
+            base += step;
         }
     }
 
@@ -217,12 +229,14 @@ struct Matrix {
         }
     }
 
-    // Folds the scores into (m, l) and the sums so far, and leaves their weights. m is in the units of the scores, `unit` of them one of
-    // log2; l is the lane's own part of the sum.
+    // Folds the scores into (m, l) and the sums so far, and leaves their weights. m is in the units of the scores, which `unit` takes to
+    // log2; l is the lane's own part of the sum. A fused multiplication's exact product may exceed the rounded reference by that one's
+    // rounding: where this is not small, scores are rounded alike first.
     FA_MEMBER static void fold_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[RowTiles][kKeyTiles],
                                       float m[RowTiles][Sum::kRows], float l[RowTiles][Sum::kRows], Sum o[RowTiles][kSteps]) {
-        float factor[RowTiles][Sum::kRows];
-        bool moved = false;
+        constexpr float kLarge = 0x1p+16f;
+        float factor[RowTiles][Sum::kRows], reference[RowTiles][Sum::kRows];
+        bool moved = false, large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
                 float top = m[i][r];
@@ -230,15 +244,26 @@ struct Matrix {
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                         if (Sum::slot(e) == r) top = max_fn(top, score[i][n].x[e]);
                 top = row_max(top);
-                const float reference = origin(top) * unit;
-                factor[i][r] = m[i][r] == kNegInf ? 1.f : rt::exp2_fast(m[i][r] * unit - reference);
+                reference[i][r] = origin(top) * unit;
+                large |= fabsf(reference[i][r]) > kLarge;
+                factor[i][r] = m[i][r] == kNegInf ? 1.f : rt::exp2_fast(m[i][r] * unit - reference[i][r]);
                 moved |= factor[i][r] != 1.f;
                 m[i][r] = top;
+            }
+        if (rt::any_lane(large)) {
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= unit;
+            unit = 1.f;
+        }
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                const float shift = Mma::kExponent - reference[i][r];
                 float sum = 0.f;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
                         if (Sum::slot(e) != r) continue;
-                        score[i][n].x[e] = rt::exp2_fast(fmaf(score[i][n].x[e], unit, Mma::kExponent - reference));
+                        score[i][n].x[e] = rt::exp2_fast(fmaf(score[i][n].x[e], unit, shift));
                         sum += score[i][n].x[e];
                     }
                 l[i][r] = fmaf(l[i][r], factor[i][r], sum);
@@ -282,7 +307,8 @@ struct Matrix {
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
         const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, int width) {
             constexpr int64_t bytes = sizeof(Element);
-            const int64_t at = (x.p.packed_k() || x.p.paged() ? 0 : t.seq.kv_index * stride[0]) + kv_head * stride[2];
+            const int64_t outer = x.p.packed_k() ? 0 : t.seq.kv_index * stride[0];
+            const int64_t at = (x.p.paged() ? 0 : outer + t.seq.k_begin * stride[1]) + kv_head * stride[2];
             return Source{static_cast<const char*>(base) + at * bytes, stride[0] * bytes, stride[1] * bytes, int(dim * bytes), width};
         };
         t.k = source(x.a.k, d.k_stride, d.dim_qk, x.k_width);
