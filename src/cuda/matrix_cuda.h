@@ -15,16 +15,21 @@ constexpr bool kMatrixCode = true;
 #endif
 
 FA_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+FA_DEVICE float load_shared(uint32_t address) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+}
 
 // Four 8 × 8 matrices of 2-byte elements; lane i brings the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
 // 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
-FA_DEVICE void load_matrices(const char* row, uint32_t r[4]) {
+FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
-FA_DEVICE void load_matrices_transposed(const char* row, uint32_t r[4]) {
+FA_DEVICE void load_matrices_transposed(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 
 // d += a · b: 16 × 8 × 16, for tf32 16 × 8 × 8.
@@ -69,10 +74,11 @@ FA_DEVICE float reciprocal_fast(float x) {
     return y;
 }
 
-// Copies `bytes` of 16 (4) to shared memory and fills up with zeros, while the thread goes on. copies_left<n> waits until no more than
-// the n latest groups of this thread's copies are under way.
-FA_DEVICE void copy16(char* to, const char* from, int bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+// Copies 16 bytes, or the first `bytes` of 4, to shared memory while the thread goes on; what is not copied becomes 0, and where nothing
+// is, nothing is read. copies_left<n> waits until no more than the n latest groups of this thread's copies are under way.
+FA_DEVICE void copy16(char* to, const char* from, bool copied) {
+    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(shared_address(to)),
+                 "l"(from), "r"(int(copied)) : "memory");
 }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");

@@ -39,7 +39,7 @@ FA_DEVICE void load4(const float* p, float* to) {
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
 FA_DEVICE char* shared_memory() {
-    extern __shared__ __align__(16) char memory[];
+    extern __shared__ __align__(1024) char memory[];
     return memory;
 }
 

@@ -16,6 +16,13 @@ static inline void meet_wave(Args& args, void (*work)(void**, int)) {
     lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, work);
 }
 
+FA_DEVICE uint32_t shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }
+FA_DEVICE float load_shared(uint32_t address) {
+    float x;
+    memcpy(&x, shared_memory() + address, 4);
+    return x;
+}
+
 struct LoadArgs {
     const char* row;
     uint32_t* r;
@@ -27,8 +34,8 @@ static inline uint16_t element_of(const char* row, int i) {
     return x;
 }
 
-FA_DEVICE void load_matrices(const char* row, uint32_t r[4]) {
-    LoadArgs args{row, r};
+FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
+    LoadArgs args{shared_memory() + row, r};
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
@@ -37,8 +44,8 @@ FA_DEVICE void load_matrices(const char* row, uint32_t r[4]) {
             }
     });
 }
-FA_DEVICE void load_matrices_transposed(const char* row, uint32_t r[4]) {
-    LoadArgs args{row, r};
+FA_DEVICE void load_matrices_transposed(uint32_t row, uint32_t r[4]) {
+    LoadArgs args{shared_memory() + row, r};
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
@@ -109,9 +116,9 @@ FA_DEVICE float exp2_fast(float x) {
 FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
 
 // Done at once.
-FA_DEVICE void copy16(char* to, const char* from, int bytes) {
+FA_DEVICE void copy16(char* to, const char* from, bool copied) {
     memset(to, 0, 16);
-    if (bytes) memcpy(to, from, size_t(bytes));
+    if (copied) memcpy(to, from, 16);
 }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     memset(to, 0, 4);

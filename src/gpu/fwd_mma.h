@@ -32,7 +32,7 @@ struct Matrix {
         const char* base;    // of the sequence's first key, or, with pages, of the tensor
         int64_t outer, row;  // bytes between pages, and between rows
         int32_t bytes;       // of a row
-        int32_t width;       // bytes that may be read at once: 16, 4, or those of an element
+        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
@@ -50,7 +50,7 @@ struct Matrix {
         int64_t place[kPlaces][Keys];  // page · 2^32 + row in it; −1: not there
         int32_t hole[kPlaces];         // the tile in which a key is not there
     };
-    static constexpr int kHeader = (int(sizeof(Shared)) + 127) / 128 * 128;
+    static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
     static constexpr int kQBytes = rows * kRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
     static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
 
@@ -60,83 +60,99 @@ struct Matrix {
 
     // ---- loading
 
-    // One piece of a row, in copies of 4 bytes or element by element.
-    FA_COLD_MEMBER static void copy_narrow(char* to, const char* from, int bytes, int width) {
+    // The rows of a tile whose pieces of 16 bytes are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
+    // the address of row r, NULL if it is not there; it has `bytes` bytes.
+    template <int count, class RowAt>
+    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row) {
         if (width == 4) {
-            for (int i = 0; i < 16; i += 4) rt::copy4(to + i, bytes > i ? from + i : from, int(clamp(bytes - i, 0, 4)));
+            constexpr int words = kRowBytes / 4;
+            FA_UNROLL_BY(4)
+            for (int i = rt::thread(); i < count * words; i += threads) {
+                const int r = i / words, at = i % words * 4;
+                const char* from = row(r);
+                const int copied = from ? int(clamp(bytes - at, 0, 4)) : 0;
+                rt::copy4(to + piece_offset<kRowBytes>(r, at / 16) + at % 16, copied ? from + at : static_cast<const char*>(nullptr), copied);
+            }
             return;
         }
-        Element e[16 / sizeof(Element)];
-        for (int i = 0; i < int(16 / sizeof(Element)); i++) {
-            e[i] = Element{};
-            if (i * int(sizeof(Element)) < bytes) e[i] = reinterpret_cast<const Element*>(from)[i];
+        constexpr int elements = D;
+        FA_UNROLL_BY(4)
+        for (int i = rt::thread(); i < count * elements; i += threads) {
+            const int r = i / elements, at = i % elements * int(sizeof(Element));
+            const char* from = row(r);
+            Element e{};
+            if (from && at < bytes) e = *reinterpret_cast<const Element*>(from + at);
+            *reinterpret_cast<Element*>(to + piece_offset<kRowBytes>(r, at / 16) + at % 16) = e;
         }
-        memcpy(to, e, 16);
     }
 
+    FA_MEMBER static const char* q_row(const ForwardParams& x, int r) {
+        const Tile& t = shared().tile;
+        const Row row = shared().row[r];
+        return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
+    }
+    FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
+        load_narrow<rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width,
+                          [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; });
+    }
     FA_MEMBER static void load_q(const ForwardParams& x) {
-        Shared& s = shared();
-        const Tile& t = s.tile;
-        const int piece = rt::thread() % kPieces, bytes = int(clamp(x.p.d.dim_qk * int64_t(sizeof(Element)) - 16 * piece, 0, 16));
-        for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce) {
-            const int64_t at = query_index(x.p, x.p.d.q_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const char* from = static_cast<const char*>(x.a.q) + at * int64_t(sizeof(Element)) + 16 * piece;
-            char* to = q_tile() + piece_offset<kRowBytes>(r, piece);
-            const int count = r < t.valid ? bytes : 0;
-            if (x.q_width == 16) rt::copy16(to, count ? from : static_cast<const char*>(x.a.q), count);
-            else copy_narrow(to, from, count, x.q_width);
-        }
+        if (x.q_width != 16) return load_q_narrow(x);
+        const int piece = rt::thread() % kPieces;
+        const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
+        for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce)
+            rt::copy16(q_tile() + piece_offset<kRowBytes>(r, piece), q_row(x, r) + 16 * piece, whole && r < shared().tile.valid);
     }
 
     // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
-    FA_MEMBER static int64_t find_place(const ForwardParams& x, int64_t key, int64_t end) {
+    FA_MEMBER static int64_t find_place(const ForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const Slot found = find_slot(x.p, x.a, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
-    FA_MEMBER static void keep_place(int64_t place, int j, int64_t key, int64_t end) {
+    FA_MEMBER static void keep_place(int64_t place, int j, int key, int end) {
         Shared& s = shared();
         if (rt::thread() < Keys) s.place[j % kPlaces][rt::thread()] = place;
         if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
     }
 
     // Tile j of k or v, `count` keys from `key` on, into its slot.
-    FA_COLD_MEMBER static void load_narrow(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
-        const int piece = rt::thread() % kPieces, bytes = int(clamp(from.bytes - 16 * piece, 0, 16));
-        for (int r = rt::thread() / kPieces; r < Keys; r += kRowsAtOnce) {
-            const int64_t place = x.p.paged() ? shared().place[j % kPlaces][r] : key + r;
-            const bool there = r < count && place >= 0;
-            const char* at = from.base + (x.p.paged() ? (place >> 32) * from.outer + (place & 0xffffffff) * from.row : place * from.row);
-            copy_narrow(to + piece_offset<kRowBytes>(r, piece), there ? at + 16 * piece : from.base, there ? bytes : 0, from.width);
-        }
+    FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
+        return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
     }
-    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& from, int j, int64_t key, int count, char* to) {
-        if (from.width != 16) return load_narrow(x, from, j, key, count, to);
-        const int piece = rt::thread() % kPieces, bytes = int(clamp(from.bytes - 16 * piece, 0, 16)), first = rt::thread() / kPieces;
-        const char* base = from.base + 16 * piece;
-        const int64_t outer = from.outer, row = from.row, step = kRowsAtOnce * row;
+    FA_COLD_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
+        load_narrow<Keys>(to, from.bytes, from.width, [&](int r) -> const char* {
+            if (r >= count) return nullptr;
+            if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
+            const int64_t place = shared().place[j % kPlaces][r];
+            return place < 0 ? nullptr : place_row(from, place);
+        });
+    }
+    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
+        const Source from = source;
+        if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
+        const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
+        const bool whole = 16 * piece < from.bytes;
         if (x.p.paged()) {
             const int64_t* place = shared().place[j % kPlaces] + first;
             FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
                 const int64_t p = place[n * kRowsAtOnce];
-                const char* at = base + (p >> 32) * outer + uint32_t(p) * row;
-                rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), p < 0 ? base : at, p < 0 ? 0 : bytes);
+                rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), place_row(from, p) + 16 * piece, whole && p >= 0);
             }
             return;
         }
-        base += (key + first) * row;
+        const char* at = from.base + int64_t(key + first) * from.row + 16 * piece;
+        const int64_t step = kRowsAtOnce * from.row;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int copied = first + n * kRowsAtOnce < count ? bytes : 0;
-            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), base, copied);
-            base += step;
+            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), at, whole && first + n * kRowsAtOnce < count);
+            at += step;
         }
     }
 
     // Load i of the sequence k, v, k, v, …: always a group of copies, were it empty.
-    FA_MEMBER static void issue(const ForwardParams& x, int i, int64_t begin, int64_t end) {
-        const int64_t key = begin + int64_t(i / 2) * Keys;
+    FA_MEMBER static void issue(const ForwardParams& x, int i, int begin, int end) {
+        const int key = begin + i / 2 * Keys;
         const Tile& t = shared().tile;
-        if (key < end) load_keys(x, i % 2 ? t.v : t.k, i / 2, key, int(min_of(Keys, end - key)), slot(i));
+        if (key < end) load_keys(x, i % 2 ? t.v : t.k, i / 2, key, end - key, slot(i));
         rt::commit_copies();
     }
 
@@ -148,30 +164,31 @@ struct Matrix {
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
         constexpr int chain = Mma::kPieces ? 2 : 1;  // of steps of 16
+        const auto q_lines = Mma::template q_lines<kRowBytes>(q_tile(), row0);
+        const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
         FA_UNROLL_BY(Mma::kPieces ? 1 : kSteps)
         for (int step = 0; step < kSteps; step += chain) {
             typename Mma::Left q[RowTiles][chain];
             FA_UNROLL for (int m = 0; m < RowTiles; m++)
                 FA_UNROLL for (int c = 0; c < chain; c++) {
                     if constexpr (kHoldQ) q[m][c] = held[m][step + c];
-                    else Mma::template load_q<kRowBytes>(q[m][c], q_tile(), row0 + 16 * m, 16 * (step + c));
+                    else Mma::load_q(q[m][c], q_lines, 16 * m * kRowBytes, step + c);
                 }
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 typename Mma::Right right[chain];
-                FA_UNROLL for (int c = 0; c < chain; c++)
-                    Mma::template load_k<kRowBytes>(right[c], k, key0 + 16 * n, 16 * (step + c));
+                FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
                 FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
             }
         }
     }
 
     // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int64_t key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
                 const Row row = s.row[row0 + 16 * m + Sum::row(r)];
-                const int begin = row.begin - int(key), end = row.end - int(key);
+                const int begin = row.begin - key, end = row.end - key;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
                         if (Sum::slot(e) != r) continue;
@@ -283,13 +300,26 @@ struct Matrix {
 
     // o += weights · v
     FA_MEMBER static void multiply_pv(const Sum weight[RowTiles][kKeyTiles], const char* v, int key0, Sum o[RowTiles][kSteps]) {
-        typename Mma::Left left[RowTiles][kKeyTiles];
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::round_weights(left[i][n], weight[i][n]);
-        FA_UNROLL for (int c = 0; c < kSteps; c++) {
-            typename Mma::Right right[kKeyTiles];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], v, key0 + 16 * n, 16 * c);
-            FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+        const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
+        if constexpr (!Mma::kPieces) {
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                typename Mma::Left left[RowTiles][1];
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i][0], weight[i][n]);
+                FA_UNROLL for (int c = 0; c < kSteps; c++) {
+                    typename Mma::Right right[1];
+                    Mma::template load_v<kRowBytes>(right[0], lines, 16 * n * kRowBytes, c);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+                }
+            }
+        } else {
+            typename Mma::Left left[RowTiles][kKeyTiles];
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::round_weights(left[i][n], weight[i][n]);
+            FA_UNROLL for (int c = 0; c < kSteps; c++) {
+                typename Mma::Right right[kKeyTiles];
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], lines, 16 * n * kRowBytes, c);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+            }
         }
     }
 
@@ -422,10 +452,10 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::barrier();
-    const int64_t end = s.row[t.valid - 1].end;
+    const int end = s.row[t.valid - 1].end;
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int64_t begin = split_begin + (s.row[0].begin - split_begin) / M::keys * M::keys;
-    const int tiles = end > begin ? int(ceil_div(end - begin, M::keys)) : 0;
+    const int begin = int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys;
+    const int tiles = end > begin ? (end - begin + M::keys - 1) / M::keys : 0;
 
     const int warp = rt::thread() / 32, row_warp = warp % M::row_warps, key_warp = warp / M::row_warps;
     const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * 16 * M::kKeyTiles;
@@ -436,7 +466,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     M::load_q(x);
     for (int i = 0; i < M::slots - 1; i++) {
         if (x.p.paged() && i % 2 == 0) {
-            const int64_t key = begin + i / 2 * M::keys;
+            const int key = begin + i / 2 * M::keys;
             M::keep_place(M::find_place(x, key, end), i / 2, key, end);
             rt::barrier();
         }
@@ -456,16 +486,17 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     }
     const float unit = x.natural ? 1.f : x.q_factor;
     for (int j = 0; j < tiles; j++) {
-        const int64_t key = begin + int64_t(j) * M::keys, mine = key + key0, ahead = key + M::slots / 2 * M::keys;
+        const int key = begin + j * M::keys, mine = key + key0, ahead = key + M::slots / 2 * M::keys;
         rt::copies_left<M::slots - 2>();
         rt::barrier();
         M::issue(x, 2 * j + M::slots - 1, begin, end);
         const int64_t place = x.p.paged() ? M::find_place(x, ahead, end) : 0;
         if constexpr (M::kHoldQ)
-            if (j == 0)
+            if (j == 0) {
+                const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), row0);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++)
-                        Mma::template load_q<M::kRowBytes>(q[i][step], M::q_tile(), row0 + 16 * i, 16 * step);
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kRowBytes, step);
+            }
         constexpr int wide = 16 * M::kKeyTiles;
         const bool work = !idle && mine < last.end && mine + wide > first.begin;
         const bool full = mine >= last.begin && mine + wide <= first.end;

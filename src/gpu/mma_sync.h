@@ -16,6 +16,17 @@ FA_FN int piece_offset(int row, int piece) {
     return row * row_bytes + ((piece ^ (row & 7)) << 4);
 }
 
+// Where a lane reads its share of a tile: the address of its first two pieces, and the same with every swap of pairs of pieces that the
+// order within rows knows. Pieces 2i and 2i + 1 then lie at a fixed distance from one of the four. Tiles begin at multiples of kTileAlign.
+constexpr int kTileAlign = 1024;
+struct Lines {
+    uint32_t at[4];
+    FA_MEMBER explicit Lines(uint32_t first) {
+        FA_UNROLL for (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
+    }
+    FA_MEMBER uint32_t pair(int i) const { return at[i % 4] + uint32_t(128 * (i / 4)); }
+};
+
 // 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows.
 struct MmaSum {
     static constexpr int kElements = 8, kRows = 2;
@@ -55,21 +66,26 @@ struct MmaSync {
     static constexpr float kSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of weights times v
 
+    // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
-    FA_MEMBER static void load_q(Left& a, const char* tile, int row0, int depth0) {
+    FA_MEMBER static Lines q_lines(const char* tile, int row) {
         const int lane = rt::thread() % 32;
-        rt::load_matrices(tile + piece_offset<row_bytes>(row0 + lane % 16, depth0 / 8 + lane / 16), a.r);
+        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
     }
     template <int row_bytes>
-    FA_MEMBER static void load_k(Right& b, const char* tile, int key0, int depth0) {
+    FA_MEMBER static Lines k_lines(const char* tile, int key) {
         const int lane = rt::thread() % 32;
-        rt::load_matrices(tile + piece_offset<row_bytes>(key0 + lane / 16 * 8 + lane % 8, depth0 / 8 + lane / 8 % 2), b.r);
+        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
     template <int row_bytes>
-    FA_MEMBER static void load_v(Right& b, const char* tile, int key0, int column0) {
-        const int lane = rt::thread() % 32;
-        rt::load_matrices_transposed(tile + piece_offset<row_bytes>(key0 + lane % 16, column0 / 8 + lane / 16), b.r);
-    }
+    FA_MEMBER static Lines v_lines(const char* tile, int key) { return q_lines<row_bytes>(tile, key); }
+
+    // 16 rows or keys, `down` bytes further on, and step i of 16 dims or columns.
+    FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, a.r); }
+    template <int row_bytes>
+    FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, b.r); }
+    template <int row_bytes>
+    FA_MEMBER static void load_v(Right& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
     // d += Σ a[i] · b[i]
     template <int n>
     FA_MEMBER static void accumulate(Sum& d, const Left (&a)[n], const Right (&b)[n]) {
@@ -114,33 +130,48 @@ struct MmaTf32 {
     }
 
     template <int row_bytes>
-    FA_MEMBER static void load_q(Left& a, const char* tile, int row0, int depth0) {
+    FA_MEMBER static Lines q_lines(const char* tile, int row) {
         const int lane = rt::thread() % 32;
+        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
+    }
+    template <int row_bytes>
+    FA_MEMBER static Lines k_lines(const char* tile, int key) {
+        const int lane = rt::thread() % 32;
+        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
+    }
+    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose weights the lane's row holds: an even key and an odd one.
+    struct VLines {
+        Lines even, odd;
+    };
+    template <int row_bytes>
+    FA_MEMBER static VLines v_lines(const char* tile, int key) {
+        const int lane = rt::thread() % 32;
+        const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 4 % 4 * 4);
+        return {Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4), lane / 16)),
+                Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4) + 1, lane / 16))};
+    }
+
+    FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) {
         FA_UNROLL for (int step = 0; step < 2; step++) {
             uint32_t r[4];
-            rt::load_matrices(tile + piece_offset<row_bytes>(row0 + lane % 16, depth0 / 4 + 2 * step + lane / 16), r);
-            FA_UNROLL for (int i = 0; i < 4; i++) cut(float_of(r[i]), a.large + 4 * step + i, a.small + 4 * step + i);
+            rt::load_matrices(lines.pair(2 * i + step) + down, r);
+            FA_UNROLL for (int e = 0; e < 4; e++) cut(float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
         }
     }
     template <int row_bytes>
-    FA_MEMBER static void load_k(Right& b, const char* tile, int key0, int depth0) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) {
         FA_UNROLL for (int half = 0; half < 2; half++) {
             uint32_t r[4];
-            rt::load_matrices(tile + piece_offset<row_bytes>(key0 + 8 * half + lane % 8, depth0 / 4 + lane / 8), r);
-            FA_UNROLL for (int i = 0; i < 4; i++) cut(float_of(r[i]), b.large + 4 * half + i, b.small + 4 * half + i);
+            rt::load_matrices(lines.pair(2 * i) + down + 8 * half * row_bytes, r);
+            FA_UNROLL for (int e = 0; e < 4; e++) cut(float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
         }
     }
-    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1: those whose weights the lane's row holds.
     template <int row_bytes>
-    FA_MEMBER static void load_v(Right& b, const char* tile, int key0, int column0) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static void load_v(Right& b, const VLines& lines, int down, int i) {
         FA_UNROLL for (int half = 0; half < 2; half++)
-            FA_UNROLL for (int i = 0; i < 4; i++) {
-                const int key = key0 + 8 * (i / 2) + 2 * (lane % 4) + i % 2, column = column0 + 8 * half + lane / 4;
-                float x;
-                memcpy(&x, tile + piece_offset<row_bytes>(key, column / 4) + column % 4 * 4, 4);
-                cut(x, b.large + 4 * half + i, b.small + 4 * half + i);
+            FA_UNROLL for (int e = 0; e < 4; e++) {
+                const uint32_t at = (e % 2 ? lines.odd : lines.even).pair(2 * i + half) + down + 8 * (e / 2) * row_bytes;
+                cut(rt::load_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
     // d += Σ a[i] · b[i]. Where an operand was not finite the small products say nothing: the large ones alone have the answer.
