@@ -109,6 +109,33 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
     return cudaGetLastError();
 }
 
+// The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks may be
+// brought onto the device before that one has ended.
+FA_DEVICE void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+FA_DEVICE void release_successor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+template <class Params>
+static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(unsigned(blocks));
+    config.blockDim = dim3(unsigned(threads));
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, params);
+}
+
 // Loads the kernel's code now: under stream capture that would be too late.
 template <class Params>
 static inline Status prepare(void (*kernel)(Params)) {

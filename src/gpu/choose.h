@@ -53,8 +53,8 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
 // and folding the splits kFold and a little for each. Blocks of one length run in waves; where lengths are known to the device alone, the
 // longest block runs on after the others have filled the machine.
 int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 1.5, kFold = 1.5, kFoldEach = 0.03;
-    constexpr int64_t kMostSplits = 128;
+    constexpr double kStart = 1.5, kFold = 1.5, kFoldEach = 0.02;
+    constexpr int64_t kMostSplits = 512;
     const int64_t key_tiles = ceil_div(p.d.seqlen_k, max_of(kernel.keys, kSplitQuantum)), room = int64_t(device.multiprocessors) * kernel.resident;
     const bool ragged = p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     int64_t best = 1;

@@ -47,9 +47,11 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
     }
 }
 
-// Folds the splits of one row, in ascending order: a block for each group-major row.
+// Folds the splits of one row: a block for each group-major row. Their states are read together, and a split's factor is its distance from
+// the largest of all, so that no read waits for another. More splits than threads are taken in parts.
 constexpr int kCombineThreads = 128;
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    rt::wait_for_predecessor();
     const int64_t index = rt::block(), all = x.p.d.batch * x.p.d.heads_kv * x.rows;
     const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_kv, batch = index / x.rows / x.p.d.heads_kv;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
@@ -57,16 +59,31 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
     if (row >= seq.q_len) return;
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
-    for (int64_t c = rt::thread(); c < max_of(x.p.d.dim_v, 1); c += kCombineThreads) {
-        RowState state = x.state[index];
-        float sum = x.partial_o[index * x.p.d.dim_v + c];
-        for (int64_t split = 1; split < splits; split++) {
-            const Fold f = fold(state, x.state[split * all + index]);
-            sum = sum * f.scale_a + x.partial_o[(split * all + index) * x.p.d.dim_v + c] * f.scale_b;
+    RowState* part = reinterpret_cast<RowState*>(rt::shared_memory());
+    const int64_t columns = round_up(max_of(x.p.d.dim_v, 1), kCombineThreads);  // every thread comes to every barrier
+    for (int64_t c = rt::thread(); c < columns; c += kCombineThreads) {
+        RowState state = empty_row();
+        float sum = 0.f;
+        for (int64_t first = 0; first < splits; first += kCombineThreads) {
+            const int count = int(min_of(splits - first, kCombineThreads));
+            rt::barrier();
+            if (rt::thread() < count) part[rt::thread()] = x.state[(first + rt::thread()) * all + index];
+            rt::barrier();
+            RowState these = empty_row();
+            for (int i = 0; i < count; i++) these.m = max_fn(these.m, part[i].m);
+            float kept = 0.f;
+            FA_UNROLL_BY(8)
+            for (int i = 0; i < count; i++) {
+                const float scale = part[i].l == 0.f ? 0.f : rescale(part[i].m, these.m);
+                these.l += part[i].l * scale;
+                kept += c < x.p.d.dim_v ? x.partial_o[((first + i) * all + index) * x.p.d.dim_v + c] * scale : 0.f;
+            }
+            const Fold f = fold(state, these);
+            sum = sum * f.scale_a + kept * f.scale_b;
             state = f.state;
         }
         const Finish f = finish_row(x, seq, batch, head, row, state, c == 0);
-        store_output(x, at + c, sum, f.factor);
+        if (c < x.p.d.dim_v) store_output(x, at + c, sum, f.factor);
     }
 }
 

@@ -251,21 +251,29 @@ struct Matrix {
     // rounding: where this is not small, scores are rounded alike first.
     FA_MEMBER static void fold_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[RowTiles][kKeyTiles],
                                       float m[RowTiles][Sum::kRows], float l[RowTiles][Sum::kRows], Sum o[RowTiles][kSteps]) {
+        // Loops run over rows innermost: chains of maxima and sums that do not wait for each other.
         constexpr float kLarge = 0x1p+16f;
-        float factor[RowTiles][Sum::kRows], reference[RowTiles][Sum::kRows];
-        bool moved = false, large = false;
+        float top[RowTiles][Sum::kRows], factor[RowTiles][Sum::kRows], shift[RowTiles][Sum::kRows], sum[RowTiles][Sum::kRows];
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = m[i][r];
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                    float& t = top[i][Sum::slot(e)];
+                    t = max_fn(t, score[i][n].x[e]);
+                }
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = row_max(top[i][r]);
+        bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                float top = m[i][r];
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                        if (Sum::slot(e) == r) top = max_fn(top, score[i][n].x[e]);
-                top = row_max(top);
-                reference[i][r] = origin(top) * unit;
-                large |= fabsf(reference[i][r]) > kLarge;
-                factor[i][r] = m[i][r] == kNegInf ? 1.f : rt::exp2_fast(m[i][r] * unit - reference[i][r]);
-                moved |= factor[i][r] != 1.f;
-                m[i][r] = top;
+                const float reference = origin(top[i][r]) * unit;
+                large |= fabsf(reference) > kLarge;
+                const float moved = rt::exp2_fast(m[i][r] * unit - reference);
+                factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
+                m[i][r] = top[i][r];
+                shift[i][r] = Mma::kExponent - reference;
+                sum[i][r] = 0.f;
             }
         if (rt::any_lane(large)) {
             FA_UNROLL for (int i = 0; i < RowTiles; i++)
@@ -273,22 +281,19 @@ struct Matrix {
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= unit;
             unit = 1.f;
         }
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const float shift = Mma::kExponent - reference[i][r];
-                float sum = 0.f;
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                        if (Sum::slot(e) != r) continue;
-                        score[i][n].x[e] = rt::exp2_fast(fmaf(score[i][n].x[e], unit, shift));
-                        sum += score[i][n].x[e];
-                    }
-                l[i][r] = fmaf(l[i][r], factor[i][r], sum);
-            }
-        if (rt::any_lane(moved))
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                FA_UNROLL for (int c = 0; c < kSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                    const int r = Sum::slot(e);
+                    const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, shift[i][r]));
+                    score[i][n].x[e] = p;
+                    sum[i][r] += p;
+                }
+        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] = fmaf(l[i][r], factor[i][r], sum[i][r]);
+            FA_UNROLL for (int c = 0; c < kSteps; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
+        }
         if (x.p.d.dropout_p > 0) {
             const Tile& t = shared().tile;
             FA_UNROLL for (int i = 0; i < RowTiles; i++)
@@ -461,6 +466,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * 16 * M::kKeyTiles;
     const bool idle = row0 >= t.valid;
     const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
+
+    if (x.partial_o) rt::release_successor();
 
     // The first loads.
     M::load_q(x);
