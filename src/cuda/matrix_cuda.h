@@ -80,6 +80,9 @@ FA_DEVICE void copy16(char* to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(shared_address(to)),
                  "l"(from), "r"(int(copied)) : "memory");
 }
+FA_DEVICE void copy16_whole(uint32_t to, const char* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
@@ -89,6 +92,8 @@ FA_DEVICE void copies_left() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
+// A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
+FA_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 FA_DEVICE bool any_lane(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt

@@ -120,6 +120,7 @@ FA_DEVICE void copy16(char* to, const char* from, bool copied) {
     memset(to, 0, 16);
     if (copied) memcpy(to, from, 16);
 }
+FA_DEVICE void copy16_whole(uint32_t to, const char* from) { memcpy(shared_memory() + to, from, 16); }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     memset(to, 0, 4);
     if (bytes) memcpy(to, from, size_t(bytes));
@@ -128,6 +129,7 @@ FA_DEVICE void commit_copies() {}
 template <int n>
 FA_DEVICE void copies_left() {}
 
+FA_DEVICE int uniform(int x) { return x; }
 FA_DEVICE bool any_lane(bool x) {
     struct Args {
         bool in, out;

@@ -22,6 +22,7 @@ struct Matrix {
     static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
     static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr int kAhead = 2;               // fragments that are read before their use
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
     static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
@@ -56,7 +57,7 @@ struct Matrix {
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
-    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i % Slots * kSlotBytes; }
+    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i * kSlotBytes; }
 
     // ---- loading
 
@@ -132,27 +133,39 @@ struct Matrix {
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
         const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
         const bool whole = 16 * piece < from.bytes;
-        if (x.p.paged()) {
-            const int64_t* place = shared().place[j % kPlaces] + first;
-            FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-                const int64_t p = place[n * kRowsAtOnce];
-                rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), place_row(from, p) + 16 * piece, whole && p >= 0);
-            }
-            return;
-        }
-        const char* at = from.base + int64_t(key + first) * from.row + 16 * piece;
-        const int64_t step = kRowsAtOnce * from.row;
+        const int64_t* place = shared().place[j % kPlaces] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), at, whole && first + n * kRowsAtOnce < count);
-            at += step;
+            const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
+            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), place_row(from, p) + 16 * piece, whole && p >= 0);
         }
     }
 
-    // Load i of the sequence k, v, k, v, …: always a group of copies, were it empty.
-    FA_MEMBER static void issue(const ForwardParams& x, int i, int begin, int end) {
-        const int key = begin + i / 2 * Keys;
-        const Tile& t = shared().tile;
-        if (key < end) load_keys(x, i % 2 ? t.v : t.k, i / 2, key, end - key, slot(i));
+    // What a thread copies of tiles that are whole, in consecutive memory: its piece of its rows, the first of them at `base`.
+    struct Stream {
+        const char* base;
+        int row;    // bytes between rows
+        bool whole;
+        FA_MEMBER Stream(const ForwardParams& x, const Source& from) {
+            const int64_t most = int64_t(1) << 31;
+            whole = rt::uniform(!x.p.paged() && from.width == 16 && from.bytes == kRowBytes && from.row < most && from.row >= -most);
+            row = rt::uniform(int(from.row));
+            base = from.base + rt::thread() / kPieces * from.row + rt::thread() % kPieces * 16;
+        }
+    };
+
+    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
+    FA_MEMBER static void issue(const ForwardParams& x, const Stream& stream, const Source& source, int j, int i, int begin, int end) {
+        const int key = begin + j * Keys;
+        if (stream.whole && key + Keys <= end) {
+            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
+            const uint32_t to = rt::shared_address(slot(i)) + uint32_t(piece_offset<kRowBytes>(first, piece));
+            const char* from = stream.base + int64_t(key) * stream.row;
+            FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+                const int turn = n * kRowsAtOnce % 8 * 16;  // the order of pieces in these rows
+                rt::copy16_whole((to ^ uint32_t(turn)) + uint32_t(n * kRowsAtOnce * kRowBytes), from);
+                from += int64_t(kRowsAtOnce) * stream.row;
+            }
+        } else if (key < end) load_keys(x, source, j, key, end - key, slot(i));
         rt::commit_copies();
     }
 
@@ -163,21 +176,40 @@ struct Matrix {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
-        constexpr int chain = Mma::kPieces ? 2 : 1;  // of steps of 16
         const auto q_lines = Mma::template q_lines<kRowBytes>(q_tile(), row0);
         const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
-        FA_UNROLL_BY(Mma::kPieces ? 1 : kSteps)
-        for (int step = 0; step < kSteps; step += chain) {
-            typename Mma::Left q[RowTiles][chain];
-            FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                FA_UNROLL for (int c = 0; c < chain; c++) {
-                    if constexpr (kHoldQ) q[m][c] = held[m][step + c];
-                    else Mma::load_q(q[m][c], q_lines, 16 * m * kRowBytes, step + c);
+        if constexpr (Mma::kPieces) {
+            constexpr int chain = 2;  // of steps of 16
+            for (int step = 0; step < kSteps; step += chain) {
+                typename Mma::Left q[RowTiles][chain];
+                FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kRowBytes, step + c);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                    typename Mma::Right right[chain];
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
                 }
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                typename Mma::Right right[chain];
-                FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
+            }
+        } else {
+            // Fragments are read kAhead products before their use.
+            constexpr int all = kSteps * kKeyTiles;
+            typename Mma::Left q[2][RowTiles];
+            typename Mma::Right right[kAhead + 1];
+            const auto load_step = [&](int step) {
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kRowBytes, step);
+            };
+            const auto load = [&](int i) {
+                Mma::template load_k<kRowBytes>(right[i % (kAhead + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
+            };
+            if constexpr (!kHoldQ) load_step(0);
+            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
+            FA_UNROLL for (int i = 0; i < all; i++) {
+                const int step = i / kKeyTiles, n = i % kKeyTiles;
+                if constexpr (!kHoldQ)
+                    if (n == 0 && step + 1 < kSteps) load_step(step + 1);
+                if (i + kAhead < all) load(i + kAhead);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                    Mma::multiply(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kAhead + 1)]);
             }
         }
     }
@@ -246,14 +278,14 @@ struct Matrix {
         }
     }
 
-    // Folds the scores into (m, l) and the sums so far, and leaves their weights. m is in the units of the scores, which `unit` takes to
-    // log2; l is the lane's own part of the sum. A fused multiplication's exact product may exceed the rounded reference by that one's
-    // rounding: where this is not small, scores are rounded alike first.
-    FA_MEMBER static void fold_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[RowTiles][kKeyTiles],
-                                      float m[RowTiles][Sum::kRows], float l[RowTiles][Sum::kRows], Sum o[RowTiles][kSteps]) {
-        // Loops run over rows innermost: chains of maxima and sums that do not wait for each other.
+    // Folds the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
+    // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
+    // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
+    // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
+    using PerRow = float[RowTiles][Sum::kRows];
+    FA_MEMBER static void fold_maxima(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& shift) {
         constexpr float kLarge = 0x1p+16f;
-        float top[RowTiles][Sum::kRows], factor[RowTiles][Sum::kRows], shift[RowTiles][Sum::kRows], sum[RowTiles][Sum::kRows];
+        PerRow top;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = m[i][r];
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
@@ -273,7 +305,6 @@ struct Matrix {
                 factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
                 m[i][r] = top[i][r];
                 shift[i][r] = Mma::kExponent - reference;
-                sum[i][r] = 0.f;
             }
         if (rt::any_lane(large)) {
             FA_UNROLL for (int i = 0; i < RowTiles; i++)
@@ -281,49 +312,70 @@ struct Matrix {
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= unit;
             unit = 1.f;
         }
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                    const int r = Sum::slot(e);
-                    const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, shift[i][r]));
-                    score[i][n].x[e] = p;
-                    sum[i][r] += p;
-                }
+    }
+
+    // Scores of key tile n to weights, whose sums go to `sum`: each lane has its own part of a row's.
+    FA_MEMBER static void exponentials(int n, float unit, const PerRow& shift, Sum score[RowTiles][kKeyTiles], PerRow& sum) {
+        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                float& p = score[i][n].x[e];
+                p = rt::exp2_fast(fmaf(p, unit, shift[i][Sum::slot(e)]));
+                sum[i][Sum::slot(e)] += p;
+            }
+    }
+    FA_COLD_MEMBER static bool dropped(const ForwardParams& x, int row, int64_t key) {
+        const Tile& t = shared().tile;
+        return !dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + shared().row[row].head, shared().row[row].position, key);
+    }
+
+    // Folds one tile's scores into (m, l, o), with `v` its values. The products of one tile of 16 keys run beside the exponentials of the
+    // next.
+    template <bool drop>
+    FA_MEMBER static void fold_tile(const ForwardParams& x, int row0, int key, float unit, Sum score[RowTiles][kKeyTiles], const char* v, int key0,
+                               PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
+        PerRow factor, shift;
+        fold_maxima(unit, score, m, factor, shift);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] = fmaf(l[i][r], factor[i][r], sum[i][r]);
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] *= factor[i][r];
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
         }
-        if (x.p.d.dropout_p > 0) {
-            const Tile& t = shared().tile;
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                each(row0 + 16 * i, score[i], [&](float& p, const Row& row, int j) {
-                    if (!keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + j)) p = 0.f;
-                });
-        }
-    }
-
-    // o += weights · v
-    FA_MEMBER static void multiply_pv(const Sum weight[RowTiles][kKeyTiles], const char* v, int key0, Sum o[RowTiles][kSteps]) {
+        const auto weights = [&](int n) {
+            exponentials(n, unit, shift, score, l);
+            if constexpr (drop)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                        if (dropped(x, row0 + 16 * i + Sum::row(Sum::slot(e)), key + 16 * n + Sum::column(e))) score[i][n].x[e] = 0.f;
+        };
         const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
-        if constexpr (!Mma::kPieces) {
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                typename Mma::Left left[RowTiles][1];
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i][0], weight[i][n]);
-                FA_UNROLL for (int c = 0; c < kSteps; c++) {
-                    typename Mma::Right right[1];
-                    Mma::template load_v<kRowBytes>(right[0], lines, 16 * n * kRowBytes, c);
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
-                }
-            }
-        } else {
+        if constexpr (Mma::kPieces) {
             typename Mma::Left left[RowTiles][kKeyTiles];
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::round_weights(left[i][n], weight[i][n]);
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                weights(n);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i][n], score[i][n]);
+            }
             FA_UNROLL for (int c = 0; c < kSteps; c++) {
                 typename Mma::Right right[kKeyTiles];
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], lines, 16 * n * kRowBytes, c);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+            }
+        } else {
+            constexpr int all = kSteps * kKeyTiles;
+            typename Mma::Left left[RowTiles];
+            typename Mma::Right right[kAhead + 1];
+            const auto load = [&](int i) {
+                Mma::template load_v<kRowBytes>(right[i % (kAhead + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
+            };
+            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
+            weights(0);
+            FA_UNROLL for (int j = 0; j < all; j++) {
+                const int n = j / kSteps, c = j % kSteps;
+                if (c == 0) {
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) weights(n + 1);
+                }
+                if (j + kAhead < all) load(j + kAhead);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kAhead + 1)]);
             }
         }
     }
@@ -457,27 +509,30 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::barrier();
-    const int end = s.row[t.valid - 1].end;
+    const int end = rt::uniform(s.row[t.valid - 1].end);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int begin = int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys;
+    const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int tiles = end > begin ? (end - begin + M::keys - 1) / M::keys : 0;
 
-    const int warp = rt::thread() / 32, row_warp = warp % M::row_warps, key_warp = warp / M::row_warps;
-    const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * 16 * M::kKeyTiles;
-    const bool idle = row0 >= t.valid;
-    const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
+    // The warp's rows and its keys of a tile; where its tiles begin, end, begin to be full and end to be full.
+    constexpr int wide = 16 * M::kKeyTiles;
+    const int warp = rt::uniform(rt::thread() / 32), row_warp = warp % M::row_warps, key_warp = warp / M::row_warps;
+    const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * wide, row1 = row0 + 16 * M::row_tiles - 1;
+    const int some_begin = rt::uniform(s.row[row0].begin - key0 - wide), some_end = rt::uniform(row0 < t.valid ? s.row[row1].end - key0 : 0);
+    const int full_begin = rt::uniform(s.row[row1].begin - key0), full_end = rt::uniform(s.row[row0].end - key0 - wide);
 
     if (x.partial_o) rt::release_successor();
 
     // The first loads.
     M::load_q(x);
-    for (int i = 0; i < M::slots - 1; i++) {
+    const typename M::Stream k_stream(x, t.k), v_stream(x, t.v);
+    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) {
         if (x.p.paged() && i % 2 == 0) {
             const int key = begin + i / 2 * M::keys;
             M::keep_place(M::find_place(x, key, end), i / 2, key, end);
             rt::barrier();
         }
-        M::issue(x, i, begin, end);
+        M::issue(x, i % 2 ? v_stream : k_stream, i % 2 ? t.v : t.k, i / 2, i, begin, end);
     }
 
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
@@ -492,11 +547,12 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float unit = x.natural ? 1.f : x.q_factor;
+    int slot = 0;  // of tile j of k; v's is the next
     for (int j = 0; j < tiles; j++) {
-        const int key = begin + j * M::keys, mine = key + key0, ahead = key + M::slots / 2 * M::keys;
+        const int key = begin + j * M::keys, ahead = key + M::slots / 2 * M::keys;
         rt::copies_left<M::slots - 2>();
         rt::barrier();
-        M::issue(x, 2 * j + M::slots - 1, begin, end);
+        M::issue(x, v_stream, t.v, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1, begin, end);
         const int64_t place = x.p.paged() ? M::find_place(x, ahead, end) : 0;
         if constexpr (M::kHoldQ)
             if (j == 0) {
@@ -504,24 +560,24 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                     FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kRowBytes, step);
             }
-        constexpr int wide = 16 * M::kKeyTiles;
-        const bool work = !idle && mine < last.end && mine + wide > first.begin;
-        const bool full = mine >= last.begin && mine + wide <= first.end;
+        const bool work = key > some_begin && key < some_end, full = key >= full_begin && key <= full_end;
         Sum score[M::row_tiles][M::kKeyTiles];
         if (work) {
-            M::multiply_qk(q, M::slot(2 * j), row0, key0, score);
-            if (x.natural) FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, row0 + 16 * i, mine, score[i]);
+            M::multiply_qk(q, M::slot(slot), row0, key0, score);
+            if (x.natural) FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, row0 + 16 * i, key + key0, score[i]);
             const bool holes = x.p.paged() && s.hole[j % M::kPlaces] == j;
-            if (!full || holes) M::mask_scores(row0, mine, holes ? s.place[j % M::kPlaces] + key0 : nullptr, score);
+            if (!full || holes) M::mask_scores(row0, key + key0, holes ? s.place[j % M::kPlaces] + key0 : nullptr, score);
         }
         if (x.p.paged()) M::keep_place(place, j + M::slots / 2, ahead, end);
         rt::copies_left<M::slots - 2>();
         rt::barrier();
-        M::issue(x, 2 * j + M::slots, begin, end);
+        M::issue(x, k_stream, t.k, j + M::slots / 2, slot, begin, end);
         if (work) {
-            M::fold_scores(x, row0, mine, unit, score, m, l, o);
-            M::multiply_pv(score, M::slot(2 * j + 1), key0, o);
+            const char* v = M::slot(slot + 1);
+            if (x.p.d.dropout_p > 0) M::template fold_tile<true>(x, row0, key + key0, unit, score, v, key0, m, l, o);
+            else M::template fold_tile<false>(x, row0, key + key0, unit, score, v, key0, m, l, o);
         }
+        slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
     rt::copies_left<0>();
     rt::barrier();

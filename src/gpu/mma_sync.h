@@ -86,14 +86,11 @@ struct MmaSync {
     FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, b.r); }
     template <int row_bytes>
     FA_MEMBER static void load_v(Right& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
-    // d += Σ a[i] · b[i]
-    template <int n>
-    FA_MEMBER static void accumulate(Sum& d, const Left (&a)[n], const Right (&b)[n]) {
-        FA_UNROLL for (int i = 0; i < n; i++)
-            FA_UNROLL for (int half = 0; half < 2; half++) {
-                if constexpr (kIsF16<T>) rt::multiply_f16(d.x + 4 * half, a[i].r, b[i].r + 2 * half);
-                else rt::multiply_bf16(d.x + 4 * half, a[i].r, b[i].r + 2 * half);
-            }
+    FA_MEMBER static void multiply(Sum& d, const Left& a, const Right& b) {  // d += a · b
+        FA_UNROLL for (int half = 0; half < 2; half++) {
+            if constexpr (kIsF16<T>) rt::multiply_f16(d.x + 4 * half, a.r, b.r + 2 * half);
+            else rt::multiply_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
+        }
     }
     // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
     FA_MEMBER static float tanh(float x) {
