@@ -76,8 +76,8 @@ FA_DEVICE float reciprocal_fast(float x) {
 
 // Copies 16 bytes, or the first `bytes` of 4, to shared memory while the thread goes on; what is not copied becomes 0, and where nothing
 // is, nothing is read. copies_left<n> waits until no more than the n latest groups of this thread's copies are under way.
-FA_DEVICE void copy16(char* to, const char* from, bool copied) {
-    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(shared_address(to)),
+FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
+    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
 }
 FA_DEVICE void copy16_whole(uint32_t to, const char* from) {

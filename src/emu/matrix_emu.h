@@ -116,9 +116,9 @@ FA_DEVICE float exp2_fast(float x) {
 FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
 
 // Done at once.
-FA_DEVICE void copy16(char* to, const char* from, bool copied) {
-    memset(to, 0, 16);
-    if (copied) memcpy(to, from, 16);
+FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
+    memset(shared_memory() + to, 0, 16);
+    if (copied) memcpy(shared_memory() + to, from, 16);
 }
 FA_DEVICE void copy16_whole(uint32_t to, const char* from) { memcpy(shared_memory() + to, from, 16); }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {

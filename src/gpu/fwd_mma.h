@@ -26,6 +26,13 @@ struct Matrix {
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
     static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
+    using PerRow = float[RowTiles][Sum::kRows];
+
+    // Nothing but whole pieces to load and bands to mask.
+    FA_MEMBER static bool plain(const ForwardParams& x) {
+        return x.plain && x.p.d.dim_qk == D && x.p.d.dim_v == D;
+    }
+
     struct Row {
         int32_t position, head, begin, end;  // its band of keys
     };
@@ -101,7 +108,8 @@ struct Matrix {
         const int piece = rt::thread() % kPieces;
         const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
         for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce)
-            rt::copy16(q_tile() + piece_offset<kRowBytes>(r, piece), q_row(x, r) + 16 * piece, whole && r < shared().tile.valid);
+            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
+                       whole && r < shared().tile.valid);
     }
 
     // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
@@ -133,39 +141,48 @@ struct Matrix {
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
         const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
         const bool whole = 16 * piece < from.bytes;
+        const uint32_t at = rt::shared_address(to);
         const int64_t* place = shared().place[j % kPlaces] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::copy16(to + piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece), place_row(from, p) + 16 * piece, whole && p >= 0);
+            rt::copy16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
         }
     }
 
-    // What a thread copies of tiles that are whole, in consecutive memory: its piece of its rows, the first of them at `base`.
+    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
+    FA_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+        const int key = begin + j * Keys;
+        if (key < end) load_keys(x, from, j, key, end - key, slot(i));
+        rt::commit_copies();
+    }
+
+    // The same for plain calls: keys follow each other, `row` bytes apart, in whole pieces. `base` is the thread's piece of its first row,
+    // `to` where it goes in the first slot.
     struct Stream {
         const char* base;
-        int row;    // bytes between rows
-        bool whole;
-        FA_MEMBER Stream(const ForwardParams& x, const Source& from) {
-            const int64_t most = int64_t(1) << 31;
-            whole = rt::uniform(!x.p.paged() && from.width == 16 && from.bytes == kRowBytes && from.row < most && from.row >= -most);
+        int row;
+        uint32_t to;
+        FA_MEMBER explicit Stream(const Source& from) {
+            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
             row = rt::uniform(int(from.row));
-            base = from.base + rt::thread() / kPieces * from.row + rt::thread() % kPieces * 16;
+            base = from.base + first * from.row + 16 * piece;
+            to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
         }
     };
-
-    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
-    FA_MEMBER static void issue(const ForwardParams& x, const Stream& stream, const Source& source, int j, int i, int begin, int end) {
-        const int key = begin + j * Keys;
-        if (stream.whole && key + Keys <= end) {
-            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
-            const uint32_t to = rt::shared_address(slot(i)) + uint32_t(piece_offset<kRowBytes>(first, piece));
-            const char* from = stream.base + int64_t(key) * stream.row;
+    FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
+        if (key < end) {
+            const char* from = s.base + int64_t(key) * s.row;
+            const uint32_t to = s.to + uint32_t(i * kSlotBytes);
+            const int left = end - key - rt::thread() / kPieces;
+            const bool whole = key + Keys <= end;
             FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-                const int turn = n * kRowsAtOnce % 8 * 16;  // the order of pieces in these rows
-                rt::copy16_whole((to ^ uint32_t(turn)) + uint32_t(n * kRowsAtOnce * kRowBytes), from);
-                from += int64_t(kRowsAtOnce) * stream.row;
+                const int r = n * kRowsAtOnce;
+                const char* at = from + int64_t(r) * s.row;
+                const uint32_t there = (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes);  // the order of pieces in these rows
+                if (whole) rt::copy16_whole(there, at);
+                else rt::copy16(there, at, r < left);
             }
-        } else if (key < end) load_keys(x, source, j, key, end - key, slot(i));
+        }
         rt::commit_copies();
     }
 
@@ -282,7 +299,6 @@ struct Matrix {
     // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
     // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
-    using PerRow = float[RowTiles][Sum::kRows];
     FA_MEMBER static void fold_maxima(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& shift) {
         constexpr float kLarge = 0x1p+16f;
         PerRow top;
@@ -483,12 +499,87 @@ struct Matrix {
     }
 };
 
+// What a warp knows of its part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are kept, and
+// all of them.
+template <class M>
+struct WarpPart {
+    int row0, key0, key_warp, some_begin, some_end, full_begin, full_end;
+    FA_MEMBER WarpPart() {
+        constexpr int wide = 16 * M::kKeyTiles;
+        const typename M::Shared& s = M::shared();
+        const int warp = rt::uniform(rt::thread() / 32);
+        key_warp = warp / M::row_warps;
+        row0 = warp % M::row_warps * 16 * M::row_tiles;
+        key0 = key_warp * wide;
+        const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
+        some_begin = rt::uniform(first.begin - key0 - wide + 1);
+        some_end = rt::uniform(row0 < s.tile.valid ? last.end - key0 : 0);
+        full_begin = rt::uniform(last.begin - key0);
+        full_end = rt::uniform(first.end - key0 - wide + 1);
+    }
+};
+
+// Passes over the keys [begin, end). `plain`: nothing but whole pieces to load and bands to mask.
+template <class M, bool plain>
+FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
+                              typename M::PerRow& l, typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
+    using Mma = typename M::Policy;
+    const typename M::Shared& s = M::shared();
+    const typename M::Stream k(s.tile.k), v(s.tile.v);
+    const auto issue = [&](bool value, int j, int i) {
+        if constexpr (plain) M::issue_plain(value ? v : k, i, begin + j * M::keys, end);
+        else M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+    };
+    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) {
+        if (!plain && x.p.paged() && i % 2 == 0) {
+            const int key = begin + i / 2 * M::keys;
+            M::keep_place(M::find_place(x, key, end), i / 2, key, end);
+            rt::barrier();
+        }
+        issue(i % 2, i / 2, i);
+    }
+    typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    int slot = 0;  // of tile j of k; v's is the next
+    for (int key = begin, j = 0; key < end; key += M::keys, j++) {
+        rt::copies_left<M::slots - 2>();
+        rt::barrier();
+        issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
+        const int ahead = key + M::slots / 2 * M::keys;
+        const int64_t place = !plain && x.p.paged() ? M::find_place(x, ahead, end) : 0;
+        if constexpr (M::kHoldQ)
+            if (j == 0) {
+                const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), w.row0);
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kRowBytes, step);
+            }
+        const bool work = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
+        typename M::Sum score[M::row_tiles][M::kKeyTiles];
+        if (work) {
+            M::multiply_qk(q, M::slot(slot), w.row0, w.key0, score);
+            if (!plain && x.natural)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, w.row0 + 16 * i, key + w.key0, score[i]);
+            const bool holes = !plain && x.p.paged() && s.hole[j % M::kPlaces] == j;
+            if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
+        }
+        if (!plain && x.p.paged()) M::keep_place(place, j + M::slots / 2, ahead, end);
+        rt::copies_left<M::slots - 2>();
+        rt::barrier();
+        issue(false, j + M::slots / 2, slot);
+        if (work) {
+            if (!plain && x.p.d.dropout_p > 0)
+                M::template fold_tile<true>(x, w.row0, key + w.key0, unit, score, M::slot(slot + 1), w.key0, m, l, o);
+            else M::template fold_tile<false>(x, w.row0, key + w.key0, unit, score, M::slot(slot + 1), w.key0, m, l, o);
+        }
+        slot = slot + 2 == M::slots ? 0 : slot + 2;
+    }
+    rt::copies_left<0>();
+}
+
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
 // first.
 template <class M>
 FA_DEVICE void run_matrix(const ForwardParams& x) {
     using Sum = typename M::Sum;
-    using Mma = typename M::Policy;
     const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_kv);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
@@ -509,34 +600,14 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::barrier();
-    const int end = rt::uniform(s.row[t.valid - 1].end);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
     const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
-    const int tiles = end > begin ? (end - begin + M::keys - 1) / M::keys : 0;
-
-    // The warp's rows and its keys of a tile; where its tiles begin, end, begin to be full and end to be full.
-    constexpr int wide = 16 * M::kKeyTiles;
-    const int warp = rt::uniform(rt::thread() / 32), row_warp = warp % M::row_warps, key_warp = warp / M::row_warps;
-    const int row0 = row_warp * 16 * M::row_tiles, key0 = key_warp * wide, row1 = row0 + 16 * M::row_tiles - 1;
-    const int some_begin = rt::uniform(s.row[row0].begin - key0 - wide), some_end = rt::uniform(row0 < t.valid ? s.row[row1].end - key0 : 0);
-    const int full_begin = rt::uniform(s.row[row1].begin - key0), full_end = rt::uniform(s.row[row0].end - key0 - wide);
-
+    const int end = rt::uniform(s.row[t.valid - 1].end);
+    const WarpPart<M> w;
     if (x.partial_o) rt::release_successor();
-
-    // The first loads.
     M::load_q(x);
-    const typename M::Stream k_stream(x, t.k), v_stream(x, t.v);
-    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) {
-        if (x.p.paged() && i % 2 == 0) {
-            const int key = begin + i / 2 * M::keys;
-            M::keep_place(M::find_place(x, key, end), i / 2, key, end);
-            rt::barrier();
-        }
-        M::issue(x, i % 2 ? v_stream : k_stream, i % 2 ? t.v : t.k, i / 2, i, begin, end);
-    }
 
-    typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
-    float m[M::row_tiles][Sum::kRows], l[M::row_tiles][Sum::kRows];
+    typename M::PerRow m, l;
     Sum o[M::row_tiles][M::kSteps];
     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
         FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
@@ -547,41 +618,10 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float unit = x.natural ? 1.f : x.q_factor;
-    int slot = 0;  // of tile j of k; v's is the next
-    for (int j = 0; j < tiles; j++) {
-        const int key = begin + j * M::keys, ahead = key + M::slots / 2 * M::keys;
-        rt::copies_left<M::slots - 2>();
-        rt::barrier();
-        M::issue(x, v_stream, t.v, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1, begin, end);
-        const int64_t place = x.p.paged() ? M::find_place(x, ahead, end) : 0;
-        if constexpr (M::kHoldQ)
-            if (j == 0) {
-                const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), row0);
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kRowBytes, step);
-            }
-        const bool work = key > some_begin && key < some_end, full = key >= full_begin && key <= full_end;
-        Sum score[M::row_tiles][M::kKeyTiles];
-        if (work) {
-            M::multiply_qk(q, M::slot(slot), row0, key0, score);
-            if (x.natural) FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, row0 + 16 * i, key + key0, score[i]);
-            const bool holes = x.p.paged() && s.hole[j % M::kPlaces] == j;
-            if (!full || holes) M::mask_scores(row0, key + key0, holes ? s.place[j % M::kPlaces] + key0 : nullptr, score);
-        }
-        if (x.p.paged()) M::keep_place(place, j + M::slots / 2, ahead, end);
-        rt::copies_left<M::slots - 2>();
-        rt::barrier();
-        M::issue(x, k_stream, t.k, j + M::slots / 2, slot, begin, end);
-        if (work) {
-            const char* v = M::slot(slot + 1);
-            if (x.p.d.dropout_p > 0) M::template fold_tile<true>(x, row0, key + key0, unit, score, v, key0, m, l, o);
-            else M::template fold_tile<false>(x, row0, key + key0, unit, score, v, key0, m, l, o);
-        }
-        slot = slot + 2 == M::slots ? 0 : slot + 2;
-    }
-    rt::copies_left<0>();
+    if (M::plain(x)) pass_over_keys<M, true>(x, w, begin, end, unit, m, l, o);
+    else pass_over_keys<M, false>(x, w, begin, end, unit, m, l, o);
     rt::barrier();
-    M::stage_output(row0, key_warp, unit, m, l, o);
+    M::stage_output(w.row0, w.key_warp, unit, m, l, o);
     rt::barrier();
     const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
     M::finish_rows(x, split, index0, all);
