@@ -1,8 +1,6 @@
 // What mma_sync.h needs of a GPU, as PTX: fragments read from shared memory, products of tiles, copies that run beside the threads.
 // From sm_80 on; older devices have none of it, and their kernels are empty: the host never chooses them there.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include "cuda/rt_cuda.h"
 
 namespace fa {
@@ -46,15 +44,6 @@ FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Two floats as a pair of 2-byte ones, rounded to nearest.
-FA_DEVICE uint32_t pack_f16(float low, float high) {
-    const __half2 h = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&h);
-}
-FA_DEVICE uint32_t pack_bf16(float low, float high) {
-    const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&h);
-}
 // A pair of bf16 times 2^-24, subnormals included.
 FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     uint32_t r;
@@ -79,9 +68,6 @@ FA_DEVICE float reciprocal_fast(float x) {
 FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
-}
-FA_DEVICE void copy16_whole(uint32_t to, const char* from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");

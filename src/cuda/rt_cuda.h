@@ -1,6 +1,8 @@
 // What the device text under src/gpu needs of a GPU, spelled in CUDA: marks and thread functions for kernels, run-time calls for the
 // host side. rt_hip.h and rt_emu.h give the same names.
 #pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
@@ -38,6 +40,15 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
+// Two floats as a pair of 2-byte ones, rounded to nearest.
+FA_DEVICE uint32_t pack_f16(float low, float high) {
+    const __half2 h = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&h);
+}
+FA_DEVICE uint32_t pack_bf16(float low, float high) {
+    const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&h);
+}
 FA_DEVICE char* shared_memory() {
     extern __shared__ __align__(1024) char memory[];
     return memory;

@@ -103,8 +103,6 @@ FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2
     });
 }
 
-FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
-FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
 FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     return pack_bf16(bf16_to_f32(uint16_t(pair)) * 0x1p-24f, bf16_to_f32(uint16_t(pair >> 16)) * 0x1p-24f);
 }
@@ -120,7 +118,6 @@ FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
     memset(shared_memory() + to, 0, 16);
     if (copied) memcpy(shared_memory() + to, from, 16);
 }
-FA_DEVICE void copy16_whole(uint32_t to, const char* from) { memcpy(shared_memory() + to, from, 16); }
 FA_DEVICE void copy4(char* to, const char* from, int bytes) {
     memset(to, 0, 4);
     if (bytes) memcpy(to, from, size_t(bytes));

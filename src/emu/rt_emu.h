@@ -3,6 +3,7 @@
 #include <math.h>
 #include <flashattn.h>
 #include "emu/lockstep.h"
+#include "spec/numerics.h"
 
 #define FA_KERNEL static
 #define FA_DEVICE static inline
@@ -31,6 +32,8 @@ FA_DEVICE void barrier() {
 FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
 FA_DEVICE void load4(const float* p, float* to) { memcpy(to, p, 16); }
 FA_DEVICE void store4(float* p, const float* from) { memcpy(p, from, 16); }
+FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
+FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
 FA_DEVICE char* shared_memory() {
     char* p = lockstep::block().shared.data();
     return p + (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;

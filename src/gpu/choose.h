@@ -9,7 +9,7 @@ namespace {
 
 template <int TR, int TV>
 constexpr Instance simt_instance() {
-    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
+    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, 1, forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
 }
 
 constexpr Instance kSimt[] = {
@@ -29,16 +29,24 @@ Instances matrix_instances(const rt::Device& device, const Problem& p) {
     return d.q_dtype == FA_F16 ? mma_f16_instances() : d.q_dtype == FA_BF16 ? mma_bf16_instances() : d.q_dtype == FA_F32 ? mma_f32_instances() : Instances{};
 }
 
-// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the tallest. With a fixed
-// split size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
+// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves take the
+// least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split size always the
+// tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
-    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v);
+    constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
+    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_kv;
     const Instances matrix = matrix_instances(device, p);
-    const Instance* best = nullptr;
+    const Instance *best = nullptr, *tallest = nullptr;
+    double least = 0;
     for (int i = 0; i < matrix.count; i++) {
         const Instance& one = matrix.list[i];
         if (one.columns < columns || (best && one.columns != best->columns)) continue;
-        if (!best || (one.rows >= rows && p.d.split_size == 0)) best = &one;
+        const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
+        const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
+        if (!tallest) tallest = &one;
+        if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= least)))) continue;
+        least = time;
+        best = &one;
     }
     if (best) return *best;
     const Instance& widest = kSimt[sizeof kSimt / sizeof *kSimt - 1];

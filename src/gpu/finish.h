@@ -24,10 +24,12 @@ FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t b
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
+FA_DEVICE float average_of(float sum, float factor) {
+    const float average = sum * factor + 0.f;  // −0 becomes 0: removed keys' signs never show
+    return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
+}
 FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
-    float average = sum * factor + 0.f;                                         // −0 becomes 0: removed keys' signs never show
-    if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average); // an average of finite values is finite
-    if (x.p.d.dropout_p > 0) average *= x.kept_factor;
+    const float average = average_of(sum, factor) * x.kept_factor;
     return x.p.has(FA_OPERAND_O_SCALE) ? average * x.a.o_scale[0] : average;
 }
 FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {

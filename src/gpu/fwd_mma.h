@@ -16,7 +16,7 @@ struct Matrix {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Sum = typename Mma::Sum;
-    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, columns = D, keys = Keys, slots = Slots;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, slots = Slots;
     static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
@@ -55,6 +55,7 @@ struct Matrix {
         Row row[rows];
         RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
+        int64_t output[rows];          // where a row's output begins
         int64_t place[kPlaces][Keys];  // page · 2^32 + row in it; −1: not there
         int32_t hole[kPlaces];         // the tile in which a key is not there
     };
@@ -73,25 +74,28 @@ struct Matrix {
     template <int count, class RowAt>
     FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row) {
         if (width == 4) {
-            constexpr int words = kRowBytes / 4;
-            FA_UNROLL_BY(4)
-            for (int i = rt::thread(); i < count * words; i += threads) {
-                const int r = i / words, at = i % words * 4;
+            narrow_units<count, 4>([&](int r, int at) {
                 const char* from = row(r);
                 const int copied = from ? int(clamp(bytes - at, 0, 4)) : 0;
-                rt::copy4(to + piece_offset<kRowBytes>(r, at / 16) + at % 16, copied ? from + at : static_cast<const char*>(nullptr), copied);
-            }
-            return;
+                rt::copy4(to + piece_offset<kRowBytes>(r, at / 16) + at % 16, from + at, copied);
+            });
+        } else {
+            narrow_units<count, int(sizeof(Element))>([&](int r, int at) {
+                const char* from = row(r);
+                Element e{};
+                if (from && at < bytes) e = *reinterpret_cast<const Element*>(from + at);
+                *reinterpret_cast<Element*>(to + piece_offset<kRowBytes>(r, at / 16) + at % 16) = e;
+            });
         }
-        constexpr int elements = D;
-        FA_UNROLL_BY(4)
-        for (int i = rt::thread(); i < count * elements; i += threads) {
-            const int r = i / elements, at = i % elements * int(sizeof(Element));
-            const char* from = row(r);
-            Element e{};
-            if (from && at < bytes) e = *reinterpret_cast<const Element*>(from + at);
-            *reinterpret_cast<Element*>(to + piece_offset<kRowBytes>(r, at / 16) + at % 16) = e;
-        }
+    }
+    // copy(row, byte) for all units of `size` bytes in `count` rows: a thread keeps its column while it can.
+    template <int count, int size, class Copy>
+    FA_MEMBER static void narrow_units(Copy copy) {
+        constexpr int units = kRowBytes / size, across = units < threads ? units : threads, down = threads / across;
+        const int column = rt::thread() % across, first = rt::thread() / across;
+        for (int c = column; c < units; c += across)
+            FA_UNROLL_BY(8)
+            for (int r = first; r < count; r += down) copy(r, c * size);
     }
 
     FA_MEMBER static const char* q_row(const ForwardParams& x, int r) {
@@ -174,13 +178,11 @@ struct Matrix {
             const char* from = s.base + int64_t(key) * s.row;
             const uint32_t to = s.to + uint32_t(i * kSlotBytes);
             const int left = end - key - rt::thread() / kPieces;
-            const bool whole = key + Keys <= end;
             FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
                 const int r = n * kRowsAtOnce;
                 const char* at = from + int64_t(r) * s.row;
                 const uint32_t there = (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes);  // the order of pieces in these rows
-                if (whole) rt::copy16_whole(there, at);
-                else rt::copy16(there, at, r < left);
+                rt::copy16(there, at, r < left);
             }
         }
         rt::commit_copies();
@@ -456,45 +458,59 @@ struct Matrix {
             RowState state = s.state[0][r];
             s.factor[0][r] = 1.f;
             for (int w = 1; w < KeyWarps; w++) {
-                const Fold f = fold(state, s.state[w][r]);
+                const Fold f = fa::fold(state, s.state[w][r]);
                 for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
                 s.factor[w][r] = f.scale_b;
                 state = f.state;
             }
             if (x.partial_o) {
                 x.state[split * all + index0 + r] = state;
+                s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
                 continue;
             }
+            s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
             const Finish f = finish_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
             if (x.state) x.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
         }
     }
-    FA_MEMBER static void write_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
-        const Shared& s = shared();
-        const Tile& t = s.tile;
-        const int dim = int(x.p.d.dim_v);
-        for (int i = rt::thread(); i < t.valid * (D / 4); i += threads) {
-            const int r = i / (D / 4), column = i % (D / 4) * 4;
-            if (column >= dim) continue;
-            float sum[4] = {};
-            FA_UNROLL for (int w = 0; w < KeyWarps; w++) {
+    FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
+        rt::load4(output_at(0, r, column), sum);
+        if constexpr (KeyWarps > 1) {
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
+            FA_UNROLL for (int w = 1; w < KeyWarps; w++) {
                 float part[4];
                 rt::load4(output_at(w, r, column), part);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = KeyWarps == 1 ? part[e] : fmaf(part[e], s.factor[w][r], sum[e]);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
             }
-            if (x.partial_o) {
-                float* to = x.partial_o + (split * all + index0 + r) * dim + column;
-                if (dim % 4 == 0) rt::store4(to, sum);
-                else
-                    for (int e = 0; e < 4 && column + e < dim; e++) to[e] = sum[e];
-                continue;
+        }
+    }
+    FA_MEMBER static void write_rows(const ForwardParams& x) {
+        const Shared& s = shared();
+        const int dim = int(x.p.d.dim_v), items = s.tile.valid * (D / 4);
+        if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
+            FA_UNROLL_BY(4)
+            for (int i = rt::thread(); i < items; i += threads) {
+                const int r = i / (D / 4), column = i % (D / 4) * 4;
+                float sum[4];
+                sum_key_warps(r, column, sum);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], s.state[0][r].l);
+                if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
             }
-            const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head) + column;
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = output_value(x, sum[e], s.state[0][r].l);
-            if (x.o_aligned && column + 4 <= dim) store_quad(x.a.o, at, x.p.d.o_dtype, sum);
+            return;
+        }
+        for (int i = rt::thread(); i < items; i += threads) {
+            const int r = i / (D / 4), column = i % (D / 4) * 4;
+            const int64_t at = s.output[r] + column;
+            float sum[4];
+            if (column >= dim) continue;
+            sum_key_warps(r, column, sum);
+            if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
             else
-                for (int e = 0; e < 4 && column + e < dim; e++) store_element(x.a.o, at + e, x.p.d.o_dtype, sum[e]);
+                for (int e = 0; e < 4 && column + e < dim; e++) {
+                    if (x.partial_o) x.partial_o[at + e] = sum[e];
+                    else store_output(x, at + e, sum[e], s.state[0][r].l);
+                }
         }
     }
 };
@@ -626,7 +642,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
     M::finish_rows(x, split, index0, all);
     rt::barrier();
-    M::write_rows(x, split, index0, all);
+    M::write_rows(x);
 }
 
 template <class M>

@@ -10,6 +10,7 @@ struct Instance {
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension
     int keys;            // of a tile
     int threads;
+    int key_warps;       // warps that share a row tile's keys
     int resident;        // blocks that a multiprocessor holds at once
     void (*kernel)(ForwardParams);
     int64_t (*shared_bytes)(int64_t dim);

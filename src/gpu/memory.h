@@ -60,24 +60,6 @@ FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
     }
 }
 
-// Four elements at an address that quads_aligned vouches for.
-template <class T>
-FA_DEVICE void store_quad_of(void* base, int64_t i, T (*narrow)(float), const float x[4]) {
-    Quad<T> q;
-    FA_UNROLL for (int e = 0; e < 4; e++) q.element[e] = narrow(x[e]);
-    *reinterpret_cast<Quad<T>*>(static_cast<T*>(base) + i) = q;
-}
-FA_DEVICE void store_quad(void* base, int64_t i, int32_t dtype, const float x[4]) {
-    switch (dtype) {
-        case FA_F32: rt::store4(static_cast<float*>(base) + i, x); break;
-        case FA_F16: store_quad_of<uint16_t>(base, i, f32_to_f16, x); break;
-        case FA_BF16: store_quad_of<uint16_t>(base, i, f32_to_bf16, x); break;
-        case FA_E4M3: store_quad_of<uint8_t>(base, i, f32_to_e4m3, x); break;
-        case FA_E5M2: store_quad_of<uint8_t>(base, i, f32_to_e5m2, x); break;
-        default: store_quad_of<int8_t>(base, i, f32_to_i8, x); break;
-    }
-}
-
 FA_FN int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 // The sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs, and

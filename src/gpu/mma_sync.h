@@ -59,6 +59,7 @@ template <class T>
 struct MmaSync {
     using Element = T;
     using Sum = MmaSum;
+    struct alignas(8) Pairs { uint32_t low, high; };
     struct Left { uint32_t r[4]; };   // 16 rows × 16 deep
     struct Right { uint32_t r[4]; };  // 16 deep × 16 columns
     static constexpr bool kPieces = false;               // long chains of products are accurate enough for weights of this type
@@ -91,6 +92,11 @@ struct MmaSync {
             if constexpr (kIsF16<T>) rt::multiply_f16(d.x + 4 * half, a.r, b.r + 2 * half);
             else rt::multiply_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
         }
+    }
+    FA_MEMBER static void store4(T* to, const float x[4]) {
+        const uint32_t low = kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]);
+        const uint32_t high = kIsF16<T> ? rt::pack_f16(x[2], x[3]) : rt::pack_bf16(x[2], x[3]);
+        *reinterpret_cast<Pairs*>(to) = {low, high};
     }
     // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
     FA_MEMBER static float tanh(float x) {
@@ -189,6 +195,7 @@ struct MmaTf32 {
         }
     }
     FA_MEMBER static float tanh(float x) { return tanhf(x); }
+    FA_MEMBER static void store4(F32* to, const float x[4]) { rt::store4(&to->x, x); }
     FA_MEMBER static void round_weights(Left& a, const Sum& p) {
         FA_UNROLL for (int step = 0; step < 2; step++)
             FA_UNROLL for (int i = 0; i < 4; i++) {

@@ -26,7 +26,7 @@ struct ForwardParams {
     bool plain;           // matrix kernels: k and v lie in aligned rows less than 2^31 bytes apart, and there is nothing to do for a score
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    bool o_aligned;       // rows may be written so
+    bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs
 };
