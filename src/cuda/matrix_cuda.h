@@ -51,6 +51,13 @@ FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     return r;
 }
 
+// To the nearest number of 10 bits of mantissa.
+FA_DEVICE uint32_t round_tf32(float x) {
+    uint32_t r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return r;
+}
+
 // 2^x, results below 2^-126 as 0.
 FA_DEVICE float exp2_fast(float x) {
     float y;

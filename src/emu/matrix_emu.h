@@ -107,6 +107,8 @@ FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     return pack_bf16(bf16_to_f32(uint16_t(pair)) * 0x1p-24f, bf16_to_f32(uint16_t(pair >> 16)) * 0x1p-24f);
 }
 
+FA_DEVICE uint32_t round_tf32(float x) { return x != x || isinf(x) ? bits_of(x) : (bits_of(x) + 0x1000u) & 0xffffe000u; }
+
 FA_DEVICE float exp2_fast(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.f : y;

@@ -28,11 +28,6 @@ struct Matrix {
 
     using PerRow = float[RowTiles][Sum::kRows];
 
-    // Nothing but whole pieces to load and bands to mask.
-    FA_MEMBER static bool plain(const ForwardParams& x) {
-        return x.plain && x.p.d.dim_qk == D && x.p.d.dim_v == D;
-    }
-
     struct Row {
         int32_t position, head, begin, end;  // its band of keys
     };
@@ -274,7 +269,7 @@ struct Matrix {
     FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
-        each(row0, score, [&](float& s, const Row&, int) { s *= x.q_factor; });
+        each(row0, score, [&](float& s, const Row&, int) { s *= x.q_factor * Mma::kScoreUnit; });
         if (d.softcap > 0) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
         if (x.p.has(FA_OPERAND_BIAS)) {
             if (d.bias_dtype == FA_F32) add_bias<F32>(x, row0, key, score);
@@ -593,9 +588,10 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
 
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
 // first.
-template <class M>
+template <class M, bool plain>
 FA_DEVICE void run_matrix(const ForwardParams& x) {
     using Sum = typename M::Sum;
+    using Mma = typename M::Policy;
     const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_kv);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
@@ -633,9 +629,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float unit = x.natural ? 1.f : x.q_factor;
-    if (M::plain(x)) pass_over_keys<M, true>(x, w, begin, end, unit, m, l, o);
-    else pass_over_keys<M, false>(x, w, begin, end, unit, m, l, o);
+    const float unit = !plain && x.natural ? 1.f : x.q_factor * Mma::kScoreUnit;
+    pass_over_keys<M, plain>(x, w, begin, end, unit, m, l, o);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, m, l, o);
     rt::barrier();
@@ -645,9 +640,9 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     M::write_rows(x);
 }
 
-template <class M>
+template <class M, bool plain>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kMatrixCode) run_matrix<M>(x);
+    if constexpr (rt::kMatrixCode) run_matrix<M, plain>(x);
 }
 
 }  // namespace gpu

@@ -8,7 +8,8 @@ namespace gpu {
 
 template <class M>
 constexpr Instance matrix_instance() {
-    return {"fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<M>, [](int64_t) -> int64_t { return M::kSharedBytes; }};
+    return {"fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<M, false>,
+            forward_mma<M, true>, [](int64_t) -> int64_t { return M::kSharedBytes; }};
 }
 
 template <class Mma>

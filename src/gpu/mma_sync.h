@@ -66,6 +66,7 @@ struct MmaSync {
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
     static constexpr float kSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of weights times v
+    static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
@@ -114,22 +115,23 @@ struct MmaSync {
     }
 };
 
-// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-22 of it. A matrix core cuts sums off where
-// an adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
+// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where an
+// adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
+// Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their value, and
+// weights twice as large as kHeadroomUnit says.
 struct MmaTf32 {
     using Element = F32;
     using Sum = MmaSum;
     static constexpr bool kPieces = true;
-    static constexpr float kExponent = 0.f, kSumUnit = 0x1p-32f, kOutputUnit = 1.f;
+    static constexpr float kExponent = 0.f, kSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
     struct Left { uint32_t large[8], small[8]; };
     struct Right { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
 
-    // The large part keeps 10 bits of the mantissa, the rest cut off. Of infinity the small part is not a number: see accumulate.
     FA_MEMBER static void cut(float x, uint32_t* large, uint32_t* small) {
-        *large = bits_of(x) & 0xffffe000u;
-        *small = bits_of(x - float_of(*large));
+        *large = rt::round_tf32(x);
+        *small = rt::round_tf32(x - float_of(*large));
     }
 
     template <int row_bytes>
@@ -158,7 +160,7 @@ struct MmaTf32 {
         FA_UNROLL for (int step = 0; step < 2; step++) {
             uint32_t r[4];
             rt::load_matrices(lines.pair(2 * i + step) + down, r);
-            FA_UNROLL for (int e = 0; e < 4; e++) cut(float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
+            FA_UNROLL for (int e = 0; e < 4; e++) cut(0.5f * float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
         }
     }
     template <int row_bytes>
@@ -166,7 +168,7 @@ struct MmaTf32 {
         FA_UNROLL for (int half = 0; half < 2; half++) {
             uint32_t r[4];
             rt::load_matrices(lines.pair(2 * i) + down + 8 * half * row_bytes, r);
-            FA_UNROLL for (int e = 0; e < 4; e++) cut(float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
+            FA_UNROLL for (int e = 0; e < 4; e++) cut(0.5f * float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
         }
     }
     template <int row_bytes>
@@ -174,7 +176,7 @@ struct MmaTf32 {
         FA_UNROLL for (int half = 0; half < 2; half++)
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 const uint32_t at = (e % 2 ? lines.odd : lines.even).pair(2 * i + half) + down + 8 * (e / 2) * row_bytes;
-                cut(rt::load_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
+                cut(0.5f * rt::load_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
     // d += Σ a[i] · b[i]. Where an operand was not finite the small products say nothing: the large ones alone have the answer.
@@ -199,7 +201,7 @@ struct MmaTf32 {
     FA_MEMBER static void round_weights(Left& a, const Sum& p) {
         FA_UNROLL for (int step = 0; step < 2; step++)
             FA_UNROLL for (int i = 0; i < 4; i++) {
-                const float weight = p.x[4 * step + 2 * (i % 2) + i / 2] * kHeadroomUnit;
+                const float weight = p.x[4 * step + 2 * (i % 2) + i / 2] * (2.f * kHeadroomUnit);
                 cut(weight, a.large + 4 * step + i, a.small + 4 * step + i);
             }
     }
