@@ -49,43 +49,64 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
     }
 }
 
-// Folds the splits of one row: a block for each group-major row. Their states are read together, and a split's factor is its distance from
-// the largest of all, so that no read waits for another. More splits than threads are taken in parts.
-constexpr int kCombineThreads = 128;
+// Folds the splits of one row: a block for each group-major row. The splits' states are read together, and a split's factor is its distance
+// from the largest of all, so that no read waits for another; each wave of 32 threads then sums every kCombineWaves-th split, four columns
+// a thread. More splits than threads are taken in parts.
+constexpr int kCombineThreads = 256, kCombineWaves = kCombineThreads / 32, kCombineColumns = 128;
+struct CombineShared {
+    RowState part[kCombineThreads];
+    float scale[kCombineThreads];
+    float sum[kCombineWaves][kCombineColumns];
+};
+FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
+    if (aligned && left >= 4) return rt::load4(from, x);
+    FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
+}
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     rt::wait_for_predecessor();
-    const int64_t index = rt::block(), all = x.p.d.batch * x.p.d.heads_kv * x.rows;
-    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_kv, batch = index / x.rows / x.p.d.heads_kv;
+    const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
+    const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
+    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v, row = r / group, head = kv_head * group + r % group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
-    const int64_t row = r / x.p.group, head = kv_head * x.p.group + r % x.p.group;
     if (row >= seq.q_len) return;
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
-    RowState* part = reinterpret_cast<RowState*>(rt::shared_memory());
-    const int64_t columns = round_up(max_of(x.p.d.dim_v, 1), kCombineThreads);  // every thread comes to every barrier
-    for (int64_t c = rt::thread(); c < columns; c += kCombineThreads) {
+    CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
+    const int thread = rt::thread(), wave = thread / 32, column = thread % 32 * 4;
+    for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
         RowState state = empty_row();
-        float sum = 0.f;
+        float total = 0.f;  // of column0 + thread
         for (int64_t first = 0; first < splits; first += kCombineThreads) {
             const int count = int(min_of(splits - first, kCombineThreads));
             rt::barrier();
-            if (rt::thread() < count) part[rt::thread()] = x.state[(first + rt::thread()) * all + index];
+            if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
             rt::barrier();
             RowState these = empty_row();
-            for (int i = 0; i < count; i++) these.m = max_fn(these.m, part[i].m);
-            float kept = 0.f;
             FA_UNROLL_BY(8)
-            for (int i = 0; i < count; i++) {
-                const float scale = part[i].l == 0.f ? 0.f : rescale(part[i].m, these.m);
-                these.l += part[i].l * scale;
-                kept += c < x.p.d.dim_v ? x.partial_o[((first + i) * all + index) * x.p.d.dim_v + c] * scale : 0.f;
+            for (int i = 0; i < count; i++) these.m = max_fn(these.m, s.part[i].m);
+            if (thread < count) s.scale[thread] = s.part[thread].l == 0.f ? 0.f : rescale(s.part[thread].m, these.m);
+            rt::barrier();
+            float sum[4] = {};
+            FA_UNROLL_BY(4)
+            for (int i = wave; i < count; i += kCombineWaves) {
+                float part[4];
+                load_columns(x.partial_o + ((first + i) * all + index) * dim + column0 + column, dim - column0 - column, dim % 4 == 0, part);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * s.scale[i];
             }
+            rt::store4(s.sum[wave] + column, sum);
+            FA_UNROLL_BY(8)
+            for (int i = 0; i < count; i++) these.l += s.part[i].l * s.scale[i];
+            rt::barrier();
+            float kept = 0.f;
+            if (thread < kCombineColumns)
+                FA_UNROLL for (int w = 0; w < kCombineWaves; w++) kept += s.sum[w][thread];
             const Fold f = fold(state, these);
-            sum = sum * f.scale_a + kept * f.scale_b;
+            total = total * f.scale_a + kept * f.scale_b;
             state = f.state;
         }
-        const Finish f = finish_row(x, seq, batch, head, row, state, c == 0);
-        if (c < x.p.d.dim_v) store_output(x, at + c, sum, f.factor);
+        if (thread >= kCombineColumns) continue;
+        const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0);
+        if (column0 + thread < dim) store_output(x, at + column0 + thread, total, f.factor);
     }
 }
 

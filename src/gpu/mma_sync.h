@@ -129,9 +129,11 @@ struct MmaTf32 {
     struct Left { uint32_t large[8], small[8]; };
     struct Right { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
 
+    // The product cuts the small part off: half a unit of its last place is added, which is enough to round it. Where the large part is not
+    // finite the small one says nothing: see accumulate.
     FA_MEMBER static void cut(float x, uint32_t* large, uint32_t* small) {
         *large = rt::round_tf32(x);
-        *small = rt::round_tf32(x - float_of(*large));
+        *small = bits_of(x - float_of(*large)) + 0x1000u;
     }
 
     template <int row_bytes>
