@@ -114,7 +114,6 @@ TEST(Failures, F41_F50_F58_stale_workspace) {
     Rng rng(44);
     for (uint64_t n = 0; n < 200; n++) {
         Case c = random_case(derive(44, n));
-        if (!testing_the_cpu() && c.d.algorithm != FA_ALGORITHM_FLASH) continue;  // the study baselines are the CPU's
         const Bits without = run_bits(handle, c);
         uint64_t bytes = 0;
         ASSERT_EQ(fa_workspace_size(handle, &c.d, FA_OP_FORWARD, &bytes), FA_OK);

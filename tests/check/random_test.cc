@@ -36,9 +36,7 @@ std::string run_one(const Handle& handle, uint64_t seed) {
     const Settings s = settings_for(rng);
     const bool cpu = s.isa != 0;  // the parameters are the CPU backend's
     if (cpu && (!handle.set(FA_PARAM_MAX_ISA, s.isa) || !handle.set(FA_PARAM_THREADS, s.threads))) return handle.error();
-    const fa_status_t supported = fa_supports(handle, &c.d, FA_OP_FORWARD);
-    if (!cpu && supported == FA_UNSUPPORTED && c.d.algorithm != FA_ALGORITHM_FLASH) return "";  // the study baselines are the CPU's
-    if (supported != FA_OK) return "fa_supports: " + handle.error();
+    if (fa_supports(handle, &c.d, FA_OP_FORWARD) != FA_OK) return "fa_supports: " + handle.error();
     if (s.own_workspace) {
         uint64_t bytes = 0;
         if (fa_workspace_size(handle, &c.d, FA_OP_FORWARD, &bytes) != FA_OK) return "fa_workspace_size: " + handle.error();
