@@ -172,17 +172,19 @@ Cost formula(int32_t algorithm, const Shape& shape, int64_t rows, int64_t keys) 
     return {heads * c.flops, f32 * c.extra, f32 * heads * c.read, f32 * heads * c.written};
 }
 
-std::vector<Finding> study_shape(const Shape& shape, const Effort& effort) {
+std::vector<Finding> study_shape(const Shape& shape, const std::vector<int32_t>& backends, const Effort& effort) {
     std::vector<std::unique_ptr<Bench>> benches;
-    benches.push_back(std::make_unique<Bench>(FA_BACKEND_CPU, shape));  // first: it is the one that counts
-    for (int32_t backend : usable_backends())
-        if (backend != FA_BACKEND_CPU) benches.push_back(std::make_unique<Bench>(backend, shape));
+    for (int32_t backend : backends) benches.push_back(std::make_unique<Bench>(backend, shape));
+    const auto is_cpu = [](const std::unique_ptr<Bench>& bench) { return bench->backend() == FA_BACKEND_CPU; };
+    const auto timed = std::find_if(benches.begin(), benches.end(), is_cpu);
+    const auto apart = timed == benches.end() ? std::make_unique<Bench>(FA_BACKEND_CPU, shape) : nullptr;
+    Bench& counting = apart ? *apart : **timed;  // whatever is timed, the CPU counts
     std::vector<Finding> findings;
     for (const Named& algorithm : kAlgorithms) {
         findings.push_back({});
         findings.back().shape = shape;
         findings.back().algorithm = algorithm.value;
-        count(*benches.front(), findings.back());
+        count(counting, findings.back());
     }
     time_in_turns(benches, findings, effort);
     return findings;

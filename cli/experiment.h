@@ -45,7 +45,8 @@ struct Effort {
     double seconds;  // no new round begins after so long; the first is always run
 };
 
-// One finding for each algorithm. Algorithms take turns, so that a busy moment of the machine hits all alike.
-std::vector<Finding> study_shape(const Shape& shape, const Effort& effort);
+// One finding for each algorithm, timed on each of the backends. Algorithms take turns, so that a busy moment of the machine hits all
+// alike.
+std::vector<Finding> study_shape(const Shape& shape, const std::vector<int32_t>& backends, const Effort& effort);
 
 }  // namespace tool

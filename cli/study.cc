@@ -15,9 +15,11 @@
 namespace tool {
 namespace {
 
+constexpr char kEvery[] = "all";
+
 struct StudyOptions {
     std::vector<Shape> shapes = {{16, 12, 64, 64}, {16, 12, 256, 64}, {16, 12, 2048, 64}, {8, 12, 64, 64}};
-    std::string plot;
+    std::string backend = kEvery, plot;
     int64_t rounds = 5;
     std::optional<float> seconds;
     bool json = false;
@@ -139,9 +141,11 @@ void study(const StudyOptions& o) {
     if (seconds < 0) fail("--seconds is ", seconds, "; expected 0 or more");
     std::optional<OutputFile> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
+    const std::vector<int32_t> backends =
+        o.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, o.backend)).backend()};
     std::vector<Finding> findings;
     for (const Shape& shape : o.shapes)
-        for (Finding& f : study_shape(shape, {o.rounds, seconds})) findings.push_back(std::move(f));
+        for (Finding& f : study_shape(shape, backends, {o.rounds, seconds})) findings.push_back(std::move(f));
     if (o.json) {
         Json rows = Json::array();
         for (const Finding& f : findings) rows.push_back(json_of(f));
@@ -168,6 +172,9 @@ void add_study(CLI::App& app) {
         ->type_name("BATCH,HEADS,N,D")
         ->expected(1)
         ->take_all();
+    std::vector<std::string> names = names_of(kBackends);
+    names.emplace_back(kEvery);
+    add_choice(c, "--backend", o->backend, names, "Where to take times; default all that are usable");
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");

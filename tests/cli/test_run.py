@@ -137,8 +137,8 @@ class Run(ToolCase):
         problem.make_padded()
         self.save(q=problem.q[0], k=problem.k[0], v=problem.v[0])
         want = reference.attention(problem.q[1], problem.k[1], problem.v[1])
-        for options in (["--algorithm", "standard"], ["--algorithm", "flash1"], ["--algorithm", "flash"], ["--threads", "1"],
-                        ["--num-splits", "3"], ["--backend", "cpu"], ["--backend", "auto"]):
+        for options in (["--algorithm", "standard"], ["--algorithm", "flash1"], ["--algorithm", "flash"],
+                        ["--threads", "1", "--backend", "cpu"], ["--num-splits", "3"], ["--backend", "cpu"], ["--backend", "auto"]):
             o, lse = self.attention(*options)
             self.assert_out(o, want.out, LIMITS["float32"])
             self.assert_lse(lse, want.lse)
