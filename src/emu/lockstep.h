@@ -24,11 +24,29 @@ struct Jump {
     void* words[5];
 };
 
+// Asynchronous copies of one thread, in the order in which it asked for them.
+struct Copies {
+    struct Copy {
+        char* to;
+        const char* from;
+        int bytes, size;  // to copy; to write: the rest are zeros
+    };
+    std::vector<Copy> all;
+    std::vector<size_t> groups;  // where each ends in `all`
+    size_t arrived = 0;          // groups
+    void reset() {
+        all.clear();
+        groups.clear();
+        arrived = 0;
+    }
+};
+
 struct Fiber {
     Jump at;  // where to go on, once started
     ucontext_t start;
     std::unique_ptr<char[]> stack;
     bool started = false;
+    Copies copies;
 };
 
 // Those who have to meet: the lanes of a wave, or all threads of a block.
@@ -84,6 +102,13 @@ __attribute__((noinline)) inline Block& block() {
 [[noreturn]] inline void die(const char* what) {
     fprintf(stderr, "GPU emulator: %s (block %lld, thread %d)\n", what, (long long)block().index, block().now);
     abort();
+}
+
+inline Copies& copies() { return block().fibers[size_t(block().now)].copies; }
+
+// Hardware faults where an address is not a multiple of the access.
+inline void check_aligned(const void* p, int bytes) {
+    if (reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) != 0) die("an address is not aligned");
 }
 
 inline int setting(const char* name, const char* word, int if_word, int otherwise) {
@@ -155,6 +180,7 @@ inline void Block::run(int n, uint64_t shared_bytes) {
     head = count = 0;
     living = threads = n;
     for (Fiber& f : fibers) {
+        f.copies.reset();
         if (f.stack) continue;
         f.stack.reset(new char[kStack]);
         getcontext(&f.start);

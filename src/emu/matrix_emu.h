@@ -36,6 +36,7 @@ static inline uint16_t element_of(const char* row, int i) {
 
 FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
     LoadArgs args{shared_memory() + row, r};
+    lockstep::check_aligned(args.row, 16);
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
@@ -46,6 +47,7 @@ FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
 }
 FA_DEVICE void load_matrices_transposed(uint32_t row, uint32_t r[4]) {
     LoadArgs args{shared_memory() + row, r};
+    lockstep::check_aligned(args.row, 16);
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
@@ -115,18 +117,26 @@ FA_DEVICE float exp2_fast(float x) {
 }
 FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
 
-// Done at once.
-FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
-    memset(shared_memory() + to, 0, 16);
-    if (copied) memcpy(shared_memory() + to, from, 16);
+// Copies arrive when they are waited for and not before: until then their places hold not-a-numbers, so that reading too early shows, and
+// so does copying over what others still read.
+FA_DEVICE void copy_later(char* to, const char* from, int bytes, int size) {
+    lockstep::check_aligned(to, size);
+    lockstep::check_aligned(from, size);
+    memset(to, 0xff, size_t(size));
+    lockstep::copies().all.push_back({to, from, bytes, size});
 }
-FA_DEVICE void copy4(char* to, const char* from, int bytes) {
-    memset(to, 0, 4);
-    if (bytes) memcpy(to, from, size_t(bytes));
-}
-FA_DEVICE void commit_copies() {}
+FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
+FA_DEVICE void copy4(char* to, const char* from, int bytes) { copy_later(to, from, bytes, 4); }
+FA_DEVICE void commit_copies() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>
-FA_DEVICE void copies_left() {}
+FA_DEVICE void copies_left() {
+    lockstep::Copies& c = lockstep::copies();
+    for (; c.arrived + size_t(n) < c.groups.size(); c.arrived++)
+        for (size_t i = c.arrived ? c.groups[c.arrived - 1] : 0; i < c.groups[c.arrived]; i++) {
+            memset(c.all[i].to, 0, size_t(c.all[i].size));
+            if (c.all[i].bytes) memcpy(c.all[i].to, c.all[i].from, size_t(c.all[i].bytes));
+        }
+}
 
 FA_DEVICE int uniform(int x) { return x; }
 FA_DEVICE bool any_lane(bool x) {

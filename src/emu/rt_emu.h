@@ -30,8 +30,14 @@ FA_DEVICE void barrier() {
     lockstep::meet(b.all, b.now, &b, [](void**, int) {});
 }
 FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
-FA_DEVICE void load4(const float* p, float* to) { memcpy(to, p, 16); }
-FA_DEVICE void store4(float* p, const float* from) { memcpy(p, from, 16); }
+FA_DEVICE void load4(const float* p, float* to) {
+    lockstep::check_aligned(p, 16);
+    memcpy(to, p, 16);
+}
+FA_DEVICE void store4(float* p, const float* from) {
+    lockstep::check_aligned(p, 16);
+    memcpy(p, from, 16);
+}
 FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
 FA_DEVICE char* shared_memory() {
