@@ -34,7 +34,7 @@ if [ -z "$quick" ]; then
 fi
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     printf '== comparison with PyTorch\n'
-    if python3 -W ignore bench/compare_gpu.py ${quick:+--rounds 3 --milliseconds 20} ${results:+--json "$results"}; then
+    if python3 -W ignore bench/compare_gpu.py $([ -n "$quick" ] && echo --quick || echo --fast) ${results:+--json "$results"}; then
         passed=$((passed + 1))
     else failed=$((failed + 1)); fi
 fi

@@ -1,0 +1,173 @@
+"""Suites whose calls have few query rows: limited by reading K and V."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterator
+
+import torch
+
+from .bench import Bench, normal
+from .judge import Comparison, Contestant, Group
+from .problem import Problem
+from .work import count_text, sets_for
+
+
+def cache(batch: int, heads: int, heads_kv: int, keys: int, dim: int = 128, rows: int = 1) -> Problem:
+    """bf16; rows > 1 are the last of the sequence, and causal."""
+    k, v = (normal(batch, keys, heads_kv, dim) for _ in range(2))
+    return Problem(normal(batch, rows, heads, dim), k, v, causal=rows > 1)
+
+
+def rotating(make, *shape) -> list[Problem]:
+    """As many sets of K and V as no cache can hold."""
+    first = make(*shape)
+    return [first, *(make(*shape) for _ in range(sets_for(first.cache_bytes()) - 1))]
+
+
+def shape_text(batch: int, heads: int, heads_kv: int, keys: int, dim: int = 128, rows: int = 1) -> str:
+    return f"B{batch} {heads}/{heads_kv} S{count_text(keys)} d{dim}" + (f" Sq{rows}" if rows > 1 else "")
+
+
+def decode(bench: Bench) -> Iterator[Group]:
+    usual, few_heads = (0.95, 1.0), (1.0, 1.25)
+    for *shape, bounds in ((64, 32, 8, 4096, 128, usual), (1, 32, 32, 65536, 128, usual), (1, 32, 8, 65536, 128, usual),
+                           (16, 32, 8, 8192, 128, usual), (128, 64, 8, 2048, 128, usual), (1, 8, 1, 131072, 128, few_heads),
+                           (32, 32, 8, 8192, 64, usual)):
+
+        def make(shape=shape, bounds=bounds):
+            problems = rotating(cache, *shape)
+            contestants = {"ours": bench.ours(*problems, graph=True, work="bytes")}
+            wanted = bench.beside(contestants, ["CUDNN"], *problems, graph=True, work="bytes")
+            return contestants, [Comparison(shape_text(*shape), name, "speed", *(bounds if name == "CUDNN" else ())) for name in wanted]
+
+        yield Group(shape_text(*shape), make)
+
+
+def decode_latency(bench: Bench) -> Iterator[Group]:
+    for keys, must, aim in ((4096, 12.5, 9.5), (16384, 24, 20)):
+        name = shape_text(1, 32, 8, keys)
+
+        def make(keys=keys, must=must, aim=aim, name=name):
+            problems = rotating(cache, 1, 32, 8, keys)
+            contestants = {"ours": bench.ours(*problems, graph=True, work="bytes")}
+            wanted = bench.beside(contestants, ["CUDNN"], *problems, graph=True, work="bytes")
+            return contestants, [Comparison(name, None, "microseconds", must, aim), *(Comparison(name, rival) for rival in wanted)]
+
+        yield Group(name, make)
+
+
+def speculative(bench: Bench) -> Iterator[Group]:
+    for shape in ((64, 32, 8, 4096), (1, 32, 8, 65536)):
+
+        def make(shape=shape):
+            one = rotating(cache, *shape)
+            contestants, comparisons = {"Sq1": bench.ours(*one, graph=True, work="bytes")}, []
+            for rows in (2, 4, 8):
+                more = [replace(p, q=normal(shape[0], rows, shape[1], 128), causal=True) for p in one]
+                contestants[f"Sq{rows}"] = bench.ours(*more, graph=True, work="bytes")
+                comparisons.append(Comparison(shape_text(*shape, rows=rows), "Sq1", "time", 1.15, 1.05, ours=f"Sq{rows}"))
+            return contestants, comparisons
+
+        yield Group(shape_text(*shape, rows=8), make)
+
+
+def ragged(bench: Bench) -> Iterator[Group]:
+    """All 64 sequences have room for 32 k keys; the alike ones use the mean of what the others use."""
+    shape = (64, 32, 8, 32768)
+    generator = torch.Generator().manual_seed(1)
+    share = torch.rand(64, generator=generator)
+    spreads = {"even": 128 + share * (32768 - 128), "geometric": 128 * 256.0 ** share}
+    for name, lengths in spreads.items():
+        name = f"B64 32/8 d128, lengths 128 … 32k, {name} spread"
+
+        def make(name=name, lengths=lengths):
+            p = cache(*shape)
+            used = lengths.round().int().cuda()
+            alike = torch.full_like(used, round(used.float().mean().item()))
+            contestants: dict[str, Contestant] = {"ours": bench.ours(replace(p, used=used), graph=True, work="bytes"),
+                                                  "alike": bench.ours(replace(p, used=alike), graph=True, work="bytes")}
+            return contestants, [Comparison(name, "alike", "speed", 0.85, 0.95)]
+
+        yield Group(name, make)
+
+
+def in_pages(p: Problem, page: int) -> Problem:
+    """The same memory cut into pages that the sequences use in a shuffled order."""
+    batch, keys = p.k.shape[:2]
+    pages = keys // page
+    table = torch.randperm(batch * pages, device="cuda").int().view(batch, pages)
+    k, v = (x.reshape(batch * pages, page, *x.shape[2:]) for x in (p.k, p.v))
+    return replace(p, k=k, v=v, table=table, used=torch.full((batch,), keys, dtype=torch.int32, device="cuda"))
+
+
+def paged(bench: Bench) -> Iterator[Group]:
+    for shape in ((64, 32, 8, 4096), (1, 32, 8, 65536)):
+
+        def make(shape=shape):
+            plain = rotating(cache, *shape)
+            contestants, comparisons = {"contiguous": bench.ours(*plain, graph=True, work="bytes")}, []
+            for page, must, aim in ((16, 0.85, 0.95), (64, 0.95, 0.98)):
+                name = f"pages of {page}"
+                contestants[name] = bench.ours(*(in_pages(p, page) for p in plain), graph=True, work="bytes")
+                comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", must, aim, ours=name))
+            return contestants, comparisons
+
+        yield Group(shape_text(*shape), make)
+
+
+def eight_bit(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Problem:
+    """int8 or e4m3 K and V with a de-scale factor of each head, beside a bf16 q."""
+    dim = 128
+    k, v = (normal(batch, keys, heads_kv, dim) for _ in range(2))
+    descale = torch.rand(2, heads_kv, device="cuda") + 0.5
+    if kind == "int8":
+        k, v = ((x * 40).round_().clamp_(-127, 127).to(torch.int8) for x in (k, v))
+        descale /= 40
+    else:
+        k, v = (x.to(torch.float8_e4m3fn) for x in (k, v))
+    return Problem(normal(batch, 1, heads, dim), k, v, k_descale=descale[0], v_descale=descale[1])
+
+
+def quantised(bench: Bench) -> Iterator[Group]:
+    for shape in ((64, 32, 8, 4096), (16, 32, 8, 8192)):
+
+        def make(shape=shape):
+            contestants, comparisons = {"bf16": bench.ours(*rotating(cache, *shape), graph=True, work="bytes")}, []
+            whole = contestants["bf16"].work
+            for kind in ("int8", "e4m3"):
+                c = contestants[kind] = bench.ours(*rotating(eight_bit, kind, *shape), graph=True, work="bytes")
+                # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
+                c.work, c.unit = whole, "TB/s of bf16"
+                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", 0.65, 0.55, ours=kind))
+            return contestants, comparisons
+
+        yield Group(shape_text(*shape), make)
+
+
+def chunked(bench: Bench) -> Iterator[Group]:
+    for rows in (2048, 512):
+        for keys in (8192, 32768):
+            shape = (1, 32, 8, keys, 128, rows)
+
+            def make(shape=shape):
+                plain = cache(*shape)
+                contestants, comparisons = {"contiguous": bench.ours(plain)}, []
+                for page, must, aim in ((16, 0.75, 0.9), (64, 0.85, 0.95)):
+                    name = f"pages of {page}"
+                    contestants[name] = bench.ours(in_pages(plain, page))
+                    comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", must, aim, ours=name))
+                return contestants, comparisons
+
+            yield Group(shape_text(*shape), make)
+
+
+def enqueue(bench: Bench) -> Iterator[Group]:
+    shapes = {"decoding B1 32/8 S1k": (1, 32, 8, 1024), "64 rows, B8 H12 d64": (8, 12, 12, 64, 64, 64)}
+    for name, shape in shapes.items():
+
+        def make(name=name, shape=shape):
+            contestant, foreign = bench.enqueue(cache(*shape))
+            return {"ours": contestant}, [Comparison(f"{name}, without {foreign * 1e6:.2f} µs of ctypes", None, "microseconds", 8, 4.5)]
+
+        yield Group(name, make)

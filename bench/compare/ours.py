@@ -1,0 +1,97 @@
+"""This library on torch's tensors and torch's stream, through the C ABI."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from flashattn import _abi
+from flashattn._library import library
+
+from .problem import Problem
+
+DTYPES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16, torch.float8_e4m3fn: _abi.FA_E4M3,
+          torch.int8: _abi.FA_I8}
+
+
+class Library:
+    """A CUDA handle on device memory."""
+
+    def __init__(self) -> None:
+        self.lib = library()
+        self.lib.fa_workspace_size.argtypes = [*_abi.PROTOTYPES["fa_forward_ex"][1][:2], ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64)]
+        self.handle = _abi.Handle()
+        info = _abi.CreateInfo(backend=_abi.FA_BACKEND_CUDA, memory=_abi.FA_MEMORY_DEVICE)
+        if self.lib.fa_create(ctypes.byref(self.handle), ctypes.byref(info)):
+            raise RuntimeError(self.lib.fa_last_error(None).decode())
+
+    def check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(self.lib.fa_last_error(self.handle).decode())
+
+
+def strides_of(x: torch.Tensor) -> tuple[int, ...]:
+    """(batch or page, row, head, element); packed tensors have no batch."""
+    return x.stride() if x.dim() == 4 else (0, *x.stride())
+
+
+class Call:
+    """One fa_forward_ex, ready to be made again and again; capturable, because it brings its workspace."""
+
+    def __init__(self, ours: Library, p: Problem) -> None:
+        self.ours, self.problem = ours, p
+        self.o = torch.full((*p.q.shape[:-1], p.v.shape[-1]), float("nan"), dtype=p.q.dtype, device=p.q.device)
+        self.desc = self.describe()
+        self.args = _abi.ForwardArgs(flags=_abi.FA_ARGS_STREAM, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
+        for bit, names, tensor in self.operands():
+            if tensor is not None:
+                self.desc.operands |= bit
+                for name in names:
+                    setattr(self.args, name, tensor.data_ptr())
+        size = ctypes.c_uint64()
+        ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, ctypes.byref(size)))
+        # Never empty: with no workspace at all a call might look for memory of its own.
+        self.workspace = torch.empty(max(size.value, 256), dtype=torch.uint8, device=p.q.device)
+        self.args.workspace, self.args.workspace_size = self.workspace.data_ptr(), self.workspace.numel()
+        self.pointers = ours.handle, ctypes.byref(self.desc), ctypes.byref(self.args)
+
+    def describe(self) -> _abi.AttentionDesc:
+        p = self.problem
+        d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], kv_dtype=DTYPES[p.k.dtype], batch=p.batch, heads_q=p.heads,
+                               heads_kv=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.v.shape[-1],
+                               seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
+        d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
+        for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.v_stride, p.v), (d.o_stride, self.o)):
+            stride[:] = strides_of(x)
+        if p.causal or p.slopes is not None:
+            d.alignment = _abi.FA_ALIGN_BOTTOM_RIGHT
+        if p.causal:
+            d.flags |= _abi.FA_CAUSAL
+        if p.left is not None:
+            d.flags |= _abi.FA_WINDOW
+            d.window_left, d.window_right = p.left, -1
+        if p.offsets is not None:
+            d.total_q, d.total_k = p.q.shape[0], p.k.shape[0]
+        if p.table is not None:
+            d.num_pages, d.page_size, d.page_table_stride = p.k.shape[0], p.k.shape[1], p.table.stride(0)
+        if p.mask is not None:
+            d.mask_stride[:] = (0, 0, *p.mask.stride())
+        d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1) if p.k_descale is not None else (0, 0, 0)
+        return d
+
+    def operands(self):
+        p = self.problem
+        return ((_abi.FA_OPERAND_MASK, ["mask"], p.mask), (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes),
+                (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
+                (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table),
+                (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
+                (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], p.k_descale), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale))
+
+    def __call__(self) -> None:
+        self.args.stream = torch.cuda.current_stream().cuda_stream
+        self.ours.check(self.ours.lib.fa_forward_ex(*self.pointers))
+
+    def kernel(self) -> str:
+        text = ctypes.create_string_buffer(4096)
+        self.ours.check(self.ours.lib.fa_explain(self.ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, text, len(text)))
+        return text.value.decode()

@@ -1,0 +1,45 @@
+"""The compared figures as bars, one panel for each suite. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+COLOURS = {"aim": "#228833", "must": "#4477aa", "not met": "#ee6677", "WRONG": "black", "": "#bbbbbb"}
+
+
+def draw(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    drawn = {suite: [row for row in rows if "value" in row] for suite, rows in suites.items()}
+    drawn = {suite: rows for suite, rows in drawn.items() if rows}
+    if not drawn:
+        return
+    heights = [len(rows) + 2 for rows in drawn.values()]
+    figure, axes = pyplot.subplots(len(drawn), 1, figsize=(11, 0.26 * sum(heights) + 1), squeeze=False, layout="constrained",
+                                   gridspec_kw={"height_ratios": heights})
+    for axis, (suite, rows) in zip(axes[:, 0], drawn.items()):
+        draw_suite(axis, suite, rows)
+    figure.suptitle(title)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_suite(axis, suite: str, rows: list[dict]) -> None:
+    places = range(len(rows))
+    values = [row["value"] for row in rows]
+    spread = [[row["value"] - row["low"] for row in rows], [row["high"] - row["value"] for row in rows]]
+    axis.barh(places, values, xerr=spread, color=[COLOURS[row["verdict"]] for row in rows], height=0.7, ecolor="#555555")
+    for bound, mark in (("must", "|"), ("aim", "d")):
+        points = [(row[bound], place) for place, row in zip(places, rows) if row[bound] is not None]
+        if points:
+            axis.scatter(*zip(*points), marker=mark, s=60, color="black", zorder=3, label=bound)
+    names = [row["name"] + (f" / {row['against']['name']}" if "against" in row else "") for row in rows]
+    axis.set_yticks(places, names, fontsize=7)
+    axis.invert_yaxis()
+    kinds = {"speed": "times the speed", "time": "times the time", "microseconds": "µs"}
+    axis.set_title(f"{suite}: {', '.join(kinds[k] for k in dict.fromkeys(row['kind'] for row in rows))}", fontsize=9, loc="left")
+    if any(row["must"] is not None for row in rows):
+        axis.legend(fontsize=7, loc="lower right")

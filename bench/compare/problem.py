@@ -1,0 +1,73 @@
+"""One attention call as torch tensors: what this library, its rivals and the fp64 truth all read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .work import kept_pairs
+
+
+@dataclass
+class Problem:
+    q: torch.Tensor                       # [batch, rows, heads, dim], or packed [total, heads, dim]
+    k: torch.Tensor                       # [batch, keys, heads_kv, dim], packed, or pages [pages, page_size, heads_kv, dim]
+    v: torch.Tensor
+    causal: bool = False                  # the last row stands on the last key
+    left: int | None = None               # with causal: keys that a row sees before its own
+    slopes: torch.Tensor | None = None    # ALiBi, [heads]
+    sinks: torch.Tensor | None = None     # [heads]
+    mask: torch.Tensor | None = None      # bool [rows, keys], of all sequences and heads
+    used: torch.Tensor | None = None      # int32 [batch]: keys in use
+    table: torch.Tensor | None = None     # int32 [batch, pages of a sequence]
+    offsets: torch.Tensor | None = None   # int32 [batch + 1]: packed rows and keys
+    k_descale: torch.Tensor | None = None  # [heads_kv]
+    v_descale: torch.Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0] if self.offsets is None else len(self.offsets) - 1
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[-2]
+
+    @property
+    def most_keys(self) -> int:
+        """Keys that a sequence has room for."""
+        if self.offsets is not None:
+            return max(self.lengths())
+        return self.k.shape[1] if self.table is None else self.k.shape[1] * self.table.shape[1]
+
+    def lengths(self) -> list[int]:
+        """Keys of each sequence."""
+        if self.offsets is not None:
+            return self.offsets.diff().tolist()
+        return self.used.tolist() if self.used is not None else [self.most_keys] * self.batch
+
+    def flops(self) -> float:
+        """Of the mathematics: two for each product and sum of q·k and p·v, over the pairs that masks of a known form leave."""
+        lengths = self.lengths()
+        rows = lengths if self.offsets is not None else [self.q.shape[1]] * self.batch
+        pairs = sum(kept_pairs(n, m, self.causal, self.left) for n, m in zip(rows, lengths))
+        return 2.0 * pairs * self.heads * (self.q.shape[-1] + self.v.shape[-1])
+
+    def cache_bytes(self) -> float:
+        """Of K and V, each once."""
+        row = self.k.shape[-2] * (self.k.shape[-1] * self.k.element_size() + self.v.shape[-1] * self.v.element_size())
+        return float(sum(self.lengths())) * row
+
+    def sequence(self, b: int, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """q, k, v and o of one sequence, [row or key, head, dim]."""
+        if self.offsets is not None:
+            begin, end = self.offsets[b].item(), self.offsets[b + 1].item()
+            return self.q[begin:end], self.k[begin:end], self.v[begin:end], o[begin:end]
+        keys = self.lengths()[b]
+        k, v = self.k, self.v
+        if self.table is None:
+            k, v = k[b], v[b]
+        else:
+            pages = self.table[b].long()
+            k, v = (x.view(torch.uint8)[pages].view(x.dtype).flatten(0, 1) for x in (k, v))  # not every type can be indexed
+        return self.q[b], k[:keys], v[:keys], o[b]

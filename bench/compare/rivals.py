@@ -1,0 +1,26 @@
+"""PyTorch's attention kernels, one backend at a time."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .problem import Problem
+
+BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTENTION, "EFFICIENT": SDPBackend.EFFICIENT_ATTENTION,
+            "MATH": SDPBackend.MATH}
+
+
+def torch_call(name: str, p: Problem):
+    """A call of scaled_dot_product_attention over the problem's own memory, seen as [batch, head, row, dim]."""
+    if p.causal and p.q.shape[1] != p.k.shape[1]:
+        raise ValueError("torch's causal mask stands at the top left; rows and keys must be as many")
+    q, k, v = (x.transpose(1, 2) for x in (p.q, p.k, p.v))
+    grouped = q.shape[1] != k.shape[1]
+
+    def call():
+        with sdpa_kernel(BACKENDS[name]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=p.causal, enable_gqa=grouped)
+
+    return call

@@ -1,0 +1,51 @@
+"""How much there is to do: suites by name, pairs of row and key, rotating sets. Pure."""
+
+from __future__ import annotations
+
+import math
+
+# name: what a row of it compares
+SUITES = {
+    "forward": "f16 and bf16 forward, 16 k tokens, against FlashAttention-2 (FLASH) and cuDNN",
+    "f32": "f32 forward against EFFICIENT",
+    "odd": "f32 with odd head dimensions against this library's rate at the next multiple of 32",
+    "decode": "one query row, against cuDNN, both in CUDA graphs over rotating K and V",
+    "decode-latency": "one sequence, K and V from memory, in a CUDA graph",
+    "speculative": "decoding 2 to 8 rows against this library's time for one",
+    "ragged": "decoding 64 sequences of unlike lengths against this library's rate for alike ones",
+    "paged": "decoding over shuffled pages against this library's contiguous decoding",
+    "quantised": "decoding from 8-bit K and V against this library's bf16 decoding",
+    "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
+    "small": "small shapes in CUDA graphs, against FLASH (f16) and EFFICIENT (f32)",
+    "varlen": "64 packed sequences against this library's dense rate",
+    "options": "masks and biases against this library's plain kernel at equal work",
+    "enqueue": "CPU time of one call, less what ctypes costs",
+}
+
+L2_ESCAPE_BYTES = 300e6  # K and V sets that rotate add up to this, six times the largest L2 cache (H200: 60 MB)
+GRAPH_CALLS = 32         # at least, in a graph: its launch is then lost among them
+
+
+def parse_suites(text: str) -> list[str]:
+    """'decode,f32' in the order of the table above; 'all' is every one."""
+    wanted = {name.strip() for name in text.split(",") if name.strip()}
+    unknown = sorted(wanted - set(SUITES) - {"all"})
+    if unknown or not wanted:
+        raise ValueError(f"suite {', '.join(unknown) or repr(text)} is not known; there are: all, {', '.join(SUITES)}")
+    return [name for name in SUITES if name in wanted or "all" in wanted]
+
+
+def kept_pairs(rows: int, keys: int, causal: bool = False, left: int | None = None) -> int:
+    """Pairs of row and key that masks leave of one sequence; row i stands on key i + keys − rows and sees `left` keys before it."""
+    if not causal:
+        return rows * keys
+    most = keys if left is None else left + 1
+    return sum(min(max(i + keys - rows + 1, 0), most) for i in range(rows))
+
+
+def sets_for(bytes_of_one: float) -> int:
+    return max(1, math.ceil(L2_ESCAPE_BYTES / bytes_of_one))
+
+
+def count_text(n: int) -> str:
+    return f"{n // 1024}k" if n % 1024 == 0 and n >= 1024 else str(n)

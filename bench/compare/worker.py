@@ -1,0 +1,67 @@
+"""The process that measures: torch, the GPU and this library live here. It says what it does and finds as lines of JSON.
+
+A GPU that a kernel has harmed serves its process no more, and a kernel may never end: so the program that asks is another process
+(runner.py), which starts a new worker after the group that failed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+
+import torch
+from flashattn._library import version_text
+
+from . import decode, prefill
+from .bench import Bench
+from .judge import Effort, Group, row_of, take_turns
+
+MAKERS = {"forward": prefill.forward, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
+          "decode-latency": decode.decode_latency, "speculative": decode.speculative, "ragged": decode.ragged, "paged": decode.paged,
+          "quantised": decode.quantised, "chunked": decode.chunked, "small": prefill.small, "varlen": prefill.varlen,
+          "options": prefill.options, "enqueue": decode.enqueue}
+# Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device.
+LIGHT = {"odd", "decode-latency", "speculative", "ragged", "paged", "quantised", "chunked", "small", "varlen", "options", "enqueue"}
+
+
+def say(**event) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def measure(group: Group, rounds: int, milliseconds: float) -> list[dict]:
+    torch.manual_seed(1)
+    contestants, comparisons = group.make()
+    times = take_turns(contestants, rounds, milliseconds)
+    return [row_of(c, contestants, times) for c in comparisons]
+
+
+def run_suite(bench: Bench, suite: str, first: int, effort: Effort) -> None:
+    milliseconds = effort.milliseconds / (3 if suite in LIGHT else 1)
+    for index, group in enumerate(MAKERS[suite](bench)):
+        if index < first:
+            continue
+        if effort.first_only and index > 0:
+            break
+        say(event="group", suite=suite, index=index, name=group.name)
+        try:
+            say(event="rows", suite=suite, rows=measure(group, effort.rounds, milliseconds))
+        except Exception as error:  # one group must not cost the others
+            say(event="failed", suite=suite, name=group.name, reason=f"{type(error).__name__}: {error}".splitlines()[0])
+        gc.collect()
+        torch.cuda.synchronize()  # raises if the GPU was harmed: this process then ends, and a new one goes on
+        torch.cuda.empty_cache()
+
+
+def work(jobs: list[tuple[str, int]], effort: Effort, rivals: list[str]) -> None:
+    """jobs: suites, each with the index of the group to begin with."""
+    if not torch.cuda.is_available():
+        raise SystemExit("torch sees no GPU")
+    bench = Bench(rivals)
+    say(event="machine", device=torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
+        library=version_text(bench.library.lib.fa_version()))
+    with torch.inference_mode():
+        for suite, first in jobs:
+            run_suite(bench, suite, first, effort)
+            say(event="done", suite=suite)
