@@ -1,10 +1,10 @@
 #include "experiment.h"
-#include <unistd.h>
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include "library.h"
+#include "machine.h"
+#include "options.h"
 #include "table.h"
 
 namespace tool {
@@ -23,26 +23,6 @@ fa_attention_desc_t describe(const Shape& shape, int32_t algorithm) {
 }
 
 double tensor_bytes(const Shape& s) { return 4.0 * double(s.batch) * double(s.heads) * double(s.n) * double(s.dim); }
-
-// What this process may still take: the machine's, or its control group's if that is less.
-double available_memory() {
-    double available = double(sysconf(_SC_AVPHYS_PAGES)) * double(sysconf(_SC_PAGE_SIZE));
-    std::ifstream meminfo("/proc/meminfo");
-    for (std::string name, rest; meminfo >> name && std::getline(meminfo, rest);)
-        if (name == "MemAvailable:") available = 1024 * std::stod(rest);
-    double limit = 0, used = 0;
-    if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit && std::ifstream("/sys/fs/cgroup/memory.current") >> used)
-        available = std::min(available, limit - used);
-    return available;
-}
-
-double memory_of(int32_t backend) {
-    if (backend == FA_BACKEND_CPU) return available_memory();
-    fa_device_info_t info{};
-    info.struct_size = sizeof info;
-    if (fa_device_info(backend, 0, &info) != FA_OK) fail(fa_last_error(nullptr));
-    return double(info.memory_bytes);
-}
 
 // One backend with its tensors.
 class Bench {
@@ -112,12 +92,6 @@ void count(Bench& bench, Finding& f) {
                      double(h.get(FA_STAT_BYTES_WRITTEN))};
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const size_t n = values.size();
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 void time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Finding>& findings, const Effort& effort) {
     struct Turn {
         Bench* bench;
@@ -146,6 +120,13 @@ void time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Fin
 }
 
 }  // namespace
+
+Shape parse_shape(const std::string& text) {
+    const std::vector<int64_t> n = parse_ints("--shape", text);
+    if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
+        fail("--shape is '", text, "'; expected four numbers of at least 1: batch,heads,n,d");
+    return {n[0], n[1], n[2], n[3]};
+}
 
 std::string text_of_shape(const Shape& s) { return text_of("[", s.batch, ",", s.heads, ",", s.n, ",", s.dim, "]"); }
 

@@ -11,6 +11,7 @@ namespace tool {
 struct Shape {
     int64_t batch, heads, n, dim;  // n rows and n keys, f32, no mask
 };
+Shape parse_shape(const std::string& text);     // the --shape 16,12,64,64
 std::string text_of_shape(const Shape& shape);  // [16,12,64,64]
 
 struct Cost {

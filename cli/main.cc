@@ -24,6 +24,7 @@ int run(int argc, char** argv) {
     CLI::App app("FlashAttention from the command line: softmax(scale · q kᵀ, masked) v on the CPU or a GPU.", "flashattn");
     app.set_version_flag("--version", version);
     app.require_subcommand(1);
+    tool::add_bench(app);
     tool::add_info(app);
     tool::add_run(app);
     tool::add_solve(app);

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "inputs.h"
 #include "library.h"
+#include "masks.h"
 #include "options.h"
 
 namespace tool {
@@ -12,11 +13,11 @@ namespace {
 
 struct RunOptions {
     std::string q, k, v, out, lse, bias, mask, sinks, cu_seqlens_q, cu_seqlens_k;
-    std::string causal, align, layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype;
-    std::vector<int64_t> window;
+    std::string layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype;
+    MaskOptions masks;
     std::optional<float> scale, softcap;
     int64_t threads = 0, num_splits = 0;
-    bool alibi = false, explain = false;
+    bool explain = false;
 };
 
 // One call: all that it reads, what the descriptor says of it, and what it writes.
@@ -128,26 +129,10 @@ void Job::describe_scores() {
 }
 
 void Job::describe_positions() {
-    if (!o_.causal.empty() && !o_.align.empty() && o_.causal != o_.align)
-        fail("--causal is ", o_.causal, " and --align ", o_.align, "; expected one alignment");
-    const std::string& alignment = o_.causal.empty() ? o_.align : o_.causal;
-    // Libraries differ in where the diagonal lies, so none is guessed.
-    const char* needs = !o_.window.empty() ? "--window" : o_.alibi ? "--alibi" : nullptr;
-    if (needs && alignment.empty())
-        fail(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
-    if (!alignment.empty()) d_.alignment = value_of(kAlignments, alignment);
-    if (!o_.causal.empty()) d_.flags |= FA_CAUSAL;
-    if (!o_.window.empty()) {
-        if (o_.window.size() != 2 || o_.window[0] < -1 || o_.window[1] < -1)
-            fail("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
-        d_.flags |= FA_WINDOW;
-        d_.window_left = o_.window[0];
-        d_.window_right = o_.window[1];
-    }
-    if (o_.alibi) {
+    set_masks(d_, o_.masks);
+    if (o_.masks.alibi) {
         slopes_.resize(size_t(d_.heads_q));
         if (fa_alibi_slopes(d_.heads_q, slopes_.data()) != FA_OK) fail(fa_last_error(nullptr));
-        d_.operands |= FA_OPERAND_ALIBI;
         a_.alibi_slopes = slopes_.data();
     }
 }
@@ -217,14 +202,11 @@ void add_run(CLI::App& app) {
     add_text(c, "--v", o->v, file, "Values; dim may differ from that of the keys")->required();
     add_text(c, "--out", o->out, file, "Where to write the output")->required();
     add_text(c, "--lse", o->lse, file, "Where to write the log-sum-exp, float32: (batch, heads, seq), packed (heads, total)");
-    add_choice(c, "--causal", o->causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
-    add_ints(c, "--window", o->window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
-    add_choice(c, "--align", o->align, names_of(kAlignments), "Where the diagonal lies, for --window and --alibi without --causal");
+    add_mask_options(c, o->masks);
     add_real(c, "--scale", o->scale, "Factor of q·k; default 1/sqrt(dim)");
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
     add_text(c, "--bias", o->bias, file, "Added to the scores; broadcasts to (batch, heads, rows, keys)");
     add_text(c, "--mask", o->mask, file, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)");
-    c.add_flag("--alibi", o->alibi, "Subtract slope · distance from the scores, with the usual slopes");
     add_text(c, "--sinks", o->sinks, file, "float32 (heads,): one more logit per head, without a value");
     add_text(c, "--cu-seqlens-q", o->cu_seqlens_q, "LIST|FILE", "Offsets of packed queries: 0,10,30 or an int32 .npy file");
     add_text(c, "--cu-seqlens-k", o->cu_seqlens_k, "LIST|FILE", "Offsets of packed keys and values");

@@ -25,13 +25,6 @@ struct StudyOptions {
     bool json = false;
 };
 
-Shape parse_shape(const std::string& text) {
-    const std::vector<int64_t> n = parse_ints("--shape", text);
-    if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
-        fail("--shape is '", text, "'; expected four numbers of at least 1: batch,heads,n,d");
-    return {n[0], n[1], n[2], n[3]};
-}
-
 Json json_of(const Cost& cost) {
     return {{"flops", cost.flops}, {"extra_bytes", cost.extra}, {"bytes_read", cost.read}, {"bytes_written", cost.written}};
 }

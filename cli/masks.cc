@@ -1,0 +1,34 @@
+#include "masks.h"
+#include "options.h"
+
+namespace tool {
+
+void add_mask_options(CLI::App& app, MaskOptions& masks) {
+    add_choice(app, "--causal", masks.causal, names_of(kAlignments), "Row i sees no key after the one it stands on");
+    add_ints(app, "--window", masks.window, "LEFT,RIGHT", "Keys to see on either side of that key; -1: all");
+    add_choice(app, "--align", masks.align, names_of(kAlignments),
+               "Where the diagonal lies, for --window and --alibi without --causal");
+    app.add_flag("--alibi", masks.alibi, "Subtract slope · distance from the scores, with the usual slopes");
+}
+
+void set_masks(fa_attention_desc_t& d, const MaskOptions& o) {
+    if (!o.causal.empty() && !o.align.empty() && o.causal != o.align)
+        fail("--causal is ", o.causal, " and --align ", o.align, "; expected one alignment");
+    const std::string& alignment = o.causal.empty() ? o.align : o.causal;
+    // Libraries differ in where the diagonal lies, so none is guessed.
+    const char* needs = !o.window.empty() ? "--window" : o.alibi ? "--alibi" : nullptr;
+    if (needs && alignment.empty())
+        fail(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
+    if (!alignment.empty()) d.alignment = value_of(kAlignments, alignment);
+    if (!o.causal.empty()) d.flags |= FA_CAUSAL;
+    if (!o.window.empty()) {
+        if (o.window.size() != 2 || o.window[0] < -1 || o.window[1] < -1)
+            fail("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
+        d.flags |= FA_WINDOW;
+        d.window_left = o.window[0];
+        d.window_right = o.window[1];
+    }
+    if (o.alibi) d.operands |= FA_OPERAND_ALIBI;
+}
+
+}  // namespace tool
