@@ -1,9 +1,10 @@
-"""The compared figures as bars, one panel for each suite. Needs matplotlib."""
+"""The compared figures as bars, one panel for each suite and kind of figure. Needs matplotlib."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+KINDS = {"speed": "times the speed", "time": "times the time", "microseconds": "µs"}
 COLOURS = {"aim": "#228833", "must": "#4477aa", "not met": "#ee6677", "WRONG": "black", "": "#bbbbbb"}
 
 
@@ -13,21 +14,24 @@ def draw(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    drawn = {suite: [row for row in rows if "value" in row] for suite, rows in suites.items()}
-    drawn = {suite: rows for suite, rows in drawn.items() if rows}
+    drawn: dict[str, list[dict]] = {}
+    for suite, rows in suites.items():
+        for row in rows:
+            if "value" in row:
+                drawn.setdefault(f"{suite}: {KINDS[row['kind']]}", []).append(row)
     if not drawn:
         return
     heights = [len(rows) + 2 for rows in drawn.values()]
     figure, axes = pyplot.subplots(len(drawn), 1, figsize=(11, 0.26 * sum(heights) + 1), squeeze=False, layout="constrained",
                                    gridspec_kw={"height_ratios": heights})
-    for axis, (suite, rows) in zip(axes[:, 0], drawn.items()):
-        draw_suite(axis, suite, rows)
+    for axis, (name, rows) in zip(axes[:, 0], drawn.items()):
+        draw_panel(axis, name, rows)
     figure.suptitle(title)
     figure.savefig(path)
     pyplot.close(figure)
 
 
-def draw_suite(axis, suite: str, rows: list[dict]) -> None:
+def draw_panel(axis, title: str, rows: list[dict]) -> None:
     places = range(len(rows))
     values = [row["value"] for row in rows]
     spread = [[row["value"] - row["low"] for row in rows], [row["high"] - row["value"] for row in rows]]
@@ -39,7 +43,6 @@ def draw_suite(axis, suite: str, rows: list[dict]) -> None:
     names = [row["name"] + (f" / {row['against']['name']}" if "against" in row else "") for row in rows]
     axis.set_yticks(places, names, fontsize=7)
     axis.invert_yaxis()
-    kinds = {"speed": "times the speed", "time": "times the time", "microseconds": "µs"}
-    axis.set_title(f"{suite}: {', '.join(kinds[k] for k in dict.fromkeys(row['kind'] for row in rows))}", fontsize=9, loc="left")
+    axis.set_title(title, fontsize=9, loc="left")
     if any(row["must"] is not None for row in rows):
         axis.legend(fontsize=7, loc="lower right")

@@ -10,7 +10,8 @@ from compare.work import SUITES, kept_pairs, parse_suites, sets_for
 
 
 def contestants(error=1e-3, **work):
-    return {name: Contestant(None, amount, "TFLOP/s", error=error if name == "ours" else None, limit=4e-3, kernel="cuda: kernel fwd_mma, tiles")
+    kernel = "cuda: kernel fwd_mma, tiles"
+    return {name: Contestant(None, amount, "TFLOP/s", error=error if name == "ours" else None, limit=4e-3, kernel=kernel)
             for name, amount in work.items()}
 
 
