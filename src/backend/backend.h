@@ -9,7 +9,7 @@
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 1;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 2;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -36,8 +36,9 @@ struct Host {
 
 // What a call would do, for fa_supports, fa_explain and fa_workspace_size alike: query and execution cannot disagree.
 struct Plan {
+    bool explain;  // set by core: words are wanted, which cost as much as all the rest
     uint64_t workspace;
-    char text[384];  // kernel, tiles, splits
+    char text[384];  // kernel, tiles, splits; "" unless explain
 };
 
 struct Context;  // a backend's own part of a handle

@@ -66,6 +66,7 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         Message* m = &h.message;
         Problem problem{};
         Plan plan{};
+        plan.explain = logs(h.log, FA_LOG_DEBUG);
         Args args{};
         Regions regions{};
         fa_status_t status = resolve(desc, operation.op, &problem, m);
@@ -135,6 +136,7 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
             return FA_OK;
         }
         Plan plan{};
+        plan.explain = true;
         const fa_status_t status = fa::make_plan(h, desc, op, &plan);
         if (status == FA_OK)
             snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, plan.text,

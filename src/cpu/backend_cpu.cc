@@ -134,6 +134,7 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
     const Schedule s = make_schedule(p, *c.kernels);
     const int64_t workers = forward_workers(c, s);
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
              names[d.algorithm], c.kernels->name, 3 * c.kernels->lanes, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
@@ -142,10 +143,11 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
 }
 
 fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* plan, Message* m) {
-    *plan = Plan{};
+    *plan = Plan{plan->explain, 0, {}};
     if (op == FA_OP_FORWARD) return plan_forward(*c, *p, plan, m);
     const char* const name = op == FA_OP_MERGE ? "merge" : op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
-    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
+    if (plan->explain)
+        snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
     return FA_OK;
 }
 
