@@ -91,9 +91,26 @@ static inline Status allocate(void** p, uint64_t bytes) { return cudaMalloc(p, b
 static inline Status release(void* p) { return cudaFree(p); }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s); }
 static inline Status synchronize(Stream s) { return cudaStreamSynchronize(s); }
+// The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(s, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(s, &status) != cudaSuccess) return clear_error(), true;
+    return status != cudaStreamCaptureStatusNone;
+}
+
+// The work of a stream up to here; NULL: none yet.
+using Event = cudaEvent_t;
+static inline Status record(Event* e, Stream s) {
+    const Status made = *e ? kSuccess : cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    return made == kSuccess ? cudaEventRecord(*e, s) : made;
+}
+static inline Status follow(Stream s, Event e) { return e ? cudaStreamWaitEvent(s, e, 0) : kSuccess; }
+// Waits on the host, and gives the event up.
+static inline void finish(Event* e) {
+    if (!*e) return;
+    cudaEventSynchronize(*e);
+    cudaEventDestroy(*e);
+    *e = nullptr;
 }
 
 // May kernels on `device` read this address? Pageable memory only where the device says so.
@@ -112,12 +129,8 @@ static inline bool accessible(const void* p, int device) {
 
 template <class Params>
 static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
-    if (shared > 48 * 1024) {
-        const Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
-        if (s != kSuccess) return s;
-    }
-    kernel<<<unsigned(blocks), threads, shared, stream>>>(params);
-    return cudaGetLastError();
+    void* arguments[] = {const_cast<Params*>(&params)};
+    return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
 }
 
 // The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks may be
@@ -147,11 +160,15 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     return cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// Loads the kernel's code now: under stream capture that would be too late.
+// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared memory
+// that a block can have, which costs as much as a launch.
 template <class Params>
-static inline Status prepare(void (*kernel)(Params)) {
+static inline Status prepare(void (*kernel)(Params), const Device& d) {
+    const void* const function = reinterpret_cast<const void*>(kernel);
     cudaFuncAttributes a;
-    return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(kernel));
+    const Status s = cudaFuncGetAttributes(&a, function);
+    if (s != kSuccess) return s;
+    return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(d.shared_per_block - a.sharedSizeBytes));
 }
 
 }  // namespace rt

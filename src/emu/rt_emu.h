@@ -79,6 +79,10 @@ static inline Status release(void* p) { return free(p), kSuccess; }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream) { return memmove(to, from, bytes), kSuccess; }
 static inline Status synchronize(Stream) { return kSuccess; }
 static inline bool capturing(Stream) { return false; }
+using Event = void*;
+static inline Status record(Event*, Stream) { return kSuccess; }
+static inline Status follow(Stream, Event) { return kSuccess; }
+static inline void finish(Event*) {}
 static inline bool accessible(const void*, int) { return true; }
 
 template <class Params>
@@ -106,7 +110,7 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
 }
 
 template <class Params>
-static inline Status prepare(void (*)(Params)) {
+static inline Status prepare(void (*)(Params), const Device&) {
     return kSuccess;
 }
 
