@@ -72,7 +72,8 @@ struct Backend {
     fa_status_t (*allocate)(Context*, uint64_t bytes, void** pointer, Message*);
     fa_status_t (*release)(Context*, void* pointer, Message*);
     fa_status_t (*copy)(Context*, void* to, const void* from, uint64_t bytes, Message*);
-    fa_status_t (*synchronize)(Context*, Message*);
+    // flags, stream: as in an args struct. FA_INVALID_STATE while that stream is being captured, which goes on.
+    fa_status_t (*synchronize)(Context*, uint32_t flags, void* stream, Message*);
 };
 
 // Returns NULL, with the message, when the module cannot serve this host.

@@ -48,15 +48,21 @@ void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t&
              (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_string(status));
 }
 
-// The call on copies in device memory. A workspace in host memory is of no use there.
+// The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
+// of no use there.
 template <class Args, class Run>
 fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRange* pointers, Args* args, const Run& run) {
     args->workspace = nullptr;
     args->workspace_size = 0;
+    const auto wait = [&] {
+        return args->flags & FA_ARGS_STREAM ? h.backend->synchronize(h.context, args->flags, args->stream, &h.message) : FA_OK;
+    };
     Staging staging(h, regions);
-    fa_status_t status = staging.copy_in();
+    fa_status_t status = wait();
+    if (status == FA_OK) status = staging.copy_in();
     for (int i = 0; status == FA_OK && i < 3; i++) staging.redirect(args, pointers[i]);
     if (status == FA_OK) status = run();
+    if (status == FA_OK) status = wait();
     return status == FA_OK ? staging.copy_out() : status;
 }
 
@@ -190,5 +196,5 @@ fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t byt
 }
 
 fa_status_t fa_synchronize(fa_handle_t handle) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, &h.message); });
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t { return h.backend->synchronize(h.context, 0, nullptr, &h.message); });
 }

@@ -216,7 +216,7 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
     return FA_OK;
 }
 
-fa_status_t synchronize(Context*, Message*) { return FA_OK; }
+fa_status_t synchronize(Context*, uint32_t, void*, Message*) { return FA_OK; }
 
 }  // namespace
 }  // namespace cpu

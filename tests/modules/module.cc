@@ -109,7 +109,7 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
     return FA_OK;
 }
 
-fa_status_t synchronize(Context*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
+fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
 
 [[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,  "fake",  usable, device_count, device_info, create,
                                             destroy,  set,      get,     plan,   forward,      never,       never,
