@@ -1,0 +1,308 @@
+// fa_rotary and fa_append_kv, which move rows. A row belongs to a team of lanes, each of which takes eight neighbouring elements at a time,
+// in one access of 16 bytes where they lie so. No lane waits for another: it rotates whole pairs, and writes only what it has read itself.
+#pragma once
+#include "gpu/rowwise.h"
+
+namespace fa {
+namespace gpu {
+
+struct AppendParams {
+    Problem p;
+    fa_append_kv_args_t a;
+};
+struct RotaryParams {
+    Problem p;
+    fa_rotary_args_t a;
+};
+
+constexpr int kTeam = 16, kEight = 8, kMoveThreads = 128, kTeams = kMoveThreads / kTeam;
+
+// Up to eight elements of q's type as they lie in memory: one a word, or two of 16 bits in each of the first four.
+struct Eight {
+    float word[kEight];
+};
+
+FA_DEVICE Eight load_eight(const void* base, int64_t at, int32_t dtype, int n) {
+    Eight e{};
+    const char* p = static_cast<const char*>(base) + at * type_bytes(dtype);
+    if (n == kEight && reinterpret_cast<uintptr_t>(p) % 16 == 0) {
+        rt::load4(reinterpret_cast<const float*>(p), e.word);
+        if (dtype == FA_F32) rt::load4(reinterpret_cast<const float*>(p) + 4, e.word + 4);
+        return e;
+    }
+    FA_UNROLL
+    for (int i = 0; i < kEight; i++) {
+        if (i >= n) continue;
+        if (dtype == FA_F32) e.word[i] = reinterpret_cast<const float*>(p)[i];
+        else e.word[i / 2] = float_of(bits_of(e.word[i / 2]) | uint32_t(reinterpret_cast<const uint16_t*>(p)[i]) << 16 * (i & 1));
+    }
+    return e;
+}
+
+FA_DEVICE uint16_t half_of(const Eight& e, int i) { return uint16_t(bits_of(e.word[i / 2]) >> 16 * (i & 1)); }
+
+FA_DEVICE void widen(const Eight& e, int32_t dtype, float* x) {
+    if (dtype == FA_F32) {
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) x[i] = e.word[i];
+    } else if (dtype == FA_F16) {
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) x[i] = f16_to_f32(half_of(e, i));
+    } else {
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) x[i] = bf16_to_f32(half_of(e, i));
+    }
+}
+
+struct alignas(8) EightBytes {
+    uint32_t word[2];
+};
+
+// Each element by itself, for rows that lie unevenly. Registers have no index: it is compared with each.
+FA_COLD void store_singly(void* base, int64_t at, int32_t dtype, int n, Eight x) {
+    for (int i = 0; i < n; i++) {
+        float value = x.word[0];
+        FA_UNROLL
+        for (int j = 1; j < kEight; j++) value = i == j ? x.word[j] : value;
+        store_element(base, at + i, dtype, value);
+    }
+}
+
+// Of the n elements in x, rounded to the type.
+FA_DEVICE void store_eight(void* base, int64_t at, int32_t dtype, int n, const float* x) {
+    char* p = static_cast<char*>(base) + at * type_bytes(dtype);
+    const uintptr_t alignment = type_bytes(dtype) == 1 ? 8 : 16;
+    float word[4];
+    if (n != kEight || reinterpret_cast<uintptr_t>(p) % alignment != 0) {
+        store_singly(base, at, dtype, n, Eight{{x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]}});
+    } else if (dtype == FA_F32) {
+        rt::store4(reinterpret_cast<float*>(p), x);
+        rt::store4(reinterpret_cast<float*>(p) + 4, x + 4);
+    } else if (dtype == FA_F16) {
+        FA_UNROLL
+        for (int i = 0; i < 4; i++) word[i] = float_of(f32_to_f16(x[2 * i]) | uint32_t(f32_to_f16(x[2 * i + 1])) << 16);
+        rt::store4(reinterpret_cast<float*>(p), word);
+    } else if (dtype == FA_BF16) {
+        FA_UNROLL
+        for (int i = 0; i < 4; i++) word[i] = float_of(f32_to_bf16(x[2 * i]) | uint32_t(f32_to_bf16(x[2 * i + 1])) << 16);
+        rt::store4(reinterpret_cast<float*>(p), word);
+    } else {
+        EightBytes packed{};
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) {
+            const uint8_t byte = dtype == FA_E4M3 ? f32_to_e4m3(x[i]) : dtype == FA_E5M2 ? f32_to_e5m2(x[i]) : uint8_t(f32_to_i8(x[i]));
+            packed.word[i / 4] |= uint32_t(byte) << 8 * (i & 3);
+        }
+        *reinterpret_cast<EightBytes*>(p) = packed;
+    }
+}
+
+// How a row is dealt out: steps that rotate first, then those that copy. `turned` is the number of elements that rotate, 0 for none.
+struct Deal {
+    int dim, turned;
+    bool interleaved;
+
+    FA_MEMBER int per_side() const { return interleaved ? turned : turned / 2; }
+    FA_MEMBER int rotating() const { return (per_side() + kEight - 1) / kEight; }
+    FA_MEMBER int steps() const { return rotating() + (dim - turned + kEight - 1) / kEight; }
+};
+
+// Elements [at, at + n) of a row; under rotation by halves also their partners, half of what rotates further on.
+struct Step {
+    int at, partner, n;
+    bool rotates;
+};
+FA_DEVICE Step step_of(const Deal& deal, int number) {
+    const int rotating = deal.rotating();
+    if (number < rotating) {
+        const int at = number * kEight, n = deal.per_side() - at;
+        return {at, deal.interleaved ? 0 : deal.per_side() + at, n < kEight ? n : kEight, true};
+    }
+    const int at = deal.turned + (number - rotating) * kEight, n = deal.dim - at;
+    return {at, 0, n < kEight ? n : kEight, false};
+}
+
+// What a lane holds of a row.
+struct Held {
+    Eight own, partner;
+};
+FA_DEVICE Held load_step(const void* base, int64_t row, int32_t dtype, const Step& s) {
+    Held h{};
+    h.own = load_eight(base, row + s.at, dtype, s.n);
+    if (s.partner) h.partner = load_eight(base, row + s.partner, dtype, s.n);
+    return h;
+}
+
+// Rotation by a position's angles: `cos` and `sin` hold one for each pair.
+FA_DEVICE void rotate_step(const Held& held, int32_t dtype, const Step& s, const float* cos, const float* sin, float* own, float* partner) {
+    widen(held.own, dtype, own);
+    if (!s.rotates) return;
+    const int pair = s.partner ? s.at : s.at / 2, pairs = s.partner ? s.n : s.n / 2;
+    const Eight c = load_eight(cos, pair, FA_F32, pairs), d = load_eight(sin, pair, FA_F32, pairs);
+    if (s.partner) {
+        widen(held.partner, dtype, partner);
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) {
+            const float x = own[i], y = partner[i];
+            own[i] = x * c.word[i] - y * d.word[i];
+            partner[i] = x * d.word[i] + y * c.word[i];
+        }
+        return;
+    }
+    FA_UNROLL
+    for (int i = 0; i < kEight; i += 2) {
+        const float x = own[i], y = own[i + 1];
+        own[i] = x * c.word[i / 2] - y * d.word[i / 2];
+        own[i + 1] = x * d.word[i / 2] + y * c.word[i / 2];
+    }
+}
+
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_rotary_args_t& a = x.a;
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_q, h = team % d.heads_q;
+    const int64_t b = line / d.seqlen_q, i = line % d.seqlen_q;
+    if (b >= d.batch) return;
+    const Span span = query_span(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    if (i >= span.length) return;
+    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
+    const int64_t from = batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2];
+    const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
+    const Deal deal{int(d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
+    if (a.positions) position = a.positions[x.p.packed_q() ? row : b * d.seqlen_q + i];
+    position = clamp(position, 0, a.max_position - 1);
+    const float* cos = a.cos + position * (a.rotary_dim / 2);
+    const float* sin = a.sin + position * (a.rotary_dim / 2);
+    for (int n = rt::thread() % kTeam; n < deal.steps(); n += kTeam) {
+        const Step s = step_of(deal, n);
+        float own[kEight], partner[kEight];
+        rotate_step(load_step(a.x, from, d.q_dtype, s), d.q_dtype, s, cos, sin, own, partner);
+        store_eight(a.out, to + s.at, d.q_dtype, s.n, own);
+        if (s.partner) store_eight(a.out, to + s.partner, d.q_dtype, s.n, partner);
+    }
+}
+
+// ---- append
+
+// Where a new token's row lies in k_new and v_new.
+struct Source {
+    int64_t batch, row;
+    bool valid;
+};
+FA_DEVICE Source source_of(const AppendParams& x, int64_t b, int64_t t) {
+    const fa_append_kv_args_t& a = x.a;
+    int64_t begin = 0, length = a.seqlen_new;
+    if (a.cu_seqlens_new) {
+        begin = clamp(a.cu_seqlens_new[b], 0, a.total_new);
+        length = clamp(a.cu_seqlens_new[b + 1] - begin, 0, min_of(a.seqlen_new, a.total_new - begin));
+    }
+    if (a.seqused_new) length = clamp(a.seqused_new[b], 0, length);
+    return {a.cu_seqlens_new ? 0 : b, begin + t, t < length};
+}
+
+// Its place in the cache, and the position that it is rotated by. Not valid: it goes nowhere.
+struct Place {
+    int64_t outer, slot, position;
+    bool valid;
+};
+FA_DEVICE Place place_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    constexpr Place nowhere{0, 0, 0, false};
+    const int64_t leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0;
+    int64_t slot = (x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k[b] : leftpad) + t;
+    if (a.positions) slot = a.positions[a.cu_seqlens_new ? row : b * a.seqlen_new + t];
+    if (slot < 0 || slot >= d.seqlen_k) return nowhere;
+    const int64_t position = slot - leftpad;
+    if (a.cos && (position < 0 || position >= a.max_position)) return nowhere;
+    int64_t outer = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    if (outer < 0 || outer >= (x.p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch)) return nowhere;
+    if (x.p.paged()) {
+        outer = a.page_table[outer * d.page_table_stride + slot / d.page_size];
+        slot %= d.page_size;
+        if (outer < 0 || outer >= d.num_pages) return nowhere;
+    }
+    return {outer, slot, position, true};
+}
+
+FA_FN float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
+
+// A team's largest value. Every lane of the wave comes here.
+FA_DEVICE float team_max(float x) {
+    for (int mask = kTeam / 2; mask > 0; mask /= 2) x = max_fn(x, rt::shuffle_xor16(x, mask));
+    return x;
+}
+
+FA_DEVICE float largest_of(const float* x, int n, float top) {
+    FA_UNROLL
+    for (int i = 0; i < kEight; i++)
+        if (i < n) top = max_fn(top, fabsf(x[i]));
+    return top;
+}
+
+// A team for each token, head, and k or v. Nobody leaves before the end: the lanes of a wave compare values.
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_kv, h = team % d.heads_kv;
+    const bool is_v = (line & 1) != 0;
+    const int64_t b = line / 2 / a.seqlen_new, t = line / 2 % a.seqlen_new;
+    const Source source = b < d.batch ? source_of(x, b, t) : Source{0, 0, false};
+
+    const Deal deal{int(is_v ? d.dim_v : d.dim_qk), is_v ? 0 : int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const int64_t* ns = is_v ? a.v_new_stride : a.k_new_stride;
+    const void* from = is_v ? a.v_new : a.k_new;
+    const int64_t from_row = source.batch * ns[0] + source.row * ns[1] + h * ns[2];
+    const int lane = rt::thread() % kTeam;
+    Held held{};  // on its way while the place is looked up
+    if (source.valid && lane < deal.steps()) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
+
+    const Place place = source.valid ? place_of(x, b, t, source.row) : Place{0, 0, 0, false};
+    const int64_t turn = place.position * (a.rotary_dim / 2);
+    float own[kEight], partner[kEight];
+    const auto take = [&](int number, const Step& s) {
+        if (number != lane) held = load_step(from, from_row, d.q_dtype, s);
+        rotate_step(held, d.q_dtype, s, a.cos + turn, a.sin + turn, own, partner);
+    };
+
+    const int64_t* fs = is_v ? d.v_descale_stride : d.k_descale_stride;
+    float* descale = x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && place.valid
+                         ? (is_v ? a.v_descale : a.k_descale) + place.outer * fs[0] + place.slot * fs[1] + h * fs[2]
+                         : nullptr;
+    float factor = 1.f;
+    if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
+        float top = 0.f;
+        for (int n = lane; place.valid && n < deal.steps(); n += kTeam) {
+            const Step s = step_of(deal, n);
+            take(n, s);
+            top = largest_of(own, s.n, top);
+            if (s.partner) top = largest_of(partner, s.n, top);
+        }
+        top = team_max(top);
+        factor = top > 0.f ? top / largest_value(d.kv_dtype) : 1.f;
+        if (descale && lane == 0) *descale = factor;
+        if (deal.steps() > kTeam && place.valid) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
+    } else if (descale) {
+        factor = *descale;
+    }
+
+    if (!place.valid) return;
+    const int64_t* cs = is_v ? d.v_stride : d.k_stride;
+    void* to = is_v ? a.v : a.k;
+    const int64_t to_row = place.outer * cs[0] + place.slot * cs[1] + h * cs[2];
+    for (int n = lane; n < deal.steps(); n += kTeam) {
+        const Step s = step_of(deal, n);
+        take(n, s);
+        FA_UNROLL
+        for (int i = 0; i < kEight; i++) {
+            if (descale) own[i] /= factor;
+            if (descale && s.partner) partner[i] /= factor;
+        }
+        store_eight(to, to_row + s.at, d.kv_dtype, s.n, own);
+        if (s.partner) store_eight(to, to_row + s.partner, d.kv_dtype, s.n, partner);
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
