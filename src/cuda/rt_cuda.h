@@ -114,17 +114,14 @@ static inline void finish(Event* e) {
 }
 
 // May kernels on `device` read this address? Pageable memory only where the device says so.
-static inline bool accessible(const void* p, int device) {
+static inline Status accessible(const void* p, int device, bool* yes) {
     cudaPointerAttributes a;
-    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) return clear_error(), false;
-    if (a.type == cudaMemoryTypeDevice) {
-        if (a.device == device) return true;
-        int peer = 0;
-        return cudaDeviceCanAccessPeer(&peer, device, a.device) == cudaSuccess && peer;
-    }
-    if (a.type == cudaMemoryTypeManaged || a.type == cudaMemoryTypeHost) return true;
-    int pageable = 0;
-    return cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, device) == cudaSuccess && pageable;
+    Status s = cudaPointerGetAttributes(&a, p);
+    int can = 1;
+    if (s == kSuccess && a.type == cudaMemoryTypeDevice && a.device != device) s = cudaDeviceCanAccessPeer(&can, device, a.device);
+    if (s == kSuccess && a.type == cudaMemoryTypeUnregistered) s = cudaDeviceGetAttribute(&can, cudaDevAttrPageableMemoryAccess, device);
+    *yes = can != 0;
+    return s;
 }
 
 template <class Params>

@@ -1,0 +1,83 @@
+#include "gpu/gpu.h"
+
+namespace test::gpu {
+
+Graph::Graph(cudaStream_t stream, const std::function<void()>& enqueue) {
+    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    enqueue();
+    cudaGraph_t graph = nullptr;
+    cuda(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t status = cudaGraphInstantiate(&exec_, graph, 0);
+    cudaGraphDestroy(graph);
+    cuda(status);
+}
+
+Gate::Gate() {
+    cuda(cudaHostAlloc(reinterpret_cast<void**>(&state_), sizeof(GateState), cudaHostAllocMapped | cudaHostAllocPortable));
+    // Code is loaded when a kernel first runs, and that may wait for the device: let this one run open once.
+    state_->open = 1;
+    launch_gate(state_, nullptr);
+    cuda(cudaStreamSynchronize(nullptr));
+    state_->open = state_->expired = 0;
+}
+
+Gate::~Gate() {
+    open();
+    cudaDeviceSynchronize();
+    cudaFreeHost(state_);
+}
+
+void Gpu::SetUp() {
+    char why[512];
+    if (fa_backend_status(FA_BACKEND_CUDA, why, sizeof why) != FA_OK) GTEST_SKIP() << why;
+    cuda(cudaSetDevice(0));
+}
+
+Handle make_handle(int32_t memory, int device, cudaStream_t stream) {
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = FA_BACKEND_CUDA, info.memory = memory, info.device = device, info.stream = stream;
+    fa_handle_t handle;
+    if (fa_create(&handle, &info) != FA_OK) throw std::runtime_error(std::string("fa_create: ") + fa_last_error(nullptr));
+    return Handle(handle);
+}
+
+Moved<fa_forward_args_t> moved(const Case& c) {
+    using Args = fa_forward_args_t;
+    Moved<Args> m(c.a);
+    m.part(&Args::q, c.q.bytes());
+    m.part(&Args::k, c.k.bytes());
+    m.part(&Args::v, c.v.bytes());
+    m.part(&Args::o, c.o.bytes(), true);
+    m.part(&Args::lse, c.lse.bytes(), true);
+    m.part(&Args::scores, c.scores.bytes(), true);
+    m.part(&Args::bias, c.bias.bytes());
+    m.part(&Args::mask, c.mask.bytes());
+    m.part(&Args::alibi_slopes, c.alibi.bytes());
+    m.part(&Args::sinks, c.sinks.bytes());
+    m.part(&Args::q_descale, c.q_descale.bytes());
+    m.part(&Args::k_descale, c.k_descale.bytes());
+    m.part(&Args::v_descale, c.v_descale.bytes());
+    m.part(&Args::o_scale, c.o_scale.bytes());
+    m.part(&Args::rng_state, c.rng_state.bytes());
+    const auto ints = [&](const int32_t* Args::*pointer, const std::vector<int32_t>& values) { m.part(pointer, int64_t(values.size() * 4)); };
+    ints(&Args::causal_offset, c.metadata.causal_offset);
+    ints(&Args::cu_seqlens_q, c.metadata.cu_seqlens_q);
+    ints(&Args::cu_seqlens_k, c.metadata.cu_seqlens_k);
+    ints(&Args::seqused_q, c.metadata.seqused_q);
+    ints(&Args::seqused_k, c.metadata.seqused_k);
+    ints(&Args::leftpad_k, c.metadata.leftpad_k);
+    ints(&Args::kv_batch_idx, c.metadata.kv_batch_idx);
+    ints(&Args::page_table, c.metadata.page_table);
+    m.device.workspace = nullptr;
+    m.device.workspace_size = 0;
+    return m;
+}
+
+std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b) {
+    if (a.size() != b.size()) return std::to_string(a.size()) + " bytes and " + std::to_string(b.size());
+    for (size_t n = 0; n < a.size(); n++)
+        if (a[n] != b[n]) return "byte " + std::to_string(n) + " of " + std::to_string(a.size()) + " differs";
+    return "";
+}
+
+}  // namespace test::gpu

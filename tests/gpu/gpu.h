@@ -1,0 +1,144 @@
+// What the tests of this room share: the CUDA runtime's objects as values, handles on device memory, and calls whose tensors exist twice,
+// on the host for the oracle and on the device for the library.
+#pragma once
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include "gpu/kernels.h"
+#include "support/shaped.h"
+#include "support/writes.h"
+
+namespace test::gpu {
+
+inline void cuda(cudaError_t status) {
+    if (status != cudaSuccess) throw std::runtime_error(std::string("CUDA runtime: ") + cudaGetErrorString(status));
+}
+
+class Memory {
+  public:
+    Memory() = default;
+    explicit Memory(int64_t bytes) : bytes_(bytes) { cuda(cudaMalloc(&data_, size_t(bytes))); }
+    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory& operator=(Memory&& other) noexcept {
+        std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    ~Memory() { cudaFree(data_); }
+    template <class T = void>
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
+    int64_t bytes() const { return bytes_; }
+
+  private:
+    void* data_ = nullptr;
+    int64_t bytes_ = 0;
+};
+
+class Stream {
+  public:
+    Stream() { cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    ~Stream() { cudaStreamDestroy(stream_); }
+    operator cudaStream_t() const { return stream_; }
+    void wait() const { cuda(cudaStreamSynchronize(stream_)); }
+
+  private:
+    cudaStream_t stream_ = nullptr;
+};
+
+// What `enqueue` puts into a stream, captured in the mode in which allocating or waiting, by any thread, is an error.
+class Graph {
+  public:
+    Graph(cudaStream_t stream, const std::function<void()>& enqueue);
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    ~Graph() { cudaGraphExecDestroy(exec_); }
+    void replay(cudaStream_t stream) const { cuda(cudaGraphLaunch(exec_, stream)); }
+
+  private:
+    cudaGraphExec_t exec_ = nullptr;
+};
+
+// Work that ends when the host says so, or after 20 seconds by itself.
+class Gate {
+  public:
+    Gate();
+    Gate(const Gate&) = delete;
+    Gate& operator=(const Gate&) = delete;
+    ~Gate();
+    void close(cudaStream_t stream) { launch_gate(state_, stream); }
+    void open() { state_->open = 1; }
+    bool expired() const { return state_->expired != 0; }
+
+  private:
+    GateState* state_ = nullptr;
+};
+
+// Every test of this room: skipped, with the reason, where CUDA is not usable.
+class Gpu : public testing::Test {
+  protected:
+    void SetUp() override;
+};
+
+Handle make_handle(int32_t memory = FA_MEMORY_DEVICE, int device = 0, cudaStream_t stream = nullptr);
+
+// An args struct with pointers to host memory, and the same call with pointers to copies in device memory.
+template <class Args>
+class Moved {
+  public:
+    Args host, device;
+    explicit Moved(const Args& args) : host(args), device(args) {}
+
+    template <class T>
+    void part(T* Args::*pointer, int64_t bytes, bool output = false) {
+        if (!(host.*pointer) || bytes == 0) return;
+        parts_.push_back({Memory(bytes), const_cast<void*>(static_cast<const void*>(host.*pointer)), output});
+        device.*pointer = static_cast<T*>(parts_.back().memory.as());
+    }
+    void upload() {
+        for (const Part& p : parts_) cuda(cudaMemcpy(p.memory.as(), p.host, size_t(p.memory.bytes()), cudaMemcpyHostToDevice));
+        cuda(cudaDeviceSynchronize());
+    }
+    void fetch() {
+        for (const Part& p : parts_)
+            if (p.output) cuda(cudaMemcpy(p.host, p.memory.as(), size_t(p.memory.bytes()), cudaMemcpyDeviceToHost));
+    }
+
+  private:
+    struct Part {
+        Memory memory;
+        void* host;
+        bool output;
+    };
+    std::vector<Part> parts_;
+};
+
+Moved<fa_forward_args_t> moved(const Case& c);
+
+// One call of the library with device memory and a workspace of its own, whose tensors keep their addresses.
+class Call {
+  public:
+    virtual ~Call() = default;
+    virtual const char* name() const = 0;
+    virtual fa_status_t enqueue(fa_handle_t handle, cudaStream_t stream) = 0;
+    // New values in everything that is read from device memory, lengths and page tables too; outputs poisoned.
+    virtual void change() = 0;
+    // Fetches what the call wrote: "" when the oracle agrees.
+    virtual std::string check() = 0;
+    // What check() fetched.
+    virtual std::vector<unsigned char> output() const = 0;
+};
+
+std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle);  // forward (paged, quantised, split, with dropout), merge, append, rotary
+std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed);
+std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed);
+
+// "" when both are the same, else how they differ.
+std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b);
+
+}  // namespace test::gpu

@@ -1,0 +1,103 @@
+// Calls in graphs: captured once, in the mode that forbids allocating and waiting, and replayed over other lengths, page tables, factors
+// and random states in the same memory.
+#include "gpu/gpu.h"
+
+namespace test::gpu {
+namespace {
+
+class Graphs : public Gpu {};
+
+TEST_F(Graphs, ReplaysReadLengthsPagesAndFactorsAnew) {
+    const Handle handle = make_handle();
+    const Stream stream;
+    for (const auto& call : one_of_each(handle)) {
+        const Graph graph(stream, [&] { ASSERT_EQ(call->enqueue(handle, stream), FA_OK) << call->name() << ": " << handle.error(); });
+        for (int round = 0; round < 10; round++) {
+            if (round > 0) call->change();
+            graph.replay(stream);
+            stream.wait();
+            ASSERT_EQ(call->check(), "") << call->name() << ", replay " << round;
+            const std::vector<unsigned char> replayed = call->output();
+            ASSERT_EQ(call->enqueue(handle, stream), FA_OK);
+            stream.wait();
+            ASSERT_EQ(call->check(), "") << call->name();
+            EXPECT_EQ(compare_bits(replayed, call->output()), "") << call->name() << ": a replay and a call, round " << round;
+        }
+    }
+}
+
+// All calls in one graph: how an engine captures a step.
+TEST_F(Graphs, ManyCallsInOne) {
+    const Handle handle = make_handle();
+    const Stream stream;
+    const std::vector<std::unique_ptr<Call>> calls = one_of_each(handle);
+    const Graph graph(stream, [&] {
+        for (const auto& call : calls) ASSERT_EQ(call->enqueue(handle, stream), FA_OK) << handle.error();
+    });
+    for (int round = 0; round < 5; round++) {
+        for (const auto& call : calls) call->change();
+        graph.replay(stream);
+        stream.wait();
+        for (const auto& call : calls) EXPECT_EQ(call->check(), "") << call->name();
+    }
+}
+
+// What no graph can hold is refused before it could end the capture, which goes on.
+TEST_F(Graphs, RefusedCallsLeaveTheCaptureAlone) {
+    const Stream stream;
+    const Handle handle = make_handle(FA_MEMORY_DEVICE, 0, stream), host = make_handle(FA_MEMORY_HOST, 0, stream);
+    const std::unique_ptr<Call> good = forward_call(handle, 221);
+    Rng rng(222);
+    Case c = shaped({1, 2, 2, 1, 600, 64, 64});
+    c.d.num_splits = 4;
+    c.bind(rng);
+    c.fill_normal(rng);
+    Moved<fa_forward_args_t> m = moved(c);
+    m.upload();
+    // The handle's scratch memory would be large enough: a graph must not come to depend on it.
+    ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+    stream.wait();
+    const Graph graph(stream, [&] {
+        EXPECT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_WORKSPACE_TOO_SMALL);
+        EXPECT_EQ(handle.error().rfind("workspace is NULL: expected ", 0), 0u) << handle.error();
+        EXPECT_EQ(c.run(host), FA_INVALID_STATE);
+        EXPECT_NE(host.error().find("FA_MEMORY_HOST"), std::string::npos) << host.error();
+        EXPECT_EQ(fa_synchronize(handle), FA_INVALID_STATE);
+        EXPECT_EQ(fa_copy(handle, m.device.o, c.o.as(), 4), FA_INVALID_STATE);
+        EXPECT_NE(handle.error().find("captured"), std::string::npos) << handle.error();
+        EXPECT_EQ(good->enqueue(handle, stream), FA_OK) << handle.error();
+    });
+    good->change();
+    graph.replay(stream);
+    stream.wait();
+    EXPECT_EQ(good->check(), "");
+    // A call that names the captured stream, on a handle of another one.
+    const Handle elsewhere = make_handle(FA_MEMORY_HOST);
+    c.a.flags = FA_ARGS_STREAM, c.a.stream = stream;
+    const Graph other(stream, [&] {
+        EXPECT_EQ(c.run(elsewhere), FA_INVALID_STATE);
+        EXPECT_EQ(good->enqueue(handle, stream), FA_OK) << handle.error();
+    });
+    c.a.flags = 0, c.a.stream = nullptr;
+    EXPECT_EQ(c.run(elsewhere), FA_OK) << elsewhere.error();
+    EXPECT_EQ(check_against_oracle(c, FA_F32), "");
+}
+
+// A handle need not live as long as the graphs that it took part in.
+TEST_F(Graphs, OutliveTheirHandle) {
+    const Stream stream;
+    const Handle planner = make_handle();
+    const std::unique_ptr<Call> call = forward_call(planner, 223);
+    std::unique_ptr<Graph> graph;
+    {
+        const Handle handle = make_handle();
+        graph = std::make_unique<Graph>(stream, [&] { ASSERT_EQ(call->enqueue(handle, stream), FA_OK) << handle.error(); });
+    }
+    call->change();
+    graph->replay(stream);
+    stream.wait();
+    EXPECT_EQ(call->check(), "");
+}
+
+}  // namespace
+}  // namespace test::gpu

@@ -1,0 +1,151 @@
+// Every listed kernel: found through fa_explain, compared with the oracle, and asked for the same bits a thousand times. Small enough for
+// the compute sanitizer.
+#include <map>
+#include <set>
+#include "gpu/gpu.h"
+#include "support/random_case.h"
+
+namespace test::gpu {
+namespace {
+
+class EveryKernel : public Gpu {};
+
+std::set<std::string> listed_kernels() {
+    std::set<std::string> names = {"combine_splits", "combine_states", "write_scores"};
+#define FA_SIMT(rows, columns) names.insert("fwd_simt_" #rows "x" #columns);
+#include "gpu/kernels.def"
+#undef FA_SIMT
+    return names;
+}
+
+// The kernels that a forward launches, from the words of fa_explain.
+std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_desc_t& d) {
+    char text[512];
+    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) return {};
+    const std::string words = text;
+    const size_t begin = words.find("kernel ") + 7;
+    std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
+    const bool split = words.find(" splits") != std::string::npos, scores = (d.operands & FA_OPERAND_SCORES) != 0;
+    if (split) names.push_back("combine_splits");
+    if (scores) names.push_back("write_scores");
+    if (split && scores) names.push_back("combine_states");
+    return names;
+}
+
+constexpr int kCasesOfAKernel = 5;
+
+// Random calls, until each kernel has some.
+TEST_F(EveryKernel, AgreesWithTheOracle) {
+    const Handle handle = make_handle();
+    std::map<std::string, int> met;
+    for (const std::string& name : listed_kernels()) met[name] = 0;
+    size_t waiting = met.size();
+    for (uint64_t n = 0; n < 20000 && waiting > 0; n++) {
+        Case c = random_case(derive(231, n));
+        bool wanted = false;
+        const std::vector<std::string> names = kernels_of(handle, c.d);
+        for (const std::string& name : names) wanted |= met[name] < kCasesOfAKernel;
+        if (!wanted || names.empty()) continue;
+        for (const std::string& name : names) waiting -= ++met[name] == kCasesOfAKernel;
+        Moved<fa_forward_args_t> m = moved(c);
+        for (const Buffer* output : {&c.o, &c.lse, &c.scores})
+            if (output->bytes() > 0) memset(output->as(), kPoison, size_t(output->bytes()));
+        m.upload();
+        ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error() << "\n" << c.describe();
+        cuda(cudaDeviceSynchronize());
+        m.fetch();
+        ASSERT_EQ(check_against_oracle(c, c.d.q_dtype), "") << c.describe();
+    }
+    for (const auto& [name, count] : met) {
+        printf("%-24s %d calls\n", name.c_str(), count);
+        EXPECT_GT(count, 0) << name << " was never chosen";
+    }
+    for (const auto& call : one_of_each(handle)) {
+        ASSERT_EQ(call->enqueue(handle, nullptr), FA_OK) << call->name() << ": " << handle.error();
+        cuda(cudaStreamSynchronize(nullptr));
+        EXPECT_EQ(call->check(), "") << call->name();
+    }
+}
+
+// Larger calls, which fill the device, one for each kernel that they lead to.
+std::vector<Case> large_cases(const Handle& handle) {
+    std::vector<Case> cases;
+    std::set<std::vector<std::string>> known;
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
+        for (const int64_t dim : {64, 128, 256})
+            for (const int64_t rows : {1, 6, 300})
+                for (const int splits : {0, 1, 5})
+                    for (const bool scores : {false, true}) {
+                        Case c = shaped({4, 8, 2, rows, 700, dim, dim}, dtype);
+                        c.d.num_splits = splits;
+                        causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
+                        std::vector<std::string> names = kernels_of(handle, c.d);
+                        names.push_back(std::to_string(dtype));
+                        if (known.insert(names).second) cases.push_back(std::move(c));
+                    }
+    return cases;
+}
+
+// With another stream at work beside it, which moves the blocks about.
+TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
+    constexpr int kTimes = 1000;
+    const Handle handle = make_handle(), noise = make_handle();
+    const Stream stream, other;
+    const std::unique_ptr<Call> busy = packed_call(noise, 232);
+    Rng rng(233);
+    Memory counter(8);
+    std::set<std::string> seen;
+    for (Case& c : large_cases(handle)) {
+        for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
+        c.bind(rng);
+        c.fill_normal(rng);
+        Moved<fa_forward_args_t> m = moved(c);
+        m.upload();
+        m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;
+        cuda(cudaMemset(counter.as(), 0, 8));
+        const int64_t o_bytes = c.o.bytes(), lse_bytes = c.lse.bytes();
+        Memory o(o_bytes), lse(lse_bytes);
+        for (int n = 0; n < kTimes; n++) {
+            if (n % 7 == 0) {
+                ASSERT_EQ(busy->enqueue(noise, other), FA_OK) << noise.error();
+            }
+            ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error();
+            if (n == 0) {
+                cuda(cudaMemcpyAsync(o.as(), m.device.o, size_t(o_bytes), cudaMemcpyDefault, stream));
+                cuda(cudaMemcpyAsync(lse.as(), m.device.lse, size_t(lse_bytes), cudaMemcpyDefault, stream));
+            } else {
+                count_differences(o.as(), m.device.o, o_bytes, counter.as<unsigned long long>(), stream);
+                count_differences(lse.as(), m.device.lse, lse_bytes, counter.as<unsigned long long>(), stream);
+            }
+            // Written again, or a call that does nothing would pass.
+            cuda(cudaMemsetAsync(m.device.o, 0xff, size_t(o_bytes), stream));
+            cuda(cudaMemsetAsync(m.device.lse, 0xff, size_t(lse_bytes), stream));
+        }
+        stream.wait();
+        other.wait();
+        unsigned long long differences = 0;
+        cuda(cudaMemcpy(&differences, counter.as(), 8, cudaMemcpyDefault));
+        EXPECT_EQ(differences, 0u) << c.describe();
+    }
+    for (const std::string& name : listed_kernels()) EXPECT_TRUE(seen.count(name)) << name << " took no part";
+}
+
+TEST_F(EveryKernel, OfTheOtherCallsTooGivesTheSameBitsAThousandTimes) {
+    const Handle handle = make_handle();
+    const Stream stream;
+    for (const auto& call : one_of_each(handle)) {
+        std::vector<unsigned char> first;
+        for (int n = 0; n < 1000; n++) {
+            ASSERT_EQ(call->enqueue(handle, stream), FA_OK) << call->name() << ": " << handle.error();
+            stream.wait();
+            if (n % 50 != 0 && n != 999) continue;
+            ASSERT_EQ(call->check(), "") << call->name();
+            if (n == 0) first = call->output();
+            ASSERT_EQ(compare_bits(call->output(), first), "") << call->name() << ", call " << n;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace test::gpu
