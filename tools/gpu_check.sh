@@ -1,42 +1,100 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one go: the checks of tests/check on the CUDA backend, the compute sanitizer over a part of them, and the
-# comparison with PyTorch where torch is installed. Continuous integration has no GPU: run this after a change to src/gpu or src/cuda.
-#   gpu_check.sh [--quick] BUILD_DIR [RESULTS.json]     BUILD_DIR: configured with -DFA_CUDA=ON and built
+# Everything that needs a GPU, in one go: the checks of tests/check on the CUDA backend, tests/gpu, the compute sanitizer over every kernel,
+# what a call costs, and the comparison with PyTorch where torch is installed. Continuous integration has no GPU: run this after a change
+# to src/gpu or src/cuda. Ends in a summary line, and leaves a JSON file.
+#   gpu_check.sh [--quick] BUILD_DIR [RESULTS.json]     BUILD_DIR: configured with -DFA_CUDA=ON -DFA_BENCH=ON and built
 set -euo pipefail
 quick=
 [ "${1-}" != --quick ] || { quick=1; shift; }
 build=$(cd "${1:?usage: gpu_check.sh [--quick] BUILD_DIR [RESULTS.json]}" && pwd)
-results=${2-}
+results=$(realpath -m "${2-$build/gpu_check.json}")
 cd "$(dirname "$0")/.."
 
-check=$build/tests/check/fa_check
+check=$build/tests/check/fa_check gpu=$build/tests/gpu/fa_gpu
 export FLASHATTN_TEST_BACKEND=cuda FLASHATTN_BACKEND_DIR=$build/src/cuda/module FLASHATTN_LIBRARY=$build/src/libflashattn.so.0
-passed=0 failed=0
-run() {
-    local name=$1
-    shift
-    printf '== %s\n' "$name"
-    if timeout 300 "$@" >"$build/gpu_check.log" 2>&1; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        tail -n 40 "$build/gpu_check.log"
+logs=$build/gpu_check
+rm -rf "$logs"
+mkdir -p "$logs"
+passed=0 failed=0 entries=
+
+# record NAME SECONDS STATUS LOG…: prints a line, and keeps it for the JSON file. Of a test program's log, what it says at the end counts.
+record() {
+    local name=$1 seconds=$2 status=$3 word=passed tests
+    shift 3
+    tests=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$@" | awk '{n += $1} END {print n + 0}')
+    if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else
+        word=FAILED failed=$((failed + 1))
+        mapfile -t logs_to_show < <(grep -l '^\[  FAILED  \]' "$@" || printf '%s\n' "$@")
+        tail -q -n 40 "${logs_to_show[@]}"
     fi
+    grep -h -B1 -A1 ': Skipped$' "$@" | grep -v '^--$\|: Skipped$\|^\[' | sort | uniq -c | sed 's/^ */   skipped /' || true
+    printf '%-52s %s, %d tests, %d s\n' "$name" "$word" "$tests" "$seconds"
+    entries+="${entries:+,}
+  {\"name\": \"$name\", \"passed\": $([ "$status" -eq 0 ] && echo true || echo false), \"tests\": $tests, \"seconds\": $seconds}"
 }
 
-some='Count.ManyRows:Count.SplitsAnywhere:Merge.*:Rotary.*:Append.*:NotANumber.*'
-run "random calls against the oracle" "$check" --gtest_brief=1 --gtest_filter='Shard/Random.*'
-run "counting, hostile data, cache, merge" "$check" --gtest_brief=1 --gtest_filter='Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode*:Failures.*'
-run memcheck compute-sanitizer --tool memcheck --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter="$some"
-if [ -z "$quick" ]; then
-    for tool in racecheck synccheck initcheck; do
-        run "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter="$some"
+# run NAME COMMAND…
+run() {
+    local name=$1 begin=$SECONDS status=0 log=$logs/${1//[^a-z0-9]/_}
+    shift
+    timeout 400 "$@" >"$log" 2>&1 || status=$?
+    record "$name" $((SECONDS - begin)) "$status" "$log"
+}
+
+# spread NAME FILTER: the tests of fa_check that the filter names, dealt out to several processes: their time goes into the oracle.
+spread() {
+    local name=$1 filter=$2 begin=$SECONDS status=0 log=$logs/${1//[^a-z0-9]/_} jobs=()
+    local processes=$(($(nproc) < 12 ? $(nproc) : 12))
+    for ((n = 0; n < processes; n++)); do
+        GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n timeout 400 "$check" --gtest_brief=1 --gtest_filter="$filter" >"$log.$n" 2>&1 &
+        jobs+=($!)
     done
-    run accuracy "$check" --gtest_brief=1 --gtest_filter='*Accuracy*'
+    for job in "${jobs[@]}"; do wait "$job" || status=1; done
+    record "$name" $((SECONDS - begin)) "$status" "$log".*
+}
+
+# sanitize TOOL OPTION…: over some calls of every kernel.
+sanitize() {
+    run "$1 over every kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.AgreesWithTheOracle'
+}
+
+device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
+printf '%s%s\n' "$device" "${quick:+, quick}"
+if [ -n "$quick" ]; then
+    spread "6,000 random calls against the oracle" 'Shard/Random.*/0:Shard/Random.*/1:Shard/Random.*/2:Shard/Random.*/3:Shard/Random.*/4:Shard/Random.*/5'
+    spread "counting, hostile data, cache, merge" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*'
+else
+    spread "24,000 random calls against the oracle" 'Shard/Random.*'
+    spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
 fi
+run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
+run "graphs, and a decode loop in one" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*'
+run "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
+run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
+[ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
+run "a program without CUDA" "$build/tests/gpu/fa_gpu_without_cuda"
+run "the example of a decode loop" "$build/tests/gpu/fa_gpu_decode_loop"
+sanitize memcheck
+if [ -z "$quick" ]; then
+    sanitize racecheck
+    sanitize synccheck
+    sanitize initcheck
+fi
+run "the cost of a call" "$build/bench/fa_bench_calls" "$logs/calls.json"
+cat "$logs/the_cost_of_a_call"
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    printf '== comparison with PyTorch\n'
-    if python3 -W ignore bench/compare_gpu.py $([ -n "$quick" ] && echo --quick || echo --fast) ${results:+--json "$results"}; then
-        passed=$((passed + 1))
-    else failed=$((failed + 1)); fi
+    run "comparison with torch" python3 -W ignore bench/compare_gpu.py $([ -n "$quick" ] && echo --quick || echo --fast) --json "$logs/comparison.json"
+    cat "$logs/comparison_with_torch"
 fi
-printf '%d passed, %d failed\n' "$passed" "$failed"
+
+# part NAME FILE: a member of the results, where the file is there.
+part() { [ ! -s "$2" ] || printf ',\n "%s": %s' "$1" "$(cat "$2")"; }
+{
+    printf '{"device": "%s", "quick": %s, "passed": %d, "failed": %d, "seconds": %d,\n "checks": [%s]' "$device" \
+        "$([ -n "$quick" ] && echo true || echo false)" "$passed" "$failed" "$SECONDS" "$entries"
+    part calls "$logs/calls.json"
+    part comparison "$logs/comparison.json"
+    printf '}\n'
+} >"$results"
+printf '%d passed, %d failed in %d s: %s\n' "$passed" "$failed" "$SECONDS" "$results"
 [ "$failed" -eq 0 ]
