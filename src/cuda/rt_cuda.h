@@ -24,6 +24,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
+constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
 FA_DEVICE int threads() { return int(blockDim.x); }

@@ -21,6 +21,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
+constexpr int kWideRows = 32;  // as in rt_hip.h
 
 FA_DEVICE int thread() { return lockstep::block().now; }
 FA_DEVICE int threads() { return lockstep::block().threads; }
@@ -69,7 +70,7 @@ static inline Status describe(int, Device* d) {
     snprintf(d->arch, sizeof d->arch, "wave%d", lockstep::wave());
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
-    d->shared_per_block = 227 << 10;
+    d->shared_per_block = (lockstep::wave() == 64 ? 64 : 227) << 10;  // as on AMD's and NVIDIA's devices
     d->matrix_cores = lockstep::wave() == 32;
     return kSuccess;
 }

@@ -40,7 +40,7 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     double least = 0;
     for (int i = 0; i < matrix.count; i++) {
         const Instance& one = matrix.list[i];
-        if (one.columns < columns || (best && one.columns != best->columns)) continue;
+        if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
         const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
         const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
         if (!tallest) tallest = &one;
@@ -55,6 +55,12 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
         if (wide && (!best || (one.columns == best->columns && best->rows >= 2 * rows))) best = &one;
     }
     return *best;
+}
+
+// Dims of q that a SIMT kernel keeps in shared memory: all where they fit, else those of one chunk.
+int resident_dims(const rt::Device& device, const Instance& kernel, int64_t dim) {
+    const int64_t all = round_up(dim, kDims);
+    return int(all <= kResidentDims && kernel.shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
 // The number of splits that should take the least time. Time is counted in tiles of keys; beside its tiles a block costs kStart of them,

@@ -15,7 +15,7 @@ constexpr int kThreads = 256, kKeys = 64, kDims = 64;
 constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the weights
 constexpr int kStage = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
-constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory; beyond, it passes through with k
+constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
 template <int TR, int TV>
 struct Simt {
@@ -36,11 +36,10 @@ struct Simt {
         float *q, *stage, *weights, *k_factor, *v_factor;
         int q_stride;
     };
-    static constexpr int q_dims(int64_t dim) { return dim <= kResidentDims ? int((dim + kDims - 1) / kDims) * kDims : kDims; }
-    static constexpr int64_t shared_bytes(int64_t dim) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims(dim) + 4) + kStage + rows * kRowStride + 2 * kKeys);
+    static constexpr int64_t shared_bytes(int64_t q_dims) {
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kStage + rows * kRowStride + 2 * kKeys);
     }
-    FA_MEMBER static Shared carve(char* memory, int64_t dim) {
+    FA_MEMBER static Shared carve(char* memory, int q_dims) {
         Shared s;
         static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
         s.tile = reinterpret_cast<Tile*>(memory);
@@ -51,7 +50,7 @@ struct Simt {
         s.begin = s.head + rows;
         s.end = s.begin + rows;
         s.q = reinterpret_cast<float*>(s.end + rows);
-        s.q_stride = q_dims(dim) + 4;
+        s.q_stride = q_dims + 4;
         s.stage = s.q + rows * s.q_stride;
         s.weights = s.stage + kStage;
         s.k_factor = s.weights + rows * kRowStride;
@@ -60,7 +59,7 @@ struct Simt {
     }
 
     FA_COLD_MEMBER static void place_rows(const ForwardParams& x) {
-        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Shared s = carve(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
@@ -73,7 +72,7 @@ struct Simt {
     }
 
     FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
-        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Shared s = carve(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
@@ -89,7 +88,7 @@ struct Simt {
 
     // Where each key of the tile lies, and its de-scale factors.
     FA_COLD_MEMBER static void place_keys(const ForwardParams& x, int64_t key0, int keys) {
-        const Shared s = carve(rt::shared_memory(), x.p.d.dim_qk);
+        const Shared s = carve(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
             s.k_at[j] = s.v_at[j] = -1;
@@ -149,7 +148,7 @@ struct Simt {
     // score[r][n] = Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
     FA_MEMBER static void multiply_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        const bool resident = x.p.d.dim_qk <= kResidentDims;
+        const bool resident = x.p.d.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int64_t dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
@@ -298,7 +297,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM Forward
     const int64_t block = x.p.causal() ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
     item /= x.blocks;
 
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
+    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
     if (rt::thread() == 0) {
         typename S::Tile placed;
@@ -319,7 +318,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM Forward
 
     S::place_rows(x);
     rt::barrier();
-    if (x.p.d.dim_qk <= kResidentDims) S::load_q(x, 0, S::q_dims(x.p.d.dim_qk));
+    if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {

@@ -14,7 +14,7 @@ struct Instance {
     int resident;        // blocks that a multiprocessor holds at once
     void (*kernel)(ForwardParams);
     void (*plain)(ForwardParams);  // the same for plain calls: see ForwardParams
-    int64_t (*shared_bytes)(int64_t dim);
+    int64_t (*shared_bytes)(int64_t q_dims);
 };
 
 struct Instances {

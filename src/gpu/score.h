@@ -23,6 +23,7 @@ struct ForwardParams {
     float kept_factor;    // 1 / (1 − dropout_p)
     int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned pieces of 16 bytes, of words of 4, or of elements
+    int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come

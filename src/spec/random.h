@@ -40,7 +40,10 @@ FA_FN Philox4 dropout_words(const Dropout& d, int64_t batch_head, int64_t row, i
 }
 
 FA_FN bool dropout_keeps(const Dropout& d, int64_t batch_head, int64_t row, int64_t key) {
-    return dropout_words(d, batch_head, row, key >> 2).word[key & 3] >= d.threshold;
+    const Philox4 w = dropout_words(d, batch_head, row, key >> 2);
+    // Chosen, not indexed: on a GPU, an array with a computed index lies in memory.
+    const uint32_t low = key & 1 ? w.word[1] : w.word[0], high = key & 1 ? w.word[3] : w.word[2];
+    return (key & 2 ? high : low) >= d.threshold;
 }
 
 }  // namespace fa
