@@ -1,0 +1,143 @@
+// What the device text under src/gpu needs of a GPU, spelled in HIP: rt_cuda.h's names. Waves have 32 or 64 lanes, so shuffles say
+// among how many lanes they work.
+#pragma once
+#include <hip/hip_runtime.h>
+#include <flashattn.h>
+#include <stdio.h>
+#include "hip/code.h"
+
+#define FA_KERNEL static __global__
+#define FA_DEVICE static __device__ __forceinline__
+// No calls: a function of its own would take the kernel's parameters from a copy in scratch memory.
+#define FA_COLD FA_DEVICE
+#define FA_COLD_MEMBER __device__ __forceinline__
+#define FA_MEMBER __device__ __forceinline__  // a static member function of a kernel's struct
+#define FA_BOUNDS(threads, blocks) __launch_bounds__(threads)
+#define FA_PARAM const
+#define FA_UNROLL _Pragma("unroll")
+#define FA_UNROLL_BY(n) _Pragma("unroll 1")  // more would take more than the 256 registers of a thread
+
+namespace fa {
+namespace rt {
+
+constexpr int32_t kBackend = FA_BACKEND_HIP;
+constexpr char kName[] = "hip";
+constexpr char kVendor[] = "AMD";
+constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+
+FA_DEVICE int thread() { return int(threadIdx.x); }
+FA_DEVICE int threads() { return int(blockDim.x); }
+FA_DEVICE int64_t block() { return int64_t(blockIdx.y) * gridDim.x + blockIdx.x; }
+FA_DEVICE void barrier() { __syncthreads(); }
+// Among groups of 16 lanes, whatever the size of a wave.
+FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor(x, mask, 16); }
+// Four floats at an address that is a multiple of 16 bytes.
+FA_DEVICE void load4(const float* p, float* to) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
+}
+FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
+FA_DEVICE char* shared_memory() {
+    extern __shared__ __attribute__((aligned(16))) char memory[];
+    return memory;
+}
+
+using Status = hipError_t;
+using Stream = hipStream_t;
+constexpr Status kSuccess = hipSuccess;
+
+static inline bool out_of_memory(Status s) { return s == hipErrorOutOfMemory; }
+static inline const char* text(Status s) { return hipGetErrorString(s); }
+static inline Status clear_error() { return hipGetLastError(); }
+
+struct Device {
+    char name[128];
+    char arch[64];
+    int32_t multiprocessors;
+    uint64_t memory;
+    uint64_t shared_per_block;
+    bool matrix_cores;
+};
+
+static inline Status device_count(int* n) {
+    const Status s = hipGetDeviceCount(n);
+    if (s != hipErrorNoDevice) return s;
+    (void)hipGetLastError();
+    *n = 0;
+    return kSuccess;
+}
+static inline Status current_device(int* device) { return hipGetDevice(device); }
+static inline Status set_device(int device) { return hipSetDevice(device); }
+static inline Status describe(int device, Device* d) {
+    hipDeviceProp_t p;
+    const Status s = hipGetDeviceProperties(&p, device);
+    if (s != kSuccess) return s;
+    snprintf(d->name, sizeof d->name, "%.127s", p.name);
+    snprintf(d->arch, sizeof d->arch, "%.63s", p.gcnArchName);
+    d->multiprocessors = p.multiProcessorCount;
+    d->memory = p.totalGlobalMem;
+    d->shared_per_block = p.sharedMemPerBlock;
+    d->matrix_cores = false;
+    return kSuccess;
+}
+
+static inline Status allocate(void** p, uint64_t bytes) { return hipMalloc(p, bytes); }
+static inline Status release(void* p) { return hipFree(p); }
+static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s); }
+static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
+static inline bool capturing(Stream s) {
+    hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+    return hipStreamIsCapturing(s, &status) == hipSuccess && status != hipStreamCaptureStatusNone;
+}
+
+// May kernels on `device` read this address? Pageable memory only where the device says so.
+static inline bool accessible(const void* p, int device) {
+    hipPointerAttribute_t a;
+    if (hipPointerGetAttributes(&a, p) == hipSuccess) {
+#if HIP_VERSION_MAJOR < 6
+        const hipMemoryType type = a.memoryType;
+#else
+        const hipMemoryType type = a.type;
+#endif
+        if (type == hipMemoryTypeHost || a.isManaged) return true;
+        if (type == hipMemoryTypeDevice) {
+            if (a.device == device) return true;
+            int peer = 0;
+            return hipDeviceCanAccessPeer(&peer, device, a.device) == hipSuccess && peer;
+        }
+    } else clear_error();
+    int pageable = 0;
+    return hipDeviceGetAttribute(&pageable, hipDeviceAttributePageableMemoryAccess, device) == hipSuccess && pageable;
+}
+
+// A grid counts the threads of a row in 32 bits: more blocks form several rows of the same length. 0: there is no such length.
+static inline unsigned grid_rows(int64_t blocks, int threads) {
+    const int64_t most = int64_t(UINT32_MAX) / threads;
+    for (int64_t rows = blocks / most + 1; rows <= UINT16_MAX; rows++)
+        if (blocks % rows == 0) return unsigned(rows);
+    return 0;
+}
+
+template <class Params>
+static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    const unsigned rows = grid_rows(blocks, threads);
+    if (rows == 0) return hipErrorInvalidConfiguration;
+    hipFunction_t function;
+    const Status s = find_kernel(reinterpret_cast<const void*>(kernel), &function);
+    if (s != kSuccess) return s;
+    void* arguments[] = {const_cast<Params*>(&params)};
+    return hipModuleLaunchKernel(function, unsigned(blocks / rows), rows, 1, unsigned(threads), 1, 1, unsigned(shared), stream, arguments, nullptr);
+}
+
+// Loads the kernel's code now: under stream capture that would be too late.
+template <class Params>
+static inline Status prepare(void (*kernel)(Params)) {
+    hipFunction_t function;
+    return find_kernel(reinterpret_cast<const void*>(kernel), &function);
+}
+
+}  // namespace rt
+}  // namespace fa
