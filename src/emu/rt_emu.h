@@ -26,7 +26,8 @@ constexpr int kWideRows = 32;  // as in rt_hip.h
 FA_DEVICE int thread() { return lockstep::block().now; }
 FA_DEVICE int threads() { return lockstep::block().threads; }
 FA_DEVICE int64_t block() { return lockstep::block().index; }
-FA_DEVICE void barrier() {
+FA_DEVICE void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    if (lockstep::removed(file, line)) return;
     lockstep::Block& b = lockstep::block();
     lockstep::meet(b.all, b.now, &b, [](void**, int) {});
 }
@@ -41,10 +42,7 @@ FA_DEVICE void store4(float* p, const float* from) {
 }
 FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
-FA_DEVICE char* shared_memory() {
-    char* p = lockstep::block().shared.data();
-    return p + (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;
-}
+FA_DEVICE char* shared_memory() { return lockstep::block().shared.get(); }
 
 enum Status { kSuccess, kOutOfMemory, kBadDevice };
 using Stream = void*;

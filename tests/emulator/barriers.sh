@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Every barrier of the device text is needed, and the emulator shows it: with any one removed, the checks fail.
+#   barriers.sh FA_CHECK SOURCE_DIR
+set -euo pipefail
+check=$1
+cd "$2/gpu"
+
+# fails PLACE WAVE FILTER: do the checks fail without that barrier, the threads taken forwards or backwards?
+fails() {
+    for order in forward backward; do
+        (FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order timeout 60 "$check" --gtest_filter="$3") >/dev/null 2>&1 || return 0
+    done
+    return 1
+}
+
+fails none:1 64 'Shard/Random.AgreesWithTheOracle/0' && echo "the checks fail with all barriers in place" && exit 1
+count=0 overlooked=0
+while IFS=: read -r file line _; do
+    # Matrix kernels run on waves of 32, and take most calls there.
+    case $file in
+        fwd_mma.h) wave=32 filter='Shard/Random.AgreesWithTheOracle/0' ;;
+        fwd_*) wave=64 filter='Shard/Random.AgreesWithTheOracle/0' ;;
+        *) wave=64 filter='Merge.*:Rotary.*:Append.*' ;;
+    esac
+    count=$((count + 1))
+    fails "gpu/$file:$line" "$wave" "$filter" || { echo "nothing fails without the barrier in src/gpu/$file:$line"; overlooked=$((overlooked + 1)); }
+done < <(grep -n 'rt::barrier();' ./*.h | sed 's|^\./||')
+echo "$count barriers, $overlooked of them overlooked"
+[ "$count" -gt 0 ] && [ "$overlooked" -eq 0 ]

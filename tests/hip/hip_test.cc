@@ -1,0 +1,114 @@
+// The module and the real runtime on a machine without an AMD GPU: each reason for not being usable has its status and sentence.
+#include <flashattn.h>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include "modules/folder.h"
+
+namespace {
+
+const std::string kModule = std::string(HIP_MODULE_DIR) + "/" + kHip;
+
+std::string output_of(const std::string& command) {
+    FILE* pipe = popen(command.c_str(), "r");
+    std::string text;
+    char line[4096];
+    while (pipe && fgets(line, sizeof line, pipe)) text += line;
+    EXPECT_EQ(pclose(pipe), 0) << command << "\n" << text;
+    return text;
+}
+
+std::string contents(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Outcome {
+    fa_status_t status;
+    std::string sentence;
+};
+
+Outcome create(int32_t backend, const std::string& folder) {
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = backend;
+    info.backend_dir = folder.c_str();
+    fa_handle_t handle;
+    Outcome out{fa_create(&handle, &info), fa_last_error(nullptr)};
+    if (out.status != FA_OK) return out;
+    char text[2048] = "";
+    int32_t used = 0;
+    EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
+    EXPECT_EQ(fa_get_backend(handle, &used), FA_OK);
+    EXPECT_EQ(used, FA_BACKEND_CPU);
+    out.sentence = text;
+    EXPECT_EQ(fa_destroy(handle), FA_OK);
+    return out;
+}
+
+TEST(Module, ExportsOneSymbol) {
+    EXPECT_EQ(output_of(FA_NM " -D --defined-only --format=just-symbols " + kModule), "flashattn_backend_v1\n");
+}
+
+// Every symbol from outside is the C library's or HIP's: none of C++'s, and none of the runtime's registration, which may end a process.
+TEST(Module, NeedsTheCLibraryAndHipOnly) {
+    std::istringstream symbols(output_of(FA_NM " -D --undefined-only " + kModule));
+    int count = 0;
+    for (std::string kind, name; symbols >> kind >> name; count++) {
+        const bool known = name.find("@GLIBC_") != std::string::npos || name.find("@hip_") != std::string::npos;
+        EXPECT_TRUE((known || kind == "w") && name.find("__hipRegister") == std::string::npos) << name;
+    }
+    EXPECT_GT(count, 10);
+}
+
+TEST(Module, HasCodeForEveryTarget) {
+    const std::string file = contents(kModule);
+    std::istringstream targets(HIP_TARGETS);
+    for (std::string target; std::getline(targets, target, ',');)
+        EXPECT_NE(file.find("amdgcn-amd-amdhsa--" + target), std::string::npos) << target;
+}
+
+class WithoutGpu : public testing::Test {
+    void SetUp() override {
+        fa_create_info_t info = FA_CREATE_INFO_INIT;
+        info.backend = FA_BACKEND_HIP;
+        info.backend_dir = HIP_MODULE_DIR;
+        fa_handle_t handle;
+        if (fa_create(&handle, &info) != FA_OK) return;
+        fa_destroy(handle);
+        GTEST_SKIP() << "there is an AMD GPU";
+    }
+};
+
+TEST_F(WithoutGpu, NoDevice) {
+    const Outcome hip = create(FA_BACKEND_HIP, HIP_MODULE_DIR);
+    EXPECT_EQ(hip.status, FA_NO_DEVICE);
+    EXPECT_EQ(hip.sentence, "no AMD device is present");
+    const Outcome any = create(FA_BACKEND_AUTO, HIP_MODULE_DIR);
+    EXPECT_EQ(any.status, FA_OK);
+    EXPECT_NE(any.sentence.find("passed over hip: no AMD device is present"), std::string::npos) << any.sentence;
+}
+
+TEST_F(WithoutGpu, TheToolSaysSo) {
+    if (std::string(FA_TOOL).empty()) GTEST_SKIP() << "the tool is not built";
+    const std::string text = output_of("FLASHATTN_BACKEND_DIR=" HIP_MODULE_DIR " " FA_TOOL " info");
+    EXPECT_NE(text.find("hip      no      no AMD device is present\n"), std::string::npos) << text;
+}
+
+// A copy of the module that asks for a runtime which is nowhere.
+TEST(WithoutRuntime, Incompatible) {
+    std::string file = contents(kModule), name = HIP_RUNTIME, absent = name;
+    absent[3] = 'x';
+    size_t found = 0;
+    for (size_t at = file.find(name); at != std::string::npos; at = file.find(name, at), found++) file.replace(at, name.size(), absent);
+    ASSERT_GT(found, 0u);
+    Folder folder;
+    const std::string copy = folder.put(kModule, kHip);
+    std::ofstream(copy, std::ios::binary) << file;
+    const Outcome hip = create(FA_BACKEND_HIP, folder.path());
+    EXPECT_EQ(hip.status, FA_BACKEND_INCOMPATIBLE);
+    EXPECT_EQ(hip.sentence, copy + " cannot be loaded: " + absent + ": cannot open shared object file: No such file or directory");
+    EXPECT_EQ(create(FA_BACKEND_AUTO, folder.path()).status, FA_OK);
+}
+
+}  // namespace
