@@ -84,7 +84,8 @@ static inline hipError_t find_kernel(const void* kernel, hipFunction_t* function
 
     pthread_mutex_lock(&lock);
     if (!modules[device]) s = load_code(device, &modules[device]);
-    if (s == hipSuccess && !functions[device][n]) s = hipModuleGetFunction(&functions[device][n], modules[device], device_code.name[n]);
+    if (s == hipSuccess && !functions[device][n])
+        s = hipModuleGetFunction(&functions[device][n], modules[device], device_code.name[n]);
     *function = functions[device][n];
     pthread_mutex_unlock(&lock);
     return s;
@@ -104,8 +105,8 @@ extern "C" __attribute__((visibility("hidden"))) void** __hipRegisterFatBinary(c
     return nullptr;
 }
 
-extern "C" __attribute__((visibility("hidden"))) void __hipRegisterFunction(void**, const void* kernel, char*, const char* name, unsigned, void*,
-                                                                            void*, void*, void*, int*) {
+extern "C" __attribute__((visibility("hidden"))) void __hipRegisterFunction(void**, const void* kernel, char*, const char* name,
+                                                                            unsigned, void*, void*, void*, void*, int*) {
     fa::rt::DeviceCode& code = fa::rt::device_code;
     if (code.count == fa::rt::kMostKernels) return;
     code.kernel[code.count] = kernel;

@@ -48,7 +48,11 @@ void log(const char* format, Args... args) {
 // The processor numbers of the AMDGPU ELF header, from LLVM's manual.
 unsigned machine_of(const std::string& arch) {
     const std::string processor = arch.substr(0, arch.find(':'));
-    return processor == "gfx906" ? 0x2f : processor == "gfx908" ? 0x30 : processor == "gfx90a" ? 0x3f : processor == "gfx1030" ? 0x36 : 0;
+    return processor == "gfx906"    ? 0x2f
+           : processor == "gfx908"  ? 0x30
+           : processor == "gfx90a"  ? 0x3f
+           : processor == "gfx1030" ? 0x36
+                                    : 0;
 }
 
 // Does the ELF file hold this symbol?
@@ -97,7 +101,10 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t* p, int device) {
 }
 hipError_t hipGetLastError() { return hipSuccess; }
 const char* hipGetErrorString(hipError_t s) {
-    return s == hipErrorNoBinaryForGpu ? "no code" : s == hipErrorOutOfMemory ? "out of memory" : s == hipErrorLaunchFailure ? "launch failure" : "error";
+    return s == hipErrorNoBinaryForGpu  ? "no code"
+           : s == hipErrorOutOfMemory   ? "out of memory"
+           : s == hipErrorLaunchFailure ? "launch failure"
+                                        : "error";
 }
 hipError_t hipMalloc(void** p, size_t bytes) {
     if (faulty("malloc")) return hipErrorOutOfMemory;
@@ -105,7 +112,9 @@ hipError_t hipMalloc(void** p, size_t bytes) {
     return hipSuccess;
 }
 hipError_t hipFree(void* p) { return free(p), hipSuccess; }
-hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t) { return memmove(to, from, bytes), hipSuccess; }
+hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t) {
+    return memmove(to, from, bytes), hipSuccess;
+}
 hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
 hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus* s) { return *s = hipStreamCaptureStatusNone, hipSuccess; }
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void*) {
@@ -131,11 +140,12 @@ hipError_t hipModuleGetFunction(hipFunction_t* f, hipModule_t module, const char
     *f = reinterpret_cast<hipFunction_t>(new Kernel{name});
     return hipSuccess;
 }
-hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                 hipStream_t, void** arguments, void** extra) {
+hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                 unsigned shared, hipStream_t, void** arguments, void** extra) {
     if (faulty("launch")) return hipErrorLaunchFailure;
     const bool fits = uint64_t(gx) * bx <= UINT32_MAX && gy <= UINT16_MAX && gz == 1 && bx <= 1024 && by == 1 && bz == 1;
-    if (!fits || gx == 0 || gy == 0 || shared > kSharedPerBlock || !arguments || !arguments[0] || extra) return hipErrorInvalidConfiguration;
+    if (!fits || gx == 0 || gy == 0 || shared > kSharedPerBlock || !arguments || !arguments[0] || extra)
+        return hipErrorInvalidConfiguration;
     log("launch %s %llu x %u\n", reinterpret_cast<Kernel*>(f)->name.c_str(), static_cast<unsigned long long>(gx) * gy, bx);
     return hipSuccess;
 }

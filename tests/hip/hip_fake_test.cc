@@ -57,7 +57,8 @@ TEST_F(Fake, DeviceWithoutCode) {
     for (const int32_t device : {1, 2, 3}) {
         EXPECT_EQ(create(gpus, device), FA_BACKEND_INCOMPATIBLE);
         const std::string arch = device == 1 ? "gfx1036" : device == 2 ? "gfx9" : "gfx90a1";
-        EXPECT_EQ(std::string(fa_last_error(nullptr)), "this build of the hip backend has no code for Fake (" + arch + "): no code");
+        EXPECT_EQ(std::string(fa_last_error(nullptr)),
+                  "this build of the hip backend has no code for Fake (" + arch + "): no code");
     }
     EXPECT_EQ(create(gpus, 0), FA_OK) << fa_last_error(nullptr);
     EXPECT_EQ(create(gpus, 4), FA_NO_DEVICE);
@@ -71,7 +72,9 @@ TEST_F(Fake, AutoPassesOverWhatHasNoCode) {
     EXPECT_EQ(backend, FA_BACKEND_CPU);
     char text[2048] = "";
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
-    EXPECT_NE(std::string(text).find("passed over hip: this build of the hip backend has no code for Fake (gfx1036)"), std::string::npos) << text;
+    EXPECT_NE(std::string(text).find("passed over hip: this build of the hip backend has no code for Fake (gfx1036)"),
+              std::string::npos)
+        << text;
     EXPECT_EQ(create("gfx1030", 0, FA_BACKEND_AUTO), FA_OK);
     EXPECT_EQ(fa_get_backend(handle, &backend), FA_OK);
     EXPECT_EQ(backend, FA_BACKEND_HIP);
@@ -117,9 +120,9 @@ TEST_F(Fake, EveryKernelIsFound) {
         rotary_padded(&rotary);
         EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
         all += log();
-        for (const char* kernel : {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE", "forward_simtILi1ELi8EE",
-                                   "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "combine_splits", "combine_states", "write_scores",
-                                   "merge_rows", "append_rows", "rotate_rows"})
+        for (const char* kernel : {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE",
+                                   "forward_simtILi1ELi8EE", "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "combine_splits",
+                                   "combine_states", "write_scores", "merge_rows", "append_rows", "rotate_rows"})
             EXPECT_NE(all.find(kernel), std::string::npos) << kernel << " was not launched:\n" << all;
     }
 }

@@ -68,6 +68,28 @@ TEST(Module, HasCodeForEveryTarget) {
         EXPECT_NE(file.find("amdgcn-amd-amdhsa--" + target), std::string::npos) << target;
 }
 
+TEST(Module, SpillsNoVectorRegister) {
+    const std::string table = output_of(HIP_KERNELS " " + kModule);
+    printf("%s", table.c_str());
+    EXPECT_NE(table.find("forward_simt<4, 4>"), std::string::npos);
+    EXPECT_NE(table.find("\n0 faults\n"), std::string::npos);
+}
+
+// The same table of a module that says it spills one.
+TEST(Module, SpillWouldBeSeen) {
+    std::string file = contents(kModule);
+    const std::string key = ".vgpr_spill_count";
+    const size_t at = file.find(key);
+    ASSERT_NE(at, std::string::npos);
+    file[at + key.size()] = 1;
+    Folder folder;
+    const std::string copy = folder.put(kModule, kHip);
+    std::ofstream(copy, std::ios::binary) << file;
+    const std::string table = output_of("! " HIP_KERNELS " " + copy);
+    EXPECT_NE(table.find("spills 1 vector registers"), std::string::npos) << table;
+    EXPECT_NE(table.find("\n1 faults\n"), std::string::npos) << table;
+}
+
 class WithoutGpu : public testing::Test {
     void SetUp() override {
         fa_create_info_t info = FA_CREATE_INFO_INIT;
@@ -100,7 +122,8 @@ TEST(WithoutRuntime, Incompatible) {
     std::string file = contents(kModule), name = HIP_RUNTIME, absent = name;
     absent[3] = 'x';
     size_t found = 0;
-    for (size_t at = file.find(name); at != std::string::npos; at = file.find(name, at), found++) file.replace(at, name.size(), absent);
+    for (size_t at = file.find(name); at != std::string::npos; at = file.find(name, at), found++)
+        file.replace(at, name.size(), absent);
     ASSERT_GT(found, 0u);
     Folder folder;
     const std::string copy = folder.put(kModule, kHip);

@@ -248,15 +248,17 @@ INSTANTIATE_TEST_SUITE_P(, ReadmeTable, testing::Values(FA_BACKEND_CPU, FA_BACKE
     return std::string(backend.param == FA_BACKEND_CPU ? "CPU" : backend.param == FA_BACKEND_CUDA ? "CUDA" : "HIP");
 });
 
-// Without a GPU: the emulator, under the HIP module's name, answers from the text that the CUDA module is made of.
-TEST(Readme, CudaColumnHoldsOnTheEmulator) {
+// Without a GPU: the emulator, under the HIP module's name, answers from the text that both GPU modules are made of.
+class ReadmeColumn : public testing::TestWithParam<int32_t> {};
+TEST_P(ReadmeColumn, HoldsOnTheEmulator) {
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = FA_BACKEND_HIP;
     info.memory = FA_MEMORY_HOST;
     info.backend_dir = EMULATOR_DIR;
     std::string reason;
-    EXPECT_EQ(compare(FA_BACKEND_CUDA - FA_BACKEND_CPU, info, &reason).first, FA_OK) << reason;
+    EXPECT_EQ(compare(GetParam() - FA_BACKEND_CPU, info, &reason).first, FA_OK) << reason;
 }
+INSTANTIATE_TEST_SUITE_P(, ReadmeColumn, testing::Values(FA_BACKEND_CUDA, FA_BACKEND_HIP));
 
 TEST(Readme, ItsProgramIsTheExample) {
     const std::string readme = read("README.md"), program = read("examples/minimal.c");
