@@ -58,9 +58,9 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
 }
 
 // Dims of q that a SIMT kernel keeps in shared memory: all where they fit, else those of one chunk.
-int resident_dims(const rt::Device& device, const Instance& kernel, int64_t dim) {
+int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), int64_t dim) {
     const int64_t all = round_up(dim, kDims);
-    return int(all <= kResidentDims && kernel.shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
+    return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
 // The number of splits that should take the least time. Time is counted in tiles of keys; beside its tiles a block costs kStart of them,

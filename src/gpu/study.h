@@ -58,7 +58,7 @@ FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, i
     const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
     const Tile kind = tile_class(t.rule, top, rows, key, keys, t.seq.k_len);
     if (kind == Tile::empty) return false;
-    if (x.p.d.dim_qk <= kResidentDims) S::load_q(x, 0, S::q_dims(x.p.d.dim_qk));
+    if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
     S::multiply_qk(x, s, score);
     S::mask_scores(x, t, s, key, keys == kKeys && kind == Tile::full, score);
     return true;
@@ -87,7 +87,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     using S = Simt<TR, 4>;
     const ForwardParams& x = y.x;
     const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
-    const S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
+    const S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const S::Tile& t = *s.tile;
     place_head<S>(x, s, y.first_head + head);
     if (key >= t.seq.k_len || !place_tile<S>(x, s, item % x.blocks)) return;
@@ -155,7 +155,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     const ForwardParams& x = y.x;
     const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
     const int64_t block = item % x.blocks, head = item / x.blocks;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
+    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
     place_head<S>(x, s, y.first_head + head);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
@@ -209,7 +209,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     using S = Simt<TR, TV>;
     const ForwardParams& x = y.x;
     const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.p.d.dim_qk);
+    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
     place_head<S>(x, s, head);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);

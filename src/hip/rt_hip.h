@@ -88,29 +88,48 @@ static inline Status allocate(void** p, uint64_t bytes) { return hipMalloc(p, by
 static inline Status release(void* p) { return hipFree(p); }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s); }
 static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
+// The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-    return hipStreamIsCapturing(s, &status) == hipSuccess && status != hipStreamCaptureStatusNone;
+    if (hipStreamIsCapturing(s, &status) != hipSuccess) return clear_error(), true;
+    return status != hipStreamCaptureStatusNone;
 }
 
-// May kernels on `device` read this address? Pageable memory only where the device says so.
-static inline bool accessible(const void* p, int device) {
+// The work of a stream up to here; NULL: none yet.
+using Event = hipEvent_t;
+static inline Status record(Event* e, Stream s) {
+    const Status made = *e ? kSuccess : hipEventCreateWithFlags(e, hipEventDisableTiming);
+    return made == kSuccess ? hipEventRecord(*e, s) : made;
+}
+static inline Status follow(Stream s, Event e) { return e ? hipStreamWaitEvent(s, e, 0) : kSuccess; }
+// Waits on the host, and gives the event up.
+static inline void finish(Event* e) {
+    if (!*e) return;
+    (void)hipEventSynchronize(*e);
+    (void)hipEventDestroy(*e);
+    *e = nullptr;
+}
+
+// May kernels on `device` read this address? Pageable memory only where the device says so. ROCm 5 knows no pageable
+// address, and calls it invalid.
+static inline Status accessible(const void* p, int device, bool* yes) {
     hipPointerAttribute_t a;
-    if (hipPointerGetAttributes(&a, p) == hipSuccess) {
+    Status s = hipPointerGetAttributes(&a, p);
+    int can = 1;
+    if (s == hipErrorInvalidValue) {
+        clear_error();
+        s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
+    } else if (s == kSuccess) {
 #if HIP_VERSION_MAJOR < 6
         const hipMemoryType type = a.memoryType;
 #else
         const hipMemoryType type = a.type;
+        if (type == hipMemoryTypeUnregistered) s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
 #endif
-        if (type == hipMemoryTypeHost || a.isManaged) return true;
-        if (type == hipMemoryTypeDevice) {
-            if (a.device == device) return true;
-            int peer = 0;
-            return hipDeviceCanAccessPeer(&peer, device, a.device) == hipSuccess && peer;
-        }
-    } else clear_error();
-    int pageable = 0;
-    return hipDeviceGetAttribute(&pageable, hipDeviceAttributePageableMemoryAccess, device) == hipSuccess && pageable;
+        if (type == hipMemoryTypeDevice && !a.isManaged && a.device != device) s = hipDeviceCanAccessPeer(&can, device, a.device);
+    }
+    *yes = can != 0;
+    return s;
 }
 
 // A grid counts the threads of a row in 32 bits: more blocks form several rows of the same length. 0: there is no such length.
@@ -132,9 +151,17 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
     return hipModuleLaunchKernel(function, unsigned(blocks / rows), rows, 1, unsigned(threads), 1, 1, unsigned(shared), stream, arguments, nullptr);
 }
 
+// A kernel begins when the one before it in the stream has ended.
+FA_DEVICE void wait_for_predecessor() {}
+FA_DEVICE void release_successor() {}
+template <class Params>
+static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
+    return launch(kernel, blocks, threads, shared, stream, params);
+}
+
 // Loads the kernel's code now: under stream capture that would be too late.
 template <class Params>
-static inline Status prepare(void (*kernel)(Params)) {
+static inline Status prepare(void (*kernel)(Params), const Device&) {
     hipFunction_t function;
     return find_kernel(reinterpret_cast<const void*>(kernel), &function);
 }

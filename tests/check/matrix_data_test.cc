@@ -28,7 +28,7 @@ TEST_P(MatrixData, OneHugeKey) {
     for (const int64_t at : {0, 15, 16, 31, 32, 48, 63, 64, 79, 127, 128, 149})
         for (const int64_t rows : kFewAndMany)
             for (const int32_t splits : {1, 3}) {
-                Case c = make(rows, 150, 33, 17);
+                Case c = at % 2 ? make(rows, 150, 33, 17) : make(rows, 150, 64, 64);
                 c.d.num_splits = splits;
                 c.bind(rng);
                 c.set_q([](auto...) { return 2.0; }), c.set_v(normal);
@@ -64,7 +64,7 @@ TEST_P(MatrixData, ValuesAtTheLimit) {
         for (const int64_t rows : kFewAndMany)
             for (const int32_t splits : {1, 2})
                 for (const bool equal : {false, true}) {
-                    Case c = make(rows, 140, 24, 40);
+                    Case c = equal ? make(rows, 140, 24, 40) : make(rows, 140, 64, 64);
                     c.d.num_splits = splits;
                     c.bind(rng);
                     c.fill_normal(rng);
@@ -125,7 +125,7 @@ TEST_P(MatrixData, NotANumberInARowOrKey) {
     for (const int64_t key : {0, 15, 16, 63, 64, 79, 127, 128})
         for (const double value : {double(NAN), kInf, -kInf})
             for (const int32_t splits : {1, 3}) {
-                Case c = make(140, 140, 40, 24);
+                Case c = splits == 1 ? make(140, 140, 64, 64) : make(140, 140, 40, 24);
                 causal(c, FA_ALIGN_TOP_LEFT);
                 c.d.num_splits = splits;
                 c.bind(rng);
@@ -168,7 +168,8 @@ TEST_P(MatrixData, NotANumberInAValue) {
         for (const double value : {double(NAN), kInf})
             for (const int32_t splits : {1, 2}) {
                 constexpr int64_t kColumn = 17;
-                Case c = make(130, 130, 24, 24);
+                const int64_t dim = key % 2 ? 24 : 64;
+                Case c = make(130, 130, dim, dim);
                 causal(c, FA_ALIGN_TOP_LEFT);
                 c.d.num_splits = splits;
                 c.bind(rng);
@@ -182,7 +183,7 @@ TEST_P(MatrixData, NotANumberInAValue) {
                     EXPECT_FALSE(std::isfinite(oracle::load(c.o.as(), r.o(0, 0, i) + kColumn, r.o_dtype))) << i;
                 spoil(c.v, at, before);
                 const oracle::Attention want = oracle::attention(r);
-                for (int64_t i = 0; i < 130; i++) spoil(c.o, r.o(0, 0, i) + kColumn, want.o[size_t(want.row(0, 0, i) * 24 + kColumn)]);
+                for (int64_t i = 0; i < 130; i++) spoil(c.o, r.o(0, 0, i) + kColumn, want.o[size_t(want.row(0, 0, i) * dim + kColumn)]);
                 EXPECT_EQ(check_against_oracle(c, probability_dtype(c.d)), "") << key;
             }
 }

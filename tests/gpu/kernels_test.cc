@@ -45,7 +45,41 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
 
 constexpr int kCasesOfAKernel = 5;
 
-// Random calls, until each kernel has some.
+// Plain calls, dense and as wide as a kernel's columns, which have loops of their own: one for each kernel that they lead to.
+std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys, const std::vector<int64_t>& all_rows) {
+    struct Types {
+        int32_t q, kv;
+    };
+    std::vector<Case> cases;
+    std::set<std::vector<std::string>> known;
+    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3}})
+        for (const int64_t dim : {64, 128, 256})
+            for (const int64_t rows : all_rows)
+                for (const int splits : {0, 1, 5})
+                    for (const bool scores : {false, true}) {
+                        if (scores && (dim > 64 || rows > 5)) continue;  // written one by one, slowly
+                        Case c = shaped({batch, heads, 2, rows, keys, dim, dim}, types.q);
+                        c.d.kv_dtype = types.kv;
+                        c.d.num_splits = splits;
+                        causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
+                        if (known.insert(kernels_of(handle, c.d)).second) cases.push_back(std::move(c));
+                    }
+    return cases;
+}
+
+std::string run_on_device(const Handle& handle, Case& c) {
+    Moved<fa_forward_args_t> m = moved(c);
+    for (const Buffer* output : {&c.o, &c.lse, &c.scores})
+        if (output->bytes() > 0) memset(output->as(), kPoison, size_t(output->bytes()));
+    m.upload();
+    if (fa_forward_ex(handle, &c.d, &m.device) != FA_OK) return handle.error();
+    cuda(cudaDeviceSynchronize());
+    m.fetch();
+    return check_against_oracle(c, c.d.q_dtype);
+}
+
+// Random calls, until each kernel has some, and plain ones.
 TEST_F(EveryKernel, AgreesWithTheOracle) {
     const Handle handle = make_handle();
     std::map<std::string, int> met;
@@ -58,14 +92,13 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
         for (const std::string& name : names) wanted |= met[name] < kCasesOfAKernel;
         if (!wanted || names.empty()) continue;
         for (const std::string& name : names) waiting -= ++met[name] == kCasesOfAKernel;
-        Moved<fa_forward_args_t> m = moved(c);
-        for (const Buffer* output : {&c.o, &c.lse, &c.scores})
-            if (output->bytes() > 0) memset(output->as(), kPoison, size_t(output->bytes()));
-        m.upload();
-        ASSERT_EQ(fa_forward_ex(handle, &c.d, &m.device), FA_OK) << handle.error() << "\n" << c.describe();
-        cuda(cudaDeviceSynchronize());
-        m.fetch();
-        ASSERT_EQ(check_against_oracle(c, c.d.q_dtype), "") << c.describe();
+        ASSERT_EQ(run_on_device(handle, c), "") << c.describe();
+    }
+    Rng rng(234);
+    for (Case& c : plain_cases(handle, 1, 4, 150, {1, 9, 20, 70})) {
+        c.bind(rng);
+        c.fill_normal(rng);
+        ASSERT_EQ(run_on_device(handle, c), "") << c.describe();
     }
     for (const auto& [name, count] : met) {
         printf("%-24s %d calls\n", name.c_str(), count);
@@ -78,30 +111,6 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
     }
 }
 
-// Larger calls, which fill the device, one for each kernel that they lead to.
-std::vector<Case> large_cases(const Handle& handle) {
-    std::vector<Case> cases;
-    std::set<std::vector<std::string>> known;
-    struct Types {
-        int32_t q, kv;
-    };
-    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3}})
-        for (const int64_t dim : {64, 128, 256})
-            for (const int64_t rows : {1, 5, 20, 300})
-                for (const int splits : {0, 1, 5})
-                    for (const bool scores : {false, true}) {
-                        if (scores && (dim > 64 || rows > 5)) continue;  // written one by one, slowly
-                        Case c = shaped({4, 8, 2, rows, 700, dim, dim}, types.q);
-                        c.d.kv_dtype = types.kv;
-                        c.d.num_splits = splits;
-                        causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                        if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
-                        std::vector<std::string> names = kernels_of(handle, c.d);
-                        if (known.insert(names).second) cases.push_back(std::move(c));
-                    }
-    return cases;
-}
-
 // With another stream at work beside it, which moves the blocks about.
 TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     constexpr int kTimes = 1000;
@@ -111,7 +120,7 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     Rng rng(233);
     Memory counter(8);
     std::set<std::string> seen;
-    for (Case& c : large_cases(handle)) {
+    for (Case& c : plain_cases(handle, 4, 8, 700, {1, 5, 12, 300})) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
         c.bind(rng);
         c.fill_normal(rng);

@@ -8,6 +8,7 @@
 
 using hipError_t = cudaError_t;
 using hipStream_t = cudaStream_t;
+using hipEvent_t = cudaEvent_t;
 using hipFunction_t = const void*;
 struct hipPointerAttribute_t {
     cudaMemoryType type;
@@ -23,11 +24,15 @@ struct hipDeviceProp_t {
 };
 
 constexpr hipError_t hipSuccess = cudaSuccess, hipErrorOutOfMemory = cudaErrorMemoryAllocation,
-                     hipErrorNoDevice = cudaErrorNoDevice, hipErrorInvalidConfiguration = cudaErrorInvalidConfiguration;
-constexpr hipMemoryType hipMemoryTypeHost = cudaMemoryTypeHost, hipMemoryTypeDevice = cudaMemoryTypeDevice;
+                     hipErrorNoDevice = cudaErrorNoDevice, hipErrorInvalidValue = cudaErrorInvalidValue,
+                     hipErrorInvalidConfiguration = cudaErrorInvalidConfiguration;
+constexpr hipMemoryType hipMemoryTypeHost = cudaMemoryTypeHost, hipMemoryTypeDevice = cudaMemoryTypeDevice,
+                        hipMemoryTypeUnregistered = cudaMemoryTypeUnregistered;
 constexpr hipStreamCaptureStatus hipStreamCaptureStatusNone = cudaStreamCaptureStatusNone;
 constexpr auto hipMemcpyDefault = cudaMemcpyDefault;
 constexpr auto hipDeviceAttributePageableMemoryAccess = cudaDevAttrPageableMemoryAccess;
+
+constexpr unsigned hipEventDisableTiming = cudaEventDisableTiming;
 
 constexpr int kSharedPerBlock = 64 << 10;
 
@@ -53,6 +58,11 @@ static inline hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes
     return cudaMemcpyAsync(to, from, bytes, kind, s);
 }
 static inline hipError_t hipStreamSynchronize(hipStream_t s) { return cudaStreamSynchronize(s); }
+static inline hipError_t hipStreamWaitEvent(hipStream_t s, hipEvent_t e, unsigned flags) { return cudaStreamWaitEvent(s, e, flags); }
+static inline hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned flags) { return cudaEventCreateWithFlags(e, flags); }
+static inline hipError_t hipEventRecord(hipEvent_t e, hipStream_t s) { return cudaEventRecord(e, s); }
+static inline hipError_t hipEventSynchronize(hipEvent_t e) { return cudaEventSynchronize(e); }
+static inline hipError_t hipEventDestroy(hipEvent_t e) { return cudaEventDestroy(e); }
 static inline hipError_t hipStreamIsCapturing(hipStream_t s, hipStreamCaptureStatus* status) { return cudaStreamIsCapturing(s, status); }
 static inline hipError_t hipPointerGetAttributes(hipPointerAttribute_t* to, const void* p) {
     cudaPointerAttributes a;
