@@ -21,19 +21,21 @@ template <int TR, int TV>
 struct Simt {
     static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
 
-    // One row tile: which rows, of which sequence. It lives in shared memory, for registers are short.
+    // One block's work: which rows, of which sequence, against which keys. It lives in shared memory, for registers are short.
     struct Tile {
         Sequence seq;
         MaskRule rule;
         int64_t batch, kv_head, first, valid;  // first group-major row; how many exist
+        int64_t split, column0;                // column0: of v
+        int64_t begin, end;                    // keys of the split that any of the rows may see
         Dropout dropout;
     };
 
-    // Shared memory, carved in this order.
+    // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
     struct Shared {
         Tile* tile;
         int64_t *k_at, *v_at, *position, *head, *begin, *end;  // −1: a key that is not there
-        float *q, *stage, *weights, *k_factor, *v_factor;
+        float *stage, *weights, *k_factor, *v_factor, *q;
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
@@ -49,12 +51,12 @@ struct Simt {
         s.head = s.position + rows;
         s.begin = s.head + rows;
         s.end = s.begin + rows;
-        s.q = reinterpret_cast<float*>(s.end + rows);
-        s.q_stride = q_dims + 4;
-        s.stage = s.q + rows * s.q_stride;
+        s.stage = reinterpret_cast<float*>(s.end + rows);
         s.weights = s.stage + kStage;
         s.k_factor = s.weights + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
+        s.q = s.v_factor + kKeys;
+        s.q_stride = q_dims + 4;
         return s;
     }
 
@@ -69,6 +71,16 @@ struct Simt {
             s.begin[r] = band.begin;
             s.end[r] = band.end;
         }
+    }
+
+    // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not
+    // depend on its neighbours.
+    FA_COLD_MEMBER static void place_split(const ForwardParams& x) {
+        const Shared s = carve(rt::shared_memory(), x.q_dims);
+        Tile& t = *s.tile;
+        const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
+        t.begin = begin + max_of(s.begin[0] - begin, 0) / kKeys * kKeys;
+        t.end = min_of(min_of(begin + size, t.seq.k_len), s.end[t.valid - 1]);
     }
 
     FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
@@ -151,7 +163,7 @@ struct Simt {
         const bool resident = x.p.d.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
-        for (int64_t dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
+        for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
             load_any<kDims>(x.p.d.kv_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
@@ -256,15 +268,15 @@ struct Simt {
     }
 
     // The rows' share of one split, or, when there is but one, the outputs themselves.
-    FA_MEMBER static void write(const ForwardParams& x, const Tile& t, const Shared& s, int64_t split, int64_t column0, const float m[TR],
-                                const float l[TR], const float o[TR][TV]) {
+    FA_MEMBER static void write(const ForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
+                                const float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
             const int64_t index = (t.batch * x.p.d.heads_kv + t.kv_head) * x.rows + t.first + row;
-            const int64_t slot = split * x.p.d.batch * x.p.d.heads_kv * x.rows + index;
-            const bool first = column0 == 0 && tx == 0;
+            const int64_t slot = t.split * x.p.d.batch * x.p.d.heads_kv * x.rows + index;
+            const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
                 if (first) x.state[slot] = {m[r], l[r]};
@@ -276,7 +288,7 @@ struct Simt {
             const int64_t at = x.partial_o ? slot * x.p.d.dim_v
                                            : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
             FA_UNROLL for (int c = 0; c < TV; c++) {
-                const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+                const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
                 if (column >= x.p.d.dim_v) continue;
                 if (x.partial_o) x.partial_o[at + column] = o[r][c];
                 else store_output(x, at + column, o[r][c], factor);
@@ -287,10 +299,10 @@ struct Simt {
 
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM ForwardParams x) {
     using S = Simt<TR, TV>;
     int64_t item = rt::block();
-    const int64_t part = item % x.value_parts;
+    const int64_t column0 = item % x.value_parts * S::columns;
     item /= x.value_parts;
     const int64_t split = item % x.splits;
     item /= x.splits;
@@ -307,17 +319,19 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM Forward
         placed.rule = mask_rule(x.p, placed.seq);
         placed.dropout = dropout_of(x);
         placed.first = block * S::rows;
+        placed.split = split;
+        placed.column0 = column0;
         placed.valid = min_of(placed.seq.q_len * x.p.group - placed.first, S::rows);
         *s.tile = placed;
     }
     rt::barrier();
-    const int64_t column0 = part * S::columns;
     if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, S::rows, column0, S::columns);
     if (t.valid <= 0) return;
     if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
 
     S::place_rows(x);
     rt::barrier();
+    if (rt::thread() == 0) S::place_split(x);
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
@@ -326,23 +340,20 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) forward_simt(FA_PARAM Forward
         l[r] = 0.f;
         FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] = 0.f;
     }
-    const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
-    const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
-    const int64_t end = min_of(min_of(split_begin + size, t.seq.k_len), s.end[t.valid - 1]);
-    // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    int64_t key = split_begin + max_of(s.begin[0] - split_begin, 0) / kKeys * kKeys;
-    for (; key < end; key += kKeys) {
-        const int keys = int(min_of(kKeys, end - key));
+    rt::barrier();
+    for (int64_t key = t.begin; key < t.end; key += kKeys) {
+        const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
         S::place_keys(x, key, keys);
         rt::barrier();
         float score[TR][4], factor[TR];
         S::multiply_qk(x, s, score);
+        const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
         const bool full = keys == kKeys && tile_class(t.rule, top, rows, key, keys, t.seq.k_len) == fa::Tile::full;
         S::mask_scores(x, t, s, key, full, score);
         S::fold_scores(x, t, s, key, score, m, l, factor);
-        S::multiply_pv(x, s, keys, column0, factor, o);
+        S::multiply_pv(x, s, keys, t.column0, factor, o);
     }
-    S::write(x, t, s, split, column0, m, l, o);
+    S::write(x, t, s, m, l, o);
 }
 
 }  // namespace gpu
