@@ -191,7 +191,10 @@ fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n) {
     Message* m = fa::thread_message();
     const Backend* found;
     const fa_status_t status = fa::probe(backend, &found, m);
-    if (text != nullptr && n > 0) snprintf(text, n, "%s", status == FA_OK ? "usable" : m->text);
+    if (text != nullptr && n > 0) {
+        const fa::Registered* entry = fa::registered(backend);
+        snprintf(text, n, "%s%s", status == FA_OK ? "usable" : m->text, entry != nullptr && entry->builtin != nullptr ? " (built in)" : "");
+    }
     return status;
 }
 

@@ -9,8 +9,8 @@ extern const Backend kCpuBackend;
 struct Registered {
     int32_t id;  // FA_BACKEND_…
     const char* name;
-    const Backend* builtin;  // NULL: lives in a module
-    const char* module;      // its file name
+    BackendEntry builtin;  // NULL: lives in a module
+    const char* module;    // its file name
 };
 
 constexpr int kBackends = 3;
