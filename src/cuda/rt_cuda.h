@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
+#include "backend/backend.h"
 
 #define FA_KERNEL static __global__
 #define FA_DEVICE static __device__ __forceinline__
@@ -71,6 +72,17 @@ struct Device {
     uint64_t shared_per_block;
     bool matrix_cores;  // those that mma_sync.h speaks to
 };
+
+// Why devices cannot be counted.
+static inline fa_status_t no_device(Status s, Message* m) {
+    if (s == cudaErrorNoDevice) return fail(m, FA_NO_DEVICE, "the NVIDIA driver finds no device");
+    if (s != cudaErrorInsufficientDriver) return fail(m, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver does not start: %s", text(s));
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) != kSuccess || driver == 0)
+        return fail(m, FA_NO_DEVICE, "no NVIDIA driver is installed: libcuda.so.1 cannot be loaded");
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "the NVIDIA driver serves CUDA up to %d.%d: expected %d.0 or later", driver / 1000,
+                driver % 1000 / 10, CUDART_VERSION / 1000);
+}
 
 static inline Status device_count(int* n) { return cudaGetDeviceCount(n); }
 static inline Status current_device(int* device) { return cudaGetDevice(device); }

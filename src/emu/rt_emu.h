@@ -2,6 +2,7 @@
 #pragma once
 #include <math.h>
 #include <flashattn.h>
+#include "backend/backend.h"
 #include "emu/lockstep.h"
 #include "spec/numerics.h"
 
@@ -60,6 +61,7 @@ struct Device {
     bool matrix_cores;
 };
 
+static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }
 static inline Status device_count(int* n) { return *n = 1, kSuccess; }
 static inline Status current_device(int* device) { return *device = 0, kSuccess; }
 static inline Status set_device(int device) { return device == 0 ? kSuccess : kBadDevice; }
