@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""The table of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them.
+
+kernel_table.py COMPILER LIST REPORT…                 prints the table, docs/kernels.md
+kernel_table.py --check TABLE SPILLS COMPILER LIST REPORT…
+                                                      fails when TABLE is not that, or a kernel spills more than SPILLS allows
+
+COMPILER: nvcc's version. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept. Another compiler than
+TABLE's, or other architectures, cannot tell whether it is current: the check is skipped (77).
+"""
+import difflib
+import re
+import subprocess
+import sys
+from collections import defaultdict, namedtuple
+from pathlib import Path
+
+SKIPPED = 77
+ENTRY = re.compile(r"Compiling entry function '(.*)' for '(\w+)'")
+SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+STATIC_SHARED = re.compile(r"(\d+) bytes smem")
+# Waits that ptxas inserts between asynchronous matrix multiplications: each costs a kernel its overlap.
+SERIALISED = re.compile(r"\(C751[0-6]\)")
+
+Listed = namedtuple("Listed", "rows columns keys threads resident shared")
+HEAD = """# Kernels of the CUDA backend
+
+Made by `tools/kernel_table.py` with nvcc {compiler}; a test compares. Shared memory is what a block takes at the widest head dimension
+of its tile, in bytes. A spill is a register's value that had to go to memory, in bytes written.
+"""
+
+
+class Kernel:
+    def __init__(self):
+        self.registers = self.stored = self.loaded = self.shared = 0
+
+
+def output_of(*command, text=None):
+    return subprocess.run(command, check=True, capture_output=True, text=True, input=text).stdout
+
+
+def short(name):
+    """void fa::gpu::forward_simt<4, 16>(fa::gpu::ForwardParams) -> forward_simt<4, 16>"""
+    name = re.sub(r"^void |\([\w:]*\)$|fa::(gpu::)?|\(anonymous namespace\)::|_INTERNAL_\w+::", "", name)
+    return name.replace("> >", ">>").replace("> >", ">>")
+
+
+def read_reports(paths):
+    """{kernel: {architecture: Kernel}}. What a kernel's functions spill is the kernel's."""
+    kernels, faults, kernel = defaultdict(dict), [], None
+    for path in paths:
+        for line in output_of("c++filt", text=Path(path).read_text()).splitlines():
+            entry = ENTRY.search(line)
+            if entry:
+                kernel = kernels[short(entry.group(1))][entry.group(2)] = Kernel()
+            spill, used, shared = SPILL.search(line), USED.search(line), STATIC_SHARED.search(line)
+            if spill:
+                kernel.stored += int(spill.group(1))
+                kernel.loaded += int(spill.group(2))
+            if used:
+                kernel.registers = int(used.group(1))
+                kernel.shared = int(shared.group(1)) if shared else 0
+            if SERIALISED.search(line):
+                faults.append(f"{Path(path).name}: {line}")
+    return kernels, faults
+
+
+def read_list(program):
+    """{kernel: Listed}, named by the program's own symbols."""
+    names = {}
+    for line in output_of("nm", "-C", program).splitlines():
+        address, _, name = line.partition(" t ")
+        if "forward_" in name:
+            names[int(address, 16)] = short(name)
+    rows = (line.split() for line in output_of(program).splitlines())
+    return {names[int(row[0], 16)]: Listed(*map(int, row[1:])) for row in rows}
+
+
+def order(kernel, listed):
+    """Listed ones as in the list, then the rest by name."""
+    return list(listed).index(kernel) if kernel in listed else len(listed), kernel
+
+
+def table(compiler, kernels, listed):
+    architectures = sorted({a for by_architecture in kernels.values() for a in by_architecture})
+    heads = ["kernel", "rows × columns, keys", "threads", "shared"]
+    heads += [f"{a}: {what}" for a in architectures for what in ("registers", "spilled")]
+    lines = [HEAD.format(compiler=compiler), "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for name in sorted(kernels, key=lambda k: order(k, listed)):
+        one, on = listed.get(name), kernels[name]
+        shared = max(k.shared for k in on.values()) + (one.shared if one else 0)
+        cells = [f"`{name}`", f"{one.rows} × {one.columns}, {one.keys}" if one else "–", str(one.threads) if one else "–", str(shared)]
+        for a in architectures:
+            cells += [str(on[a].registers), str(on[a].stored)] if a in on else ["–", "–"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def spill_faults(kernels, path):
+    """SPILLS has one line for each kernel that may: bytes, name."""
+    lines = (line.split(None, 1) for line in Path(path).read_text().splitlines() if line and not line.startswith("#"))
+    allowed = {name: int(most) for most, name in lines}
+    for name, on in sorted(kernels.items()):
+        spilled, most = max(max(k.stored, k.loaded) for k in on.values()), allowed.pop(name, 0)
+        if spilled > most:
+            yield f"{name} spills {spilled} bytes, at most {most}; {path} would say: {spilled} {name}"
+        if most and not spilled:
+            yield f"{name} does not spill: take it out of {path}"
+    for name in allowed:
+        yield f"{path}: there is no kernel {name}"
+
+
+def main(arguments):
+    check = arguments[:1] == ["--check"]
+    committed, spills = arguments[1:3] if check else (None, None)
+    compiler, program, *reports = arguments[3 if check else 0:]
+    kernels, faults = read_reports(reports)
+    listed = read_list(program)
+    faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
+    current = table(compiler, kernels, listed)
+    if not check:
+        print(current, end="")
+        return 1 if faults else 0
+    text = Path(committed).read_text()
+    if f"nvcc {compiler};" not in text or current.splitlines()[5] not in text:
+        print(f"skipped: {committed} was made with another compiler or for other architectures")
+        return SKIPPED
+    faults += spill_faults(kernels, spills)
+    if current != text:
+        faults += [f"{committed} is not current: run the build's target kernel_table"]
+        faults += difflib.unified_diff(text.splitlines(), current.splitlines(), lineterm="")
+    print("\n".join(faults + [f"{len(kernels)} kernels, {len(listed)} of them listed; {len(faults)} faults"]))
+    return 1 if faults or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
