@@ -99,10 +99,22 @@ std::vector<std::pair<std::string, fa_attention_desc_t>> typical() {
             {"f32 flash1 (study)", flash1}};
 }
 
+// A device may be there and yet refuse to work: its kernels' row says why.
+std::unique_ptr<Handle> open_handle(int32_t backend, Json& list) {
+    try {
+        return std::make_unique<Handle>(backend);
+    } catch (const Error& e) {
+        list.push_back({{"backend", name_of(kBackends, backend)}, {"call", "any"}, {"status", "no handle"}, {"explanation", e.what()}});
+        return nullptr;
+    }
+}
+
 Json kernels() {
     Json list = Json::array();
     for (int32_t backend : usable_backends()) {
-        const Handle handle(backend);
+        const std::unique_ptr<Handle> opened = open_handle(backend, list);
+        if (!opened) continue;
+        const Handle& handle = *opened;
         for (const auto& [call, desc] : typical()) {
             char text[4096] = "";
             const fa_status_t status = fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text);
