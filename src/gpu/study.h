@@ -22,15 +22,15 @@ struct StudyParams {
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, int64_t head) {
+FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
-        typename S::Tile t;
+        typename S::Tile t{};
         t.kv_head = head % x.p.d.heads_kv;
         t.batch = head / x.p.d.heads_kv;
         t.seq = bounded_sequence(x.p, x.a, t.batch);
         t.rule = mask_rule(x.p, t.seq);
         t.dropout = dropout_of(x);
-        t.first = t.valid = 0;
+        t.column0 = column0;
         *s.tile = t;
     }
     rt::barrier();
@@ -89,7 +89,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
     const S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head);
+    place_head<S>(x, s, y.first_head + head, 0);
     if (key >= t.seq.k_len || !place_tile<S>(x, s, item % x.blocks)) return;
     const int keys = int(min_of(kKeys, t.seq.k_len - key));
     S::place_keys(x, key, keys);
@@ -157,7 +157,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     const int64_t block = item % x.blocks, head = item / x.blocks;
     const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head);
+    place_head<S>(x, s, y.first_head + head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
     if (!place_tile<S>(x, s, block)) return;
     const float* weights = y.matrix + (head * x.rows + t.first) * y.pitch;
@@ -177,7 +177,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
         S::multiply_pv(x, s, keys, column0, factor, o);
     }
     fetch_states<TR>(y.sums + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
-    S::write(x, t, s, 0, column0, m, l, o);
+    S::write(x, t, s, m, l, o);
 }
 
 // ---- flash1
@@ -211,7 +211,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
     const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, head);
+    place_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
     RowState* states = y.sums + part * x.p.d.batch * x.p.d.heads_kv * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
@@ -241,7 +241,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     for (int block = 0; place_tile<S>(x, s, block); block++) {
         fetch_states<TR>(states + t.first, t.valid, m, l);
         move_o<TR, TV, false>(x, s, column0, o);
-        S::write(x, t, s, 0, column0, m, l, o);
+        S::write(x, t, s, m, l, o);
     }
 }
 
