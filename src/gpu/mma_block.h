@@ -1,0 +1,298 @@
+// A block of the matrix kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
+// rows' outputs leave. fwd_mma.h tells the whole.
+#pragma once
+#include "gpu/finish.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+struct MatrixBlock {
+    using Policy = Mma;
+    using Element = typename Mma::Element;
+    using Sum = typename Mma::Sum;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, slots = Slots;
+    static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
+    static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
+    static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
+    static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
+    static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr int kAhead = 2;               // fragments that are read before their use
+    static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
+    static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+
+    using PerRow = float[RowTiles][Sum::kRows];
+
+    struct Row {
+        int32_t position, head, begin, end;  // its band of keys
+    };
+    struct Source {
+        const char* base;    // of the sequence's first key, or, with pages, of the tensor
+        int64_t outer, row;  // bytes between pages, and between rows
+        int32_t bytes;       // of a row
+        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
+    };
+    struct Tile {
+        Sequence seq;
+        MaskRule rule;
+        Dropout dropout;
+        Source k, v;
+        int64_t batch, kv_head;
+        int32_t first, valid;  // first group-major row; how many exist
+    };
+    struct Shared {
+        Tile tile;
+        Row row[rows];
+        RowState state[KeyWarps][rows];
+        float factor[KeyWarps][rows];
+        int64_t output[rows];          // where a row's output begins
+        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it; −1: not there
+        int32_t hole[kPlaces];         // the tile in which a key is not there
+    };
+    static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
+    static constexpr int kQBytes = rows * kRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
+    static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
+
+    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
+    FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
+    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i * kSlotBytes; }
+
+    // ---- loading
+
+    // The rows of a tile whose pieces of 16 bytes are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
+    // the address of row r, NULL if it is not there; it has `bytes` bytes.
+    template <int count, class RowAt>
+    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row) {
+        if (width == 4) {
+            narrow_units<count, 4>([&](int r, int at) {
+                const char* from = row(r);
+                const int copied = from ? int(clamp(bytes - at, 0, 4)) : 0;
+                rt::copy4(to + piece_offset<kRowBytes>(r, at / 16) + at % 16, from + at, copied);
+            });
+        } else {
+            narrow_units<count, int(sizeof(Element))>([&](int r, int at) {
+                const char* from = row(r);
+                Element e{};
+                if (from && at < bytes) e = *reinterpret_cast<const Element*>(from + at);
+                *reinterpret_cast<Element*>(to + piece_offset<kRowBytes>(r, at / 16) + at % 16) = e;
+            });
+        }
+    }
+    // copy(row, byte) for all units of `size` bytes in `count` rows: a thread keeps its column while it can.
+    template <int count, int size, class Copy>
+    FA_MEMBER static void narrow_units(Copy copy) {
+        constexpr int units = kRowBytes / size, across = units < threads ? units : threads, down = threads / across;
+        const int column = rt::thread() % across, first = rt::thread() / across;
+        for (int c = column; c < units; c += across)
+            FA_UNROLL_BY(8)
+            for (int r = first; r < count; r += down) copy(r, c * size);
+    }
+
+    FA_MEMBER static const char* q_row(const ForwardParams& x, int r) {
+        const Tile& t = shared().tile;
+        const Row row = shared().row[r];
+        return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
+    }
+    FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
+        load_narrow<rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width,
+                          [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; });
+    }
+    FA_MEMBER static void load_q(const ForwardParams& x) {
+        if (x.q_width != 16) return load_q_narrow(x);
+        const int piece = rt::thread() % kPieces;
+        const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
+        for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce)
+            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
+                       whole && r < shared().tile.valid);
+    }
+
+    // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
+    FA_MEMBER static int64_t find_place(const ForwardParams& x, int key, int end) {
+        if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
+        const Slot found = find_slot(x.p, x.a, shared().tile.seq, key + rt::thread());
+        return found.valid ? found.outer << 32 | found.row : -1;
+    }
+    FA_MEMBER static void keep_place(int64_t place, int j, int key, int end) {
+        Shared& s = shared();
+        if (rt::thread() < Keys) s.place[j % kPlaces][rt::thread()] = place;
+        if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
+    }
+
+    // Tile j of k or v, `count` keys from `key` on, into its slot.
+    FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
+        return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
+    }
+    FA_COLD_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
+        load_narrow<Keys>(to, from.bytes, from.width, [&](int r) -> const char* {
+            if (r >= count) return nullptr;
+            if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
+            const int64_t place = shared().place[j % kPlaces][r];
+            return place < 0 ? nullptr : place_row(from, place);
+        });
+    }
+    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
+        const Source from = source;
+        if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
+        const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
+        const bool whole = 16 * piece < from.bytes;
+        const uint32_t at = rt::shared_address(to);
+        const int64_t* place = shared().place[j % kPlaces] + first;
+        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+            const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
+            rt::copy16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
+        }
+    }
+
+    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
+    FA_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+        const int key = begin + j * Keys;
+        if (key < end) load_keys(x, from, j, key, end - key, slot(i));
+        rt::commit_copies();
+    }
+
+    // The same for plain calls: keys follow each other, `row` bytes apart, in whole pieces. `base` is the thread's piece of its first row,
+    // `to` where it goes in the first slot.
+    struct Stream {
+        const char* base;
+        int row;
+        uint32_t to;
+        FA_MEMBER explicit Stream(const Source& from) {
+            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
+            row = rt::uniform(int(from.row));
+            base = from.base + first * from.row + 16 * piece;
+            to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
+        }
+    };
+    FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
+        if (key < end) {
+            const char* from = s.base + int64_t(key) * s.row;
+            const uint32_t to = s.to + uint32_t(i * kSlotBytes);
+            const int left = end - key - rt::thread() / kPieces;
+            FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+                const int r = n * kRowsAtOnce;
+                const char* at = from + int64_t(r) * s.row;
+                const uint32_t there = (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes);  // the order of pieces in these rows
+                rt::copy16(there, at, r < left);
+            }
+        }
+        rt::commit_copies();
+    }
+    // ---- a block's beginning and end
+
+    FA_COLD_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+        Tile& t = shared().tile;
+        const fa_attention_desc_t& d = x.p.d;
+        t.kv_head = kv_head;
+        t.batch = batch;
+        t.seq = bounded_sequence(x.p, x.a, batch);
+        t.rule = mask_rule(x.p, t.seq);
+        if (d.dropout_p > 0) t.dropout = dropout_of(x);
+        t.first = block * rows;
+        t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
+        const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, int width) {
+            constexpr int64_t bytes = sizeof(Element);
+            const int64_t outer = x.p.packed_k() ? 0 : t.seq.kv_index * stride[0];
+            const int64_t at = (x.p.paged() ? 0 : outer + t.seq.k_begin * stride[1]) + kv_head * stride[2];
+            return Source{static_cast<const char*>(base) + at * bytes, stride[0] * bytes, stride[1] * bytes, int(dim * bytes), width};
+        };
+        t.k = source(x.a.k, d.k_stride, d.dim_qk, x.k_width);
+        t.v = source(x.a.v, d.v_stride, d.dim_v, x.v_width);
+        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
+    }
+    // Rows and their bands, within the keys [begin, end) of the split.
+    FA_COLD_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+        Shared& s = shared();
+        const Tile& t = s.tile;
+        const int group = int(x.p.group);
+        for (int r = rt::thread(); r < rows; r += threads) {
+            const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
+            const KeyBand band = key_band(t.rule, position, t.seq.k_len);
+            s.row[r] = {position, int(t.kv_head) * group + row % group, int(clamp(band.begin, begin, end)),
+                        int(clamp(band.end, begin, end))};
+        }
+    }
+
+    // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
+    FA_MEMBER static float* output_at(int key_warp, int row, int column) {
+        return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
+    }
+    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, const float m[RowTiles][Sum::kRows],
+                                       const float l[RowTiles][Sum::kRows], const Sum o[RowTiles][kSteps]) {
+        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                const float sum = row_sum(l[i][r]) * Mma::kSumUnit;
+                if (Sum::first_of_row())
+                    shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+            }
+            FA_UNROLL for (int c = 0; c < kSteps; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Sum::column(e)) = o[i][c].x[e] * Mma::kOutputUnit;
+        }
+    }
+    // A row's state over all key warps, LSE, and what its sums are to be multiplied by.
+    FA_COLD_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+        Shared& s = shared();
+        const Tile& t = s.tile;
+        for (int r = rt::thread(); r < t.valid; r += threads) {
+            RowState state = s.state[0][r];
+            s.factor[0][r] = 1.f;
+            for (int w = 1; w < KeyWarps; w++) {
+                const Fold f = fa::fold(state, s.state[w][r]);
+                for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
+                s.factor[w][r] = f.scale_b;
+                state = f.state;
+            }
+            if (x.partial_o) {
+                x.state[split * all + index0 + r] = state;
+                s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
+                continue;
+            }
+            s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
+            const Finish f = finish_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            if (x.state) x.state[index0 + r] = f.state;
+            s.state[0][r].l = f.factor;
+        }
+    }
+    FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
+        rt::load4(output_at(0, r, column), sum);
+        if constexpr (KeyWarps > 1) {
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
+            FA_UNROLL for (int w = 1; w < KeyWarps; w++) {
+                float part[4];
+                rt::load4(output_at(w, r, column), part);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
+            }
+        }
+    }
+    FA_MEMBER static void write_rows(const ForwardParams& x) {
+        const Shared& s = shared();
+        const int dim = int(x.p.d.dim_v), items = s.tile.valid * (D / 4);
+        if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
+            FA_UNROLL_BY(4)
+            for (int i = rt::thread(); i < items; i += threads) {
+                const int r = i / (D / 4), column = i % (D / 4) * 4;
+                float sum[4];
+                sum_key_warps(r, column, sum);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], s.state[0][r].l);
+                if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
+            }
+            return;
+        }
+        for (int i = rt::thread(); i < items; i += threads) {
+            const int r = i / (D / 4), column = i % (D / 4) * 4;
+            const int64_t at = s.output[r] + column;
+            float sum[4];
+            if (column >= dim) continue;
+            sum_key_warps(r, column, sum);
+            if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
+            else
+                for (int e = 0; e < 4 && column + e < dim; e++) {
+                    if (x.partial_o) x.partial_o[at + e] = sum[e];
+                    else store_output(x, at + e, sum[e], s.state[0][r].l);
+                }
+        }
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa
