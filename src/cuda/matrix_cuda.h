@@ -19,6 +19,19 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
+// 16 bytes of global memory at an address that is a multiple of 16.
+FA_DEVICE void load_words(const uint8_t* p, uint32_t to[4]) {
+    const uint4 v = *reinterpret_cast<const uint4*>(p);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
+}
+// Among groups of 4 lanes.
+FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask, 4); }
+// No load moves over this: fewer are under way at once, and fewer registers hold what they bring.
+FA_DEVICE void keep_order() { asm volatile("" ::: "memory"); }
+
 // Four 8 × 8 matrices of 2-byte elements; lane i brings the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
 // 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
 FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
@@ -76,8 +89,8 @@ FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
 }
-FA_DEVICE void copy4(char* to, const char* from, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+FA_DEVICE void copy4(uint32_t to, const char* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 FA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>

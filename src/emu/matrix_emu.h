@@ -125,8 +125,14 @@ FA_DEVICE void copy_later(char* to, const char* from, int bytes, int size) {
     memset(to, 0xff, size_t(size));
     lockstep::copies().all.push_back({to, from, bytes, size});
 }
+FA_DEVICE void load_words(const uint8_t* p, uint32_t to[4]) {
+    lockstep::check_aligned(p, 16);
+    memcpy(to, p, 16);
+}
+FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
+FA_DEVICE void keep_order() {}
 FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
-FA_DEVICE void copy4(char* to, const char* from, int bytes) { copy_later(to, from, bytes, 4); }
+FA_DEVICE void copy4(uint32_t to, const char* from, int bytes) { copy_later(shared_memory() + to, from, bytes, 4); }
 FA_DEVICE void commit_copies() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>
 FA_DEVICE void copies_left() {

@@ -33,6 +33,7 @@ FA_DEVICE void barrier(const char* file = __builtin_FILE(), int line = __builtin
     lockstep::meet(b.all, b.now, &b, [](void**, int) {});
 }
 FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
+FA_DEVICE float shuffle_xor32(float x, int mask) { return lockstep::shuffle_xor(x, mask, 32); }
 FA_DEVICE void load4(const float* p, float* to) {
     lockstep::check_aligned(p, 16);
     memcpy(to, p, 16);
@@ -43,6 +44,8 @@ FA_DEVICE void store4(float* p, const float* from) {
 }
 FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
+template <class Params>
+FA_DEVICE void fetch_parameters(const Params&) {}
 FA_DEVICE char* shared_memory() { return lockstep::block().shared.get(); }
 
 enum Status { kSuccess, kOutOfMemory, kBadDevice };

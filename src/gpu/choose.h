@@ -9,7 +9,8 @@ namespace {
 
 template <int TR, int TV>
 constexpr Instance simt_instance() {
-    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, 1, forward_simt<TR, TV>, forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
+    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, 1, forward_simt<TR, TV>, forward_simt<TR, TV>,
+            forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
 }
 
 constexpr Instance kSimt[] = {

@@ -49,57 +49,72 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
     }
 }
 
-// Folds the splits of one row: a block for each group-major row. The splits' states are read together, and a split's factor is its distance
-// from the largest of all, so that no read waits for another; each wave of 32 threads then sums every kCombineWaves-th split, four columns
-// a thread. More splits than threads are taken in parts.
-constexpr int kCombineThreads = 256, kCombineWaves = kCombineThreads / 32, kCombineColumns = 128;
+// Folds the splits of one row: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
+// factor is its distance from the largest of all. Each team of 32 threads, four columns a thread, sums every kCombineTeams-th split, of
+// which it asks for several before it knows their factors. More splits than threads are taken in parts.
+constexpr int kCombineThreads = 256, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 4;
 struct CombineShared {
     RowState part[kCombineThreads];
     float scale[kCombineThreads];
-    float sum[kCombineWaves][kCombineColumns];
+    float sum[kCombineTeams][kCombineColumns];
 };
 FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
     if (aligned && left >= 4) return rt::load4(from, x);
     FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
+// The state of `count` splits in s.part, which every team works out for itself, and each split's factor.
+FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
+    const int thread = rt::thread(), lane = thread % 32;
+    RowState all = empty_row();
+    for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, s.part[i].m);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.m = max_fn(all.m, rt::shuffle_xor32(all.m, mask));
+    const auto factor = [&](int i) { return s.part[i].l == 0.f ? 0.f : rescale(s.part[i].m, all.m); };
+    for (int i = lane; i < count; i += 32) all.l += s.part[i].l * factor(i);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.l += rt::shuffle_xor32(all.l, mask);
+    if (thread < count) s.scale[thread] = factor(thread);
+    return all;
+}
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
-    rt::wait_for_predecessor();
+    rt::fetch_parameters(x);
     const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
     const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v, row = r / group, head = kv_head * group + r % group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
-    if (row >= seq.q_len) return;
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
     CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
-    const int thread = rt::thread(), wave = thread / 32, column = thread % 32 * 4;
+    const int thread = rt::thread(), team = thread / 32, column = thread % 32 * 4;
+    rt::wait_for_predecessor();
+    if (row >= seq.q_len) return;
     for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
         RowState state = empty_row();
         float total = 0.f;  // of column0 + thread
         for (int64_t first = 0; first < splits; first += kCombineThreads) {
             const int count = int(min_of(splits - first, kCombineThreads));
+            const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
+            float part[kPartsAhead][4], sum[4] = {};
+            const auto load = [&](int i, float* to) {
+                if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
+            };
+            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
             rt::barrier();
             if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
             rt::barrier();
-            RowState these = empty_row();
-            FA_UNROLL_BY(8)
-            for (int i = 0; i < count; i++) these.m = max_fn(these.m, s.part[i].m);
-            if (thread < count) s.scale[thread] = s.part[thread].l == 0.f ? 0.f : rescale(s.part[thread].m, these.m);
+            const RowState these = combine_parts(s, count);
             rt::barrier();
-            float sum[4] = {};
-            FA_UNROLL_BY(4)
-            for (int i = wave; i < count; i += kCombineWaves) {
-                float part[4];
-                load_columns(x.partial_o + ((first + i) * all + index) * dim + column0 + column, dim - column0 - column, dim % 4 == 0, part);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * s.scale[i];
-            }
-            rt::store4(s.sum[wave] + column, sum);
-            FA_UNROLL_BY(8)
-            for (int i = 0; i < count; i++) these.l += s.part[i].l * s.scale[i];
+            for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
+                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
+                    const int now = i + n * kCombineTeams;
+                    if (now < count) {
+                        FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                    }
+                    load(now + kPartsAhead * kCombineTeams, part[n]);
+                }
+            rt::store4(s.sum[team] + column, sum);
             rt::barrier();
             float kept = 0.f;
             if (thread < kCombineColumns)
-                FA_UNROLL for (int w = 0; w < kCombineWaves; w++) kept += s.sum[w][thread];
+                FA_UNROLL for (int w = 0; w < kCombineTeams; w++) kept += s.sum[w][thread];
             const Fold f = fold(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;

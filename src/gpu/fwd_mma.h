@@ -80,52 +80,105 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
             }
     }
 
-    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
+    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile, or with those of its key tile n.
     template <class Change>
-    FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
+    FA_MEMBER static void each(int row0, int n, Sum score[kKeyTiles], Change change) {
         FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
             const Row row = shared().row[row0 + Sum::row(r)];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
         }
     }
-    template <class T>
+    template <class Change>
+    FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
+        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) each(row0, n, score, change);
+    }
+    FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
+        if (dtype == FA_F32) return *reinterpret_cast<const float*>(p);
+        const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
+        return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    }
     FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
         const Tile& t = shared().tile;
-        const int64_t* stride = x.p.d.bias_stride;
-        const T* bias = static_cast<const T*>(x.a.bias) + t.batch * stride[0] + key * stride[3];
-        each(row0, score, [&](float& s, const Row& row, int j) {
-            if (key + j >= t.seq.k_len) return;
-            const float b = to_f32(bias[row.head * stride[1] + row.position * stride[2] + j * stride[3]]);
-            s = b == kNegInf ? kNegInf : s + b;
-        });
+        const int64_t bytes = type_bytes(x.p.d.bias_dtype), left = t.seq.k_len - key;
+        const int64_t batch = t.batch * x.p.d.bias_stride[0] * bytes, head = x.p.d.bias_stride[1] * bytes, row = x.p.d.bias_stride[2] * bytes;
+        const int64_t step = x.p.d.bias_stride[3] * bytes;
+        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            const Row& at = shared().row[row0 + Sum::row(r)];
+            const char* bias = static_cast<const char*>(x.a.bias) + batch + at.head * head + at.position * row + key * step;
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
+                    const int j = 16 * n + Sum::column(e);
+                    if (Sum::slot(e) != r || j >= left) continue;
+                    const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
+                    score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
+                }
+                rt::keep_order();
+            }
+        }
     }
-    // From products to final scores in log2 units, for options that need them in natural units on the way.
-    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
+    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
+    // on the way, log2 itself.
+    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
-        each(row0, score, [&](float& s, const Row&, int) { s *= x.q_factor * Mma::kScoreUnit; });
-        if (d.softcap > 0) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
-        if (x.p.has(FA_OPERAND_BIAS)) {
-            if (d.bias_dtype == FA_F32) add_bias<F32>(x, row0, key, score);
-            else if (d.bias_dtype == FA_F16) add_bias<F16>(x, row0, key, score);
-            else add_bias<Bf16>(x, row0, key, score);
+        if (t.work & kNatural) {
+            each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
+            if (t.work & kCap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+            if (t.work & kBias) add_bias(x, row0, key, score);
+            each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
-        if (x.p.has(FA_OPERAND_ALIBI)) {
-            const float* slopes = x.a.alibi_slopes + t.batch * d.alibi_batch_stride;
+        if (t.work & kAlibi) {
+            const float inverse = 1.f / unit;
             each(row0, score, [&](float& s, const Row& row, int j) {
-                s -= slopes[row.head] * fabsf(float(row.position + t.rule.off - key) - float(j));
+                const float start = float(row.position + t.rule.off - key);
+                s = fmaf(-row.slope * inverse, fabsf(start - float(j)), s);
             });
         }
-        each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
-        if (x.p.has(FA_OPERAND_MASK)) {
-            const uint8_t* mask = x.a.mask + t.batch * d.mask_stride[0] + key * d.mask_stride[3];
-            each(row0, score, [&](float& s, const Row& row, int j) {
-                if (key + j >= t.seq.k_len) return;
-                if (!mask[row.head * d.mask_stride[1] + row.position * d.mask_stride[2] + j * d.mask_stride[3]]) s = kNegInf;
-            });
+    }
+
+    // The mask operand's word on the scores of a row tile, a bit for each in their order. Where rows are whole aligned pieces of 16 bytes, the
+    // four lanes that share a row read one each and tell each other; else, byte by byte. Neither holds scores: they leave few registers.
+    FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
+        const Tile& t = shared().tile;
+        const int64_t* stride = x.p.d.mask_stride;
+        const uint8_t* mask = x.a.mask + t.batch * stride[0] + key * stride[3];
+        const auto row_of = [&](int r) {
+            const Row& row = shared().row[row0 + r];
+            return mask + row.head * stride[1] + row.position * stride[2];
+        };
+        uint32_t kept = 0;
+        if constexpr (kKeyTiles >= 2) {
+            if (x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k) {
+                const int lane = rt::thread() % 4;
+                FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
+                    uint32_t word[4] = {}, half[2] = {};
+                    if (lane < kKeyTiles) rt::load_words(row_of(Sum::row(slot)) + 16 * lane, word);
+                    uint32_t piece = 0;
+                    FA_UNROLL for (int i = 0; i < 4; i++) {
+                        const uint32_t nonzero = (((word[i] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word[i]) >> 7 & 0x01010101u;
+                        piece |= nonzero * 0x10204080u >> 28 << 4 * i;
+                    }
+                    half[0] = lane < 2 ? piece << 16 * lane : 0;
+                    half[1] = lane < 2 ? 0 : piece << 16 * (lane - 2);
+                    FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
+                        half[i] |= rt::shuffle_xor4(half[i], 1);
+                        half[i] |= rt::shuffle_xor4(half[i], 2);
+                        uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
+                        own = (own | own >> 4) & 0x00ff00ffu;
+                        kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
+                    }
+                }
+                return kept;
+            }
         }
+        FA_UNROLL_BY(4)
+        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
+            const int e = i % Sum::kElements, j = i / Sum::kElements * 16 + Sum::column(e);
+            const bool there = key + j < x.p.d.seqlen_k;
+            kept |= uint32_t(there && row_of(Sum::row(Sum::slot(e)))[there ? j * stride[3] : 0] != 0) << i;
+        }
+        return kept;
     }
 
     // Folds the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
@@ -172,16 +225,31 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
                 sum[i][Sum::slot(e)] += p;
             }
     }
-    FA_COLD_MEMBER static bool dropped(const ForwardParams& x, int row, int64_t key) {
+    // Key tile n: scores without a bit in `kept` become `removed`.
+    FA_MEMBER static void remove_scores(uint32_t kept, int n, float removed, Sum& score) {
+        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            if (!(kept >> (n * Sum::kElements + e) & 1)) score.x[e] = removed;
+    }
+    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the scores: they
+    // leave it few registers.
+    FA_MEMBER static uint32_t kept_scores(const ForwardParams& x, int row0, int64_t key) {
+        static_assert(kKeyTiles * Sum::kElements <= 32, "a bit for each");
         const Tile& t = shared().tile;
-        return !dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + shared().row[row].head, shared().row[row].position, key);
+        uint32_t kept = 0;
+        FA_UNROLL_BY(1)
+        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
+            const int n = i / Sum::kElements, e = i % Sum::kElements;
+            const Row& row = shared().row[row0 + Sum::row(Sum::slot(e))];
+            const bool keeps = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
+            kept |= uint32_t(keeps) << i;
+        }
+        return kept;
     }
 
-    // Folds one tile's scores into (m, l, o), with `v` its values. The products of one tile of 16 keys run beside the exponentials of the
-    // next.
-    template <bool drop>
-    FA_MEMBER static void fold_tile(const ForwardParams& x, int row0, int key, float unit, Sum score[RowTiles][kKeyTiles], const char* v, int key0,
-                               PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
+    // Folds one tile's scores into (m, l, o), with `v` its values; `kept`: see kept_scores; NULL: all. The products of one tile of 16 keys run
+    // beside the exponentials of the next.
+    FA_MEMBER static void fold_tile(float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v, int key0, PerRow& m,
+                                    PerRow& l, Sum o[RowTiles][kSteps]) {
         PerRow factor, shift;
         fold_maxima(unit, score, m, factor, shift);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
@@ -191,10 +259,8 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
         }
         const auto weights = [&](int n) {
             exponentials(n, unit, shift, score, l);
-            if constexpr (drop)
-                FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                        if (dropped(x, row0 + 16 * i + Sum::row(Sum::slot(e)), key + 16 * n + Sum::column(e))) score[i][n].x[e] = 0.f;
+            if (kept)
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
         const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
         if constexpr (Mma::kPieces) {
@@ -250,25 +316,27 @@ struct WarpPart {
     }
 };
 
-// Passes over the keys [begin, end). `plain`: nothing but whole pieces to load and bands to mask.
-template <class M, bool plain>
+// Passes over the keys [begin, end).
+template <class M, Kind kind>
 FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
                               typename M::PerRow& l, typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
+    constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    const typename M::Stream k(s.tile.k), v(s.tile.v);
+    const typename M::Stream k(s.tile.k, kind == Kind::paged), v(s.tile.v, kind == Kind::paged);
     const auto issue = [&](bool value, int j, int i) {
-        if constexpr (plain) M::issue_plain(value ? v : k, i, begin + j * M::keys, end);
-        else M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        if constexpr (general) M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        else if constexpr (kind == Kind::paged) M::issue_paged(value ? v : k, value, j, i, begin + j * M::keys, end);
+        else M::issue_plain(value ? v : k, i, begin + j * M::keys, end);
     };
-    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) {
-        if (!plain && x.p.paged() && i % 2 == 0) {
-            const int key = begin + i / 2 * M::keys;
-            M::keep_place(M::find_place(x, key, end), i / 2, key, end);
-            rt::barrier();
-        }
-        issue(i % 2, i / 2, i);
+    const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
+    if (kind == Kind::paged || (general && s.tile.work & kPages)) {
+        int64_t first[M::slots / 2];
+        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) first[j] = find(begin + j * M::keys);
+        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) M::keep_place(first[j], j, begin + j * M::keys, end);
+        rt::barrier();
     }
+    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) issue(i % 2, i / 2, i);
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int slot = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
@@ -276,7 +344,8 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         rt::barrier();
         issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
         const int ahead = key + M::slots / 2 * M::keys;
-        const int64_t place = !plain && x.p.paged() ? M::find_place(x, ahead, end) : 0;
+        const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
+        const int64_t place = paged ? find(ahead) : 0;
         if constexpr (M::kHoldQ)
             if (j == 0) {
                 const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), w.row0);
@@ -287,19 +356,26 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         typename M::Sum score[M::row_tiles][M::kKeyTiles];
         if (work) {
             M::multiply_qk(q, M::slot(slot), w.row0, w.key0, score);
-            if (!plain && x.natural)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::finish_scores(x, w.row0 + 16 * i, key + w.key0, score[i]);
-            const bool holes = !plain && x.p.paged() && s.hole[j % M::kPlaces] == j;
+            if (general && s.tile.work & kScores)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+                    M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
+                    if (!(s.tile.work & kMask)) continue;
+                    const uint32_t kept = M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                    FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
+                }
+            const bool holes = paged && s.hole[j % M::kPlaces] == j;
             if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
         }
-        if (!plain && x.p.paged()) M::keep_place(place, j + M::slots / 2, ahead, end);
+        if (paged) M::keep_place(place, j + M::slots / 2, ahead, end);
         rt::copies_left<M::slots - 2>();
         rt::barrier();
         issue(false, j + M::slots / 2, slot);
         if (work) {
-            if (!plain && x.p.d.dropout_p > 0)
-                M::template fold_tile<true>(x, w.row0, key + w.key0, unit, score, M::slot(slot + 1), w.key0, m, l, o);
-            else M::template fold_tile<false>(x, w.row0, key + w.key0, unit, score, M::slot(slot + 1), w.key0, m, l, o);
+            uint32_t kept[M::row_tiles];
+            const bool drop = general && s.tile.work & kDrop;
+            if (drop)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
+            M::fold_tile(unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
@@ -308,10 +384,11 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
 
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
 // first.
-template <class M, bool plain>
+template <class M, Kind kind>
 FA_DEVICE void run_matrix(const ForwardParams& x) {
     using Sum = typename M::Sum;
     using Mma = typename M::Policy;
+    rt::fetch_parameters(x);
     const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_kv);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
@@ -327,9 +404,10 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_kv), head / uint32_t(x.p.d.heads_kv), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
-    if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
-    if (t.valid <= 0 || split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
+    if (t.valid < M::rows && (!x.partial_o || split == 0))
+        write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    if (t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len)) return;
     M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::barrier();
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
@@ -349,8 +427,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float unit = !plain && x.natural ? 1.f : x.q_factor * Mma::kScoreUnit;
-    pass_over_keys<M, plain>(x, w, begin, end, unit, m, l, o);
+    const float unit = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    pass_over_keys<M, kind>(x, w, begin, end, unit, m, l, o);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, m, l, o);
     rt::barrier();
@@ -360,9 +438,9 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     M::write_rows(x);
 }
 
-template <class M, bool plain>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kMatrixCode) run_matrix<M, plain>(x);
+template <class M, Kind kind>
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
+    if constexpr (rt::kMatrixCode) run_matrix<M, kind>(x);
 }
 
 }  // namespace gpu

@@ -300,6 +300,7 @@ struct Simt {
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM ForwardParams x) {
+    rt::fetch_parameters(x);
     using S = Simt<TR, TV>;
     int64_t item = rt::block();
     const int64_t column0 = item % x.value_parts * S::columns;

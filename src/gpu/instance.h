@@ -13,7 +13,8 @@ struct Instance {
     int key_warps;       // warps that share a row tile's keys
     int resident;        // blocks that a multiprocessor holds at once
     void (*kernel)(ForwardParams);
-    void (*plain)(ForwardParams);  // the same for plain calls: see ForwardParams
+    void (*plain)(ForwardParams);  // the same for what mma_block.h calls plain and paged calls
+    void (*paged)(ForwardParams);
     int64_t (*shared_bytes)(int64_t q_dims);
 };
 

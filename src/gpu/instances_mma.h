@@ -6,16 +6,26 @@
 namespace fa {
 namespace gpu {
 
-template <class M>
+// The general kernel of an instance whose registers are all taken has half as many keys in a tile: what is done to scores needs some.
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+struct Instantiate {
+    using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
+    static constexpr int shrink = RowTiles > 1 && RowTiles * D > 128 && KeyWarps == 1 ? 2 : 1;
+    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys / shrink, Slots * shrink, Resident>;
+};
+template <class I>
 constexpr Instance matrix_instance() {
-    return {"fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<M, false>,
-            forward_mma<M, true>, [](int64_t) -> int64_t { return M::kSharedBytes; }};
+    using M = typename I::Usual;
+    using General = typename I::General;
+    static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
+    return {"fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<General, Kind::general>,
+            forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>, [](int64_t) -> int64_t { return M::kSharedBytes; }};
 }
 
 template <class Mma>
 struct Instances16 {
     static constexpr Instance list[] = {
-#define FA_MMA_16BIT(...) matrix_instance<Matrix<Mma, __VA_ARGS__>>(),
+#define FA_MMA_16BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
     };
@@ -24,7 +34,7 @@ struct Instances16 {
 template <class Mma>
 struct Instances32 {
     static constexpr Instance list[] = {
-#define FA_MMA_32BIT(...) matrix_instance<Matrix<Mma, __VA_ARGS__>>(),
+#define FA_MMA_32BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_32BIT
     };

@@ -6,6 +6,18 @@
 namespace fa {
 namespace gpu {
 
+// What a compiled kernel takes. plain: no work on scores but to mask a band, no dropout, and k and v in whole aligned rows, as wide as the
+// kernel, less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
+enum class Kind { general, plain, paged };
+
+// What a general call asks for, as bits that lie in shared memory: asked there for each tile, they make for one loop. Told by the kernel's
+// parameters, the compiler would make a loop for each answer, and run out of registers.
+constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128;
+FA_FN uint32_t work_of(const Problem& p, bool natural) {
+    return (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
+           (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0) | (natural ? kScores : 0);
+}
+
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
 struct MatrixBlock {
     using Policy = Mma;
@@ -21,10 +33,14 @@ struct MatrixBlock {
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
     static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
+    // ALiBi's distances are added to products where neither these nor what they are divided by can overflow.
+    static constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
+
     using PerRow = float[RowTiles][Sum::kRows];
 
     struct Row {
         int32_t position, head, begin, end;  // its band of keys
+        float slope;                         // of ALiBi, for scores in log2 units
     };
     struct Source {
         const char* base;    // of the sequence's first key, or, with pages, of the tensor
@@ -39,6 +55,7 @@ struct MatrixBlock {
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
+        uint32_t work;         // see work_of; kNatural: scores are worked on in natural units, not as the products come
     };
     struct Shared {
         Tile tile;
@@ -46,7 +63,7 @@ struct MatrixBlock {
         RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
         int64_t output[rows];          // where a row's output begins
-        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it; −1: not there
+        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it, or see find_pieces; −1: not there
         int32_t hole[kPlaces];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
@@ -67,7 +84,7 @@ struct MatrixBlock {
             narrow_units<count, 4>([&](int r, int at) {
                 const char* from = row(r);
                 const int copied = from ? int(clamp(bytes - at, 0, 4)) : 0;
-                rt::copy4(to + piece_offset<kRowBytes>(r, at / 16) + at % 16, from + at, copied);
+                rt::copy4(rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(r, at / 16) + at % 16), from + at, copied);
             });
         } else {
             narrow_units<count, int(sizeof(Element))>([&](int r, int at) {
@@ -84,7 +101,7 @@ struct MatrixBlock {
         constexpr int units = kRowBytes / size, across = units < threads ? units : threads, down = threads / across;
         const int column = rt::thread() % across, first = rt::thread() / across;
         for (int c = column; c < units; c += across)
-            FA_UNROLL_BY(8)
+            FA_UNROLL_BY(2)
             for (int r = first; r < count; r += down) copy(r, c * size);
     }
 
@@ -118,11 +135,38 @@ struct MatrixBlock {
         if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
     }
 
+    // For paged calls: how many pieces of 16 bytes a key's rows of v, times 2^32, and of k lie behind the bases.
+    FA_MEMBER static int64_t find_pieces(const ForwardParams& x, int key, int end) {
+        const Tile& t = shared().tile;
+        if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
+        const uint32_t slot = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
+        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + slot / size];
+        if (page < 0 || page >= x.p.d.num_pages) return -1;
+        const auto pieces = [&](const Source& from) { return (page * from.outer + slot % size * from.row) / 16; };
+        return pieces(t.v) << 32 | pieces(t.k);
+    }
+
     // Tile j of k or v, `count` keys from `key` on, into its slot.
     FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
         return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
     }
-    FA_COLD_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
+    // Rows of whole words, `count` of them from `base` on.
+    FA_MEMBER static void load_words(const Source& from, const char* base, int count, char* to) {
+        constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
+        const int first = rt::thread() / across;
+        for (int c = rt::thread() % across; c < units; c += across) {
+            const int bytes = from.bytes - 4 * c < 4 ? int(max_of(from.bytes - 4 * c, 0)) : 4;
+            const char* at = base + first * from.row + 4 * c;
+            const uint32_t begin = rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
+            FA_UNROLL_BY(8)
+            for (int r = 0; r < Keys; r += down) {
+                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, first + r < count ? bytes : 0);
+                at += down * from.row;
+            }
+        }
+    }
+    FA_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
+        if (from.width == 4 && !x.p.paged()) return load_words(from, from.base + int64_t(key) * from.row, count, to);
         load_narrow<Keys>(to, from.bytes, from.width, [&](int r) -> const char* {
             if (r >= count) return nullptr;
             if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
@@ -150,33 +194,45 @@ struct MatrixBlock {
         rt::commit_copies();
     }
 
-    // The same for plain calls: keys follow each other, `row` bytes apart, in whole pieces. `base` is the thread's piece of its first row,
-    // `to` where it goes in the first slot.
+    // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it goes in
+    // the first slot; `row` bytes lie between keys.
     struct Stream {
         const char* base;
         int row;
         uint32_t to;
-        FA_MEMBER explicit Stream(const Source& from) {
+        FA_MEMBER Stream(const Source& from, bool paged) {
             const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
             row = rt::uniform(int(from.row));
-            base = from.base + first * from.row + 16 * piece;
+            base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
             to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
         }
     };
+    // copy(r, to) for the thread's rows r of a tile, counted from its first.
+    template <class Copy>
+    FA_MEMBER static void each_row(const Stream& s, int i, Copy copy) {
+        const uint32_t to = s.to + uint32_t(i * kSlotBytes);
+        FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
+            const int r = n * kRowsAtOnce;
+            copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the order of pieces in these rows
+        }
+    }
     FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
-            const uint32_t to = s.to + uint32_t(i * kSlotBytes);
             const int left = end - key - rt::thread() / kPieces;
-            FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-                const int r = n * kRowsAtOnce;
-                const char* at = from + int64_t(r) * s.row;
-                const uint32_t there = (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes);  // the order of pieces in these rows
-                rt::copy16(there, at, r < left);
-            }
+            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, from + int64_t(r) * s.row, r < left); });
         }
         rt::commit_copies();
     }
+    // value: v's half of a place.
+    FA_MEMBER static void issue_paged(const Stream& s, int value, int j, int i, int key, int end) {
+        if (key < end) {
+            const uint32_t* place = reinterpret_cast<const uint32_t*>(shared().place[j % kPlaces] + rt::thread() / kPieces) + value;
+            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, s.base + int64_t(place[2 * r]) * 16, place[2 * r] != ~0u); });
+        }
+        rt::commit_copies();
+    }
+
     // ---- a block's beginning and end
 
     FA_COLD_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
@@ -187,6 +243,8 @@ struct MatrixBlock {
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
         if (d.dropout_p > 0) t.dropout = dropout_of(x);
+        t.work = work_of(x.p, x.natural);
+        if (t.work & (kBias | kCap) || (t.work & kScores && !(d.scale > kSmallScale))) t.work |= kNatural;
         t.first = block * rows;
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
         const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, int width) {
@@ -207,8 +265,12 @@ struct MatrixBlock {
         for (int r = rt::thread(); r < rows; r += threads) {
             const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
             const KeyBand band = key_band(t.rule, position, t.seq.k_len);
-            s.row[r] = {position, int(t.kv_head) * group + row % group, int(clamp(band.begin, begin, end)),
-                        int(clamp(band.end, begin, end))};
+            const int head = int(t.kv_head) * group + row % group;
+            s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
+            if (!x.p.has(FA_OPERAND_ALIBI)) continue;
+            const float slope = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head] * kLog2e;
+            s.row[r].slope = slope;
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = work_of(x.p, x.natural) | kNatural;  // other threads write the same
         }
     }
 

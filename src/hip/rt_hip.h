@@ -29,8 +29,9 @@ FA_DEVICE int thread() { return int(threadIdx.x); }
 FA_DEVICE int threads() { return int(blockDim.x); }
 FA_DEVICE int64_t block() { return int64_t(blockIdx.y) * gridDim.x + blockIdx.x; }
 FA_DEVICE void barrier() { __syncthreads(); }
-// Among groups of 16 lanes, whatever the size of a wave.
+// Among groups of 16 or 32 lanes, whatever the size of a wave.
 FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor(x, mask, 16); }
+FA_DEVICE float shuffle_xor32(float x, int mask) { return __shfl_xor(x, mask, 32); }
 // Four floats at an address that is a multiple of 16 bytes.
 FA_DEVICE void load4(const float* p, float* to) {
     const float4 v = *reinterpret_cast<const float4*>(p);
@@ -40,6 +41,8 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
+template <class Params>
+FA_DEVICE void fetch_parameters(const Params&) {}  // scalar loads fetch them, many at a time
 FA_DEVICE char* shared_memory() {
     extern __shared__ __attribute__((aligned(16))) char memory[];
     return memory;
@@ -91,7 +94,8 @@ static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
 // The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
-    if (hipStreamIsCapturing(s, &status) != hipSuccess) return clear_error(), true;
+    const Status asked = hipStreamIsCapturing(s, &status);
+    if (asked != kSuccess) return clear_error(), asked == hipErrorStreamCaptureImplicit;
     return status != hipStreamCaptureStatusNone;
 }
 

@@ -134,7 +134,9 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
         EXPECT_EQ(a.cache(), c.cache());
         for (const std::vector<float>* other : {&one_by_one, &mixed}) {
             const std::vector<double> got(other->begin(), other->end()), want(at_once.begin(), at_once.end());
-            EXPECT_LE(oracle::relative_norm(got, want), 1e-6)
+            // On a GPU other kernels may serve one row than serve many, and round weights to q's type against other maxima.
+            const bool rounded = form.dtype != FA_F32 && !testing_the_cpu();
+            EXPECT_LE(oracle::relative_norm(got, want), !rounded ? 1e-6 : form.dtype == FA_F16 ? 1e-3 : 8e-3)
                 << oracle::name_of(form.dtype) << " " << oracle::name_of(form.kv_dtype);
         }
     }

@@ -76,10 +76,11 @@ TEST_F(DeviceFailures, RefusedLaunches) {
     const std::vector<std::unique_ptr<Call>> calls = one_of_each(handle);
     for (const auto& call : calls) {
         const Stream spoilt, good;
-        cuda(cudaStreamBeginCapture(spoilt, cudaStreamCaptureModeGlobal));
-        EXPECT_NE(cudaStreamSynchronize(spoilt), cudaSuccess);  // what a capture does not survive
         call->change();
         const std::vector<unsigned char> before = call->output();
+        cuda(cudaStreamBeginCapture(spoilt, cudaStreamCaptureModeGlobal));
+        EXPECT_NE(cudaStreamSynchronize(spoilt), cudaSuccess);  // what a capture does not survive
+        cudaGetLastError();
         EXPECT_EQ(call->enqueue(handle, spoilt), FA_DEVICE_ERROR) << call->name();
         EXPECT_NE(handle.error().find(": "), std::string::npos) << handle.error();
         cudaGraph_t graph = nullptr;

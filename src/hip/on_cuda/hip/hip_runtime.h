@@ -25,6 +25,7 @@ struct hipDeviceProp_t {
 
 constexpr hipError_t hipSuccess = cudaSuccess, hipErrorOutOfMemory = cudaErrorMemoryAllocation,
                      hipErrorNoDevice = cudaErrorNoDevice, hipErrorInvalidValue = cudaErrorInvalidValue,
+                     hipErrorStreamCaptureImplicit = cudaErrorStreamCaptureImplicit,
                      hipErrorInvalidConfiguration = cudaErrorInvalidConfiguration;
 constexpr hipMemoryType hipMemoryTypeHost = cudaMemoryTypeHost, hipMemoryTypeDevice = cudaMemoryTypeDevice,
                         hipMemoryTypeUnregistered = cudaMemoryTypeUnregistered;
