@@ -83,14 +83,15 @@ FA_DEVICE float reciprocal_fast(float x) {
     return y;
 }
 
-// Copies 16 bytes, or the first `bytes` of 4, to shared memory while the thread goes on; what is not copied becomes 0, and where nothing
-// is, nothing is read. copies_left<n> waits until no more than the n latest groups of this thread's copies are under way.
+// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. copies_left<n> waits until
+// no more than the n latest groups of this thread's copies are under way.
 FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
 }
-FA_DEVICE void copy4(uint32_t to, const char* from, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+FA_DEVICE void copy4(uint32_t to, const char* from, bool copied) {
+    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, none; }" ::"r"(to), "l"(from),
+                 "r"(int(copied)) : "memory");
 }
 FA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>

@@ -132,7 +132,7 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[4]) {
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
 FA_DEVICE void keep_order() {}
 FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
-FA_DEVICE void copy4(uint32_t to, const char* from, int bytes) { copy_later(shared_memory() + to, from, bytes, 4); }
+FA_DEVICE void copy4(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 4 : 0, 4); }
 FA_DEVICE void commit_copies() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>
 FA_DEVICE void copies_left() {

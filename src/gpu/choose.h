@@ -64,20 +64,27 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
     return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
-// The number of splits that should take the least time. Time is counted in tiles of keys; beside its tiles a block costs kStart of them,
-// and folding the splits kFold and a little for each. Blocks of one length run in waves; where lengths are known to the device alone, the
-// longest block runs on after the others have filled the machine.
+// The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
+// and, for each tile of keys, what memory or arithmetic need for it while all blocks that the machine holds do the same. Folding costs a
+// kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; where lengths are known to the
+// device alone, the longest block runs on after the others have filled the machine.
 int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 1.5, kFold = 1.5, kFoldEach = 0.02;
+    constexpr double kStart = 3, kFold = 3.2, kFoldSplit = 0.04, kFoldRow = 0.003, kBytes = 4e6, kPartialBytes = 3e6, kOperations = 3e8;
     constexpr int64_t kMostSplits = 512;
-    const int64_t key_tiles = ceil_div(p.d.seqlen_k, max_of(kernel.keys, kSplitQuantum)), room = int64_t(device.multiprocessors) * kernel.resident;
+    const fa_attention_desc_t& d = p.d;
+    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
+    const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
+    const double elements = room * double(keys) * double(d.dim_qk + d.dim_v);
+    const double memory = elements * double(type_bytes(d.kv_dtype)) / kBytes, arithmetic = elements * 2 * kernel.rows / kOperations;
+    const double tile = memory > arithmetic ? memory : arithmetic;
     const bool ragged = p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     int64_t best = 1;
     double least = 0;
     for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
-        const double block = double(ceil_div(key_tiles, splits)) + kStart;
-        const double run = ragged ? block * double(tiles * splits) / double(room) + block : block * double(ceil_div(tiles * splits, room));
-        const double time = run + (splits > 1 ? kFold + kFoldEach * double(splits) : 0);
+        const double block = double(ceil_div(key_tiles, splits)) * tile + kStart, blocks = double(tiles * splits);
+        const double run = ragged ? block * blocks / room + block : block * double(ceil_div(tiles * splits, int64_t(room)));
+        const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
+        const double time = run + (splits > 1 ? fold : 0);
         if (splits > 1 && time >= least) continue;
         least = time;
         best = splits;

@@ -325,15 +325,17 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
     const typename M::Shared& s = M::shared();
     const typename M::Stream k(s.tile.k, kind == Kind::paged), v(s.tile.v, kind == Kind::paged);
     const auto issue = [&](bool value, int j, int i) {
-        if constexpr (general) M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        if (general && s.tile.work & kOddRows) M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
         else if constexpr (kind == Kind::paged) M::issue_paged(value ? v : k, value, j, i, begin + j * M::keys, end);
         else M::issue_plain(value ? v : k, i, begin + j * M::keys, end);
     };
     const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
+    int64_t place = 0;  // of tile j + slots / 2, asked for a tile before it is needed
     if (kind == Kind::paged || (general && s.tile.work & kPages)) {
         int64_t first[M::slots / 2];
         FA_UNROLL for (int j = 0; j < M::slots / 2; j++) first[j] = find(begin + j * M::keys);
         FA_UNROLL for (int j = 0; j < M::slots / 2; j++) M::keep_place(first[j], j, begin + j * M::keys, end);
+        place = find(begin + M::slots / 2 * M::keys);
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::slots - 1; i++) issue(i % 2, i / 2, i);
@@ -345,7 +347,6 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
         const int ahead = key + M::slots / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
-        const int64_t place = paged ? find(ahead) : 0;
         if constexpr (M::kHoldQ)
             if (j == 0) {
                 const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), w.row0);
@@ -366,7 +367,10 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
             const bool holes = paged && s.hole[j % M::kPlaces] == j;
             if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
         }
-        if (paged) M::keep_place(place, j + M::slots / 2, ahead, end);
+        if (paged) {
+            M::keep_place(place, j + M::slots / 2, ahead, end);
+            place = find(ahead + M::keys);
+        }
         rt::copies_left<M::slots - 2>();
         rt::barrier();
         issue(false, j + M::slots / 2, slot);

@@ -10,7 +10,7 @@ namespace gpu {
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
 struct Instantiate {
     using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
-    static constexpr int shrink = RowTiles > 1 && RowTiles * D > 128 && KeyWarps == 1 ? 2 : 1;
+    static constexpr int shrink = RowTiles > 1 && KeyWarps == 1 ? 2 : 1;
     using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys / shrink, Slots * shrink, Resident>;
 };
 template <class I>

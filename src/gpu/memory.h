@@ -34,8 +34,8 @@ FA_FN bool quads_aligned(const void* base, const int64_t stride[4], int32_t dtyp
 
 // Whether rows of this tensor consist of aligned pieces of 16 bytes, of words of 4, or of elements.
 FA_FN int32_t copy_width(const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
-    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(base)) | ((stride[0] | stride[1] | stride[2]) * type_bytes(dtype));
-    return (bits | dim * type_bytes(dtype)) % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : int32_t(type_bytes(dtype));
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(base)) | ((stride[0] | stride[1] | stride[2] | dim) * type_bytes(dtype));
+    return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : int32_t(type_bytes(dtype));
 }
 
 FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {

@@ -6,15 +6,15 @@
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no work on scores but to mask a band, no dropout, and k and v in whole aligned rows, as wide as the
-// kernel, less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
+// What a compiled kernel takes. plain: no work on scores but to mask a band, no dropout, and k and v in rows of whole aligned pieces, less
+// than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
 // What a general call asks for, as bits that lie in shared memory: asked there for each tile, they make for one loop. Told by the kernel's
 // parameters, the compiler would make a loop for each answer, and run out of registers.
-constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128;
+constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
 FA_FN uint32_t work_of(const Problem& p, bool natural) {
-    return (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
+    return (p.paged() ? kPages | kOddRows : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
            (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0) | (natural ? kScores : 0);
 }
 
@@ -83,8 +83,7 @@ struct MatrixBlock {
         if (width == 4) {
             narrow_units<count, 4>([&](int r, int at) {
                 const char* from = row(r);
-                const int copied = from ? int(clamp(bytes - at, 0, 4)) : 0;
-                rt::copy4(rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(r, at / 16) + at % 16), from + at, copied);
+                rt::copy4(rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(r, at / 16) + at % 16), from + at, from && at < bytes);
             });
         } else {
             narrow_units<count, int(sizeof(Element))>([&](int r, int at) {
@@ -155,12 +154,12 @@ struct MatrixBlock {
         constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
         const int first = rt::thread() / across;
         for (int c = rt::thread() % across; c < units; c += across) {
-            const int bytes = from.bytes - 4 * c < 4 ? int(max_of(from.bytes - 4 * c, 0)) : 4;
+            const bool whole = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
             const uint32_t begin = rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
             FA_UNROLL_BY(8)
             for (int r = 0; r < Keys; r += down) {
-                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, first + r < count ? bytes : 0);
+                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, whole && first + r < count);
                 at += down * from.row;
             }
         }
@@ -200,11 +199,13 @@ struct MatrixBlock {
         const char* base;
         int row;
         uint32_t to;
+        bool whole;  // does the row reach so far?
         FA_MEMBER Stream(const Source& from, bool paged) {
             const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
             row = rt::uniform(int(from.row));
             base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
             to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
+            whole = 16 * piece < from.bytes;
         }
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
@@ -219,7 +220,7 @@ struct MatrixBlock {
     FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
-            const int left = end - key - rt::thread() / kPieces;
+            const int left = s.whole ? end - key - rt::thread() / kPieces : 0;
             each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, from + int64_t(r) * s.row, r < left); });
         }
         rt::commit_copies();
@@ -228,7 +229,7 @@ struct MatrixBlock {
     FA_MEMBER static void issue_paged(const Stream& s, int value, int j, int i, int key, int end) {
         if (key < end) {
             const uint32_t* place = reinterpret_cast<const uint32_t*>(shared().place[j % kPlaces] + rt::thread() / kPieces) + value;
-            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, s.base + int64_t(place[2 * r]) * 16, place[2 * r] != ~0u); });
+            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, s.base + int64_t(place[2 * r]) * 16, s.whole && place[2 * r] != ~0u); });
         }
         rt::commit_copies();
     }
@@ -243,7 +244,7 @@ struct MatrixBlock {
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
         if (d.dropout_p > 0) t.dropout = dropout_of(x);
-        t.work = work_of(x.p, x.natural);
+        t.work = work_of(x.p, x.natural) | (x.rows_near ? 0 : kOddRows);
         if (t.work & (kBias | kCap) || (t.work & kScores && !(d.scale > kSmallScale))) t.work |= kNatural;
         t.first = block * rows;
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
@@ -270,7 +271,7 @@ struct MatrixBlock {
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
             const float slope = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head] * kLog2e;
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = work_of(x.p, x.natural) | kNatural;  // other threads write the same
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = work_of(x.p, x.natural) | (x.rows_near ? 0 : kOddRows) | kNatural;  // like other threads
         }
     }
 

@@ -26,6 +26,7 @@ struct ForwardParams {
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
+    bool rows_near;       // matrix kernels: k and v as a plain or paged call has them
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
