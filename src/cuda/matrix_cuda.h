@@ -19,13 +19,13 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
-// 16 bytes of global memory at an address that is a multiple of 16.
-FA_DEVICE void load_words(const uint8_t* p, uint32_t to[4]) {
-    const uint4 v = *reinterpret_cast<const uint4*>(p);
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
+// n words of global memory at an address that is a multiple of their size.
+template <int n>
+FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
+    struct alignas(4 * n) Words {
+        uint32_t word[n];
+    } const v = *reinterpret_cast<const Words*>(p);
+    FA_UNROLL for (int i = 0; i < n; i++) to[i] = v.word[i];
 }
 // Among groups of 4 lanes.
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask, 4); }

@@ -125,9 +125,10 @@ FA_DEVICE void copy_later(char* to, const char* from, int bytes, int size) {
     memset(to, 0xff, size_t(size));
     lockstep::copies().all.push_back({to, from, bytes, size});
 }
-FA_DEVICE void load_words(const uint8_t* p, uint32_t to[4]) {
-    lockstep::check_aligned(p, 16);
-    memcpy(to, p, 16);
+template <int n>
+FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
+    lockstep::check_aligned(p, 4 * n);
+    memcpy(to, p, 4 * n);
 }
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
 FA_DEVICE void keep_order() {}

@@ -52,7 +52,7 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
 // Folds the splits of one row: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
 // factor is its distance from the largest of all. Each team of 32 threads, four columns a thread, sums every kCombineTeams-th split, of
 // which it asks for several before it knows their factors. More splits than threads are taken in parts.
-constexpr int kCombineThreads = 256, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 4;
+constexpr int kCombineThreads = 512, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 8;
 struct CombineShared {
     RowState part[kCombineThreads];
     float scale[kCombineThreads];
@@ -74,6 +74,8 @@ FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
     if (thread < count) s.scale[thread] = factor(thread);
     return all;
 }
+// The kernel's blocks wait on the device for those that make the splits. Meanwhile they go through all of it once with nothing to fold:
+// instructions come from memory, too, and would be waited for later.
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     rt::fetch_parameters(x);
     const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
@@ -84,44 +86,48 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
     CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
     const int thread = rt::thread(), team = thread / 32, column = thread % 32 * 4;
-    rt::wait_for_predecessor();
     if (row >= seq.q_len) return;
-    for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
-        RowState state = empty_row();
-        float total = 0.f;  // of column0 + thread
-        for (int64_t first = 0; first < splits; first += kCombineThreads) {
-            const int count = int(min_of(splits - first, kCombineThreads));
-            const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
-            float part[kPartsAhead][4], sum[4] = {};
-            const auto load = [&](int i, float* to) {
-                if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
-            };
-            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
-            rt::barrier();
-            if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
-            rt::barrier();
-            const RowState these = combine_parts(s, count);
-            rt::barrier();
-            for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
-                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
-                    const int now = i + n * kCombineTeams;
-                    if (now < count) {
-                        FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+    FA_UNROLL_BY(1)
+    for (int pass = 0; pass < 2; pass++) {
+        const bool rehearsal = pass == 0;
+        if (!rehearsal) rt::wait_for_predecessor();
+        for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
+            RowState state = empty_row();
+            float total = 0.f;  // of column0 + thread
+            for (int64_t first = 0; first < splits; first += kCombineThreads) {
+                const int count = rehearsal ? 0 : int(min_of(splits - first, kCombineThreads));
+                const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
+                float part[kPartsAhead][4], sum[4] = {};
+                const auto load = [&](int i, float* to) {
+                    if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
+                };
+                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
+                rt::barrier();
+                if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
+                rt::barrier();
+                const RowState these = combine_parts(s, count);
+                rt::barrier();
+                for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
+                    FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
+                        const int now = i + n * kCombineTeams;
+                        if (now < count) {
+                            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                        }
+                        load(now + kPartsAhead * kCombineTeams, part[n]);
                     }
-                    load(now + kPartsAhead * kCombineTeams, part[n]);
-                }
-            rt::store4(s.sum[team] + column, sum);
-            rt::barrier();
-            float kept = 0.f;
-            if (thread < kCombineColumns)
-                FA_UNROLL for (int w = 0; w < kCombineTeams; w++) kept += s.sum[w][thread];
-            const Fold f = fold(state, these);
-            total = total * f.scale_a + kept * f.scale_b;
-            state = f.state;
+                rt::store4(s.sum[team] + column, sum);
+                rt::barrier();
+                float kept = 0.f;
+                if (thread < kCombineColumns)
+                    FA_UNROLL for (int w = 0; w < kCombineTeams; w++) kept += s.sum[w][thread];
+                const Fold f = fold(state, these);
+                total = total * f.scale_a + kept * f.scale_b;
+                state = f.state;
+            }
+            if (thread >= kCombineColumns) continue;
+            const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
+            if (column0 + thread < dim && !rehearsal) store_output(x, at + column0 + thread, total, f.factor);
         }
-        if (thread >= kCombineColumns) continue;
-        const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0);
-        if (column0 + thread < dim) store_output(x, at + column0 + thread, total, f.factor);
     }
 }
 

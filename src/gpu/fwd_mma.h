@@ -80,18 +80,15 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
             }
     }
 
-    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile, or with those of its key tile n.
-    template <class Change>
-    FA_MEMBER static void each(int row0, int n, Sum score[kKeyTiles], Change change) {
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-            const Row row = shared().row[row0 + Sum::row(r)];
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
-        }
-    }
+    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
     template <class Change>
     FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
-        FA_UNROLL for (int n = 0; n < kKeyTiles; n++) each(row0, n, score, change);
+        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            const Row row = shared().row[row0 + Sum::row(r)];
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
+        }
     }
     FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
         if (dtype == FA_F32) return *reinterpret_cast<const float*>(p);
@@ -137,46 +134,54 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
         }
     }
 
-    // The mask operand's word on the scores of a row tile, a bit for each in their order. Where rows are whole aligned pieces of 16 bytes, the
-    // four lanes that share a row read one each and tell each other; else, byte by byte. Neither holds scores: they leave few registers.
-    FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
-        const Tile& t = shared().tile;
+    // The mask operand's rows for a row tile, where they are whole aligned pieces of 16 bytes: the four lanes that share a row hold a part
+    // each. They are asked for before the scores are computed.
+    struct MaskRows {
+        uint32_t word[Sum::kRows][kKeyTiles];
+    };
+    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int slot, int64_t key) {
         const int64_t* stride = x.p.d.mask_stride;
-        const uint8_t* mask = x.a.mask + t.batch * stride[0] + key * stride[3];
-        const auto row_of = [&](int r) {
-            const Row& row = shared().row[row0 + r];
-            return mask + row.head * stride[1] + row.position * stride[2];
-        };
+        const Row& row = shared().row[row0 + Sum::row(slot)];
+        return x.a.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
+    }
+    FA_MEMBER static bool mask_in_pieces(const ForwardParams& x, int64_t key) {
+        return kKeyTiles > 1 && x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
+    }
+    FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
+        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++)
+            rt::load_words<kKeyTiles>(mask_row(x, row0, slot, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[slot]);
+    }
+    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few registers.
+    FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
+        const int lane = rt::thread() % 4;
         uint32_t kept = 0;
-        if constexpr (kKeyTiles >= 2) {
-            if (x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k) {
-                const int lane = rt::thread() % 4;
-                FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
-                    uint32_t word[4] = {}, half[2] = {};
-                    if (lane < kKeyTiles) rt::load_words(row_of(Sum::row(slot)) + 16 * lane, word);
-                    uint32_t piece = 0;
-                    FA_UNROLL for (int i = 0; i < 4; i++) {
-                        const uint32_t nonzero = (((word[i] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word[i]) >> 7 & 0x01010101u;
-                        piece |= nonzero * 0x10204080u >> 28 << 4 * i;
-                    }
-                    half[0] = lane < 2 ? piece << 16 * lane : 0;
-                    half[1] = lane < 2 ? 0 : piece << 16 * (lane - 2);
-                    FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
-                        half[i] |= rt::shuffle_xor4(half[i], 1);
-                        half[i] |= rt::shuffle_xor4(half[i], 2);
-                        uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
-                        own = (own | own >> 4) & 0x00ff00ffu;
-                        kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
-                    }
-                }
-                return kept;
+        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
+            uint32_t piece = 0, half[2] = {};
+            FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
+                const uint32_t word = rows.word[slot][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
+                piece |= nonzero * 0x10204080u >> 28 << 4 * i;
+            }
+            const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
+            half[0] = at < 32 ? piece << at : 0;
+            half[1] = at < 32 ? 0 : piece << (at - 32);
+            FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
+                half[i] |= rt::shuffle_xor4(half[i], 1);
+                half[i] |= rt::shuffle_xor4(half[i], 2);
+                uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
+                own = (own | own >> 4) & 0x00ff00ffu;
+                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
             }
         }
+        return kept;
+    }
+    // The same for any mask, byte by byte.
+    FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
+        uint32_t kept = 0;
         FA_UNROLL_BY(4)
         for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
             const int e = i % Sum::kElements, j = i / Sum::kElements * 16 + Sum::column(e);
             const bool there = key + j < x.p.d.seqlen_k;
-            kept |= uint32_t(there && row_of(Sum::row(Sum::slot(e)))[there ? j * stride[3] : 0] != 0) << i;
+            kept |= uint32_t(there && mask_row(x, row0, Sum::slot(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
         }
         return kept;
     }
@@ -356,12 +361,16 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         const bool work = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
         typename M::Sum score[M::row_tiles][M::kKeyTiles];
         if (work) {
+            typename M::MaskRows mask[M::row_tiles];
+            const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
+            if (pieces)
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
             M::multiply_qk(q, M::slot(slot), w.row0, w.key0, score);
             if (general && s.tile.work & kScores)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
                     M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
-                    if (!(s.tile.work & kMask)) continue;
-                    const uint32_t kept = M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                    if (!masked) continue;
+                    const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
                     FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                 }
             const bool holes = paged && s.hole[j % M::kPlaces] == j;
@@ -410,7 +419,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const typename M::Tile& t = s.tile;
     if (t.valid < M::rows && (!x.partial_o || split == 0))
         write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
-    const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     if (t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len)) return;
     M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::barrier();

@@ -10,14 +10,6 @@ namespace gpu {
 // than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
-// What a general call asks for, as bits that lie in shared memory: asked there for each tile, they make for one loop. Told by the kernel's
-// parameters, the compiler would make a loop for each answer, and run out of registers.
-constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
-FA_FN uint32_t work_of(const Problem& p, bool natural) {
-    return (p.paged() ? kPages | kOddRows : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
-           (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0) | (natural ? kScores : 0);
-}
-
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
 struct MatrixBlock {
     using Policy = Mma;
@@ -32,9 +24,6 @@ struct MatrixBlock {
     static constexpr int kAhead = 2;               // fragments that are read before their use
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
     static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
-
-    // ALiBi's distances are added to products where neither these nor what they are divided by can overflow.
-    static constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
 
     using PerRow = float[RowTiles][Sum::kRows];
 
@@ -55,7 +44,7 @@ struct MatrixBlock {
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
-        uint32_t work;         // see work_of; kNatural: scores are worked on in natural units, not as the products come
+        uint32_t work;         // see work_of
     };
     struct Shared {
         Tile tile;
@@ -236,27 +225,35 @@ struct MatrixBlock {
 
     // ---- a block's beginning and end
 
-    FA_COLD_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+    // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
+    FA_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
-        const fa_attention_desc_t& d = x.p.d;
         t.kv_head = kv_head;
         t.batch = batch;
+        t.first = block * rows;
+        if (x.alike) {
+            t.seq = x.alike_seq;
+            t.seq.kv_index = batch;
+            t.rule = x.alike_rule;
+            t.valid = int(min_of(x.rows - t.first, rows));
+        } else {
+            place_sequence(x, batch);
+        }
+        const auto source = [&](const void* base, const RowBytes& bytes, int width) {
+            const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.all, width};
+        };
+        t.k = source(x.a.k, x.k_bytes, x.k_width);
+        t.v = source(x.a.v, x.v_bytes, x.v_width);
+        t.work = x.work;
+        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
+        if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
+    }
+    FA_COLD_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
+        Tile& t = shared().tile;
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
-        if (d.dropout_p > 0) t.dropout = dropout_of(x);
-        t.work = work_of(x.p, x.natural) | (x.rows_near ? 0 : kOddRows);
-        if (t.work & (kBias | kCap) || (t.work & kScores && !(d.scale > kSmallScale))) t.work |= kNatural;
-        t.first = block * rows;
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
-        const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, int width) {
-            constexpr int64_t bytes = sizeof(Element);
-            const int64_t outer = x.p.packed_k() ? 0 : t.seq.kv_index * stride[0];
-            const int64_t at = (x.p.paged() ? 0 : outer + t.seq.k_begin * stride[1]) + kv_head * stride[2];
-            return Source{static_cast<const char*>(base) + at * bytes, stride[0] * bytes, stride[1] * bytes, int(dim * bytes), width};
-        };
-        t.k = source(x.a.k, d.k_stride, d.dim_qk, x.k_width);
-        t.v = source(x.a.v, d.v_stride, d.dim_v, x.v_width);
-        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
     }
     // Rows and their bands, within the keys [begin, end) of the split.
     FA_COLD_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
@@ -271,7 +268,7 @@ struct MatrixBlock {
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
             const float slope = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head] * kLog2e;
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = work_of(x.p, x.natural) | (x.rows_near ? 0 : kOddRows) | kNatural;  // like other threads
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = x.work | kNatural;  // like other threads
         }
     }
 
@@ -299,6 +296,7 @@ struct MatrixBlock {
         for (int r = rt::thread(); r < t.valid; r += threads) {
             RowState state = s.state[0][r];
             s.factor[0][r] = 1.f;
+            FA_UNROLL_BY(1)
             for (int w = 1; w < KeyWarps; w++) {
                 const Fold f = fa::fold(state, s.state[w][r]);
                 for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;

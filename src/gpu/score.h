@@ -8,6 +8,19 @@
 namespace fa {
 namespace gpu {
 
+// Bytes between sequences or pages, rows and heads of k or v, and of a row. outer: 0 where the tensor is packed.
+struct RowBytes {
+    int64_t outer, row, head;
+    int32_t all;
+};
+
+// What a matrix kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
+// one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNatural: scores
+// are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
+// divided by the scale, can overflow.
+constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
+constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
+
 // What a forward call fixes, in the form that kernels take.
 struct ForwardParams {
     Problem p;
@@ -26,7 +39,13 @@ struct ForwardParams {
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    bool rows_near;       // matrix kernels: k and v as a plain or paged call has them
+    // Matrix kernels: where no length, offset or start of a sequence lies in device memory, all sequences are alike but for kv_index.
+    bool alike;
+    Sequence alike_seq;
+    MaskRule alike_rule;
+    int64_t alike_split;      // keys of a split
+    RowBytes k_bytes, v_bytes;
+    uint32_t work;
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
@@ -44,6 +63,13 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     }
     if (p.causal()) r.right = 0;
     return r;
+}
+
+FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
+    uint32_t work = (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (natural ? kScores : 0) |
+                    (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
+    if (work & (kBias | kCap) || (natural && !(p.d.scale > kSmallScale))) work |= kNatural;
+    return work | (odd_rows ? kOddRows : 0);
 }
 
 FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
