@@ -1,9 +1,10 @@
 // A GPU on the CPU, for tests: every thread of a block is a fiber, and barriers and shuffles are meetings at which the last to arrive
 // does the work for all. Blocks run one after another.
 //
-// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which lane runs first: a kernel that
-// lacks a barrier gives different answers in the two. A thread that never comes to a meeting is reported and ends the process, as are
-// threads that meet at different operations. Stricter than hardware: every live lane of a wave takes part in each shuffle.
+// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which wave comes first, and which of
+// its lanes. A wave runs as far ahead of those behind it as barriers let it: a kernel that lacks one gives different answers in the two
+// orders. A thread that never comes to a meeting is reported and ends the process, as are threads that meet at different operations.
+// Stricter than hardware: every live lane of a wave takes part in each shuffle.
 // FLASHATTN_EMU_WITHOUT_BARRIER = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
 #pragma once
 #include <stdint.h>
@@ -65,12 +66,26 @@ struct Group {
     }
 };
 
+// Fibers of a wave that can run; the first to come is the first to go.
+struct Queue {
+    std::vector<int> fibers;
+    size_t next = 0;
+    bool empty() const { return fibers.empty(); }
+    int pop() {
+        const int f = fibers[next++];
+        if (next == fibers.size()) {
+            fibers.clear();
+            next = 0;
+        }
+        return f;
+    }
+};
+
 struct Block {
     std::vector<Fiber> fibers;
     std::vector<Group> waves;
     Group all;
-    std::vector<int> ready;  // a ring of fibers that can run
-    size_t head = 0, count = 0;
+    std::vector<Queue> ready;  // of each wave
     int now = 0, living = 0, threads = 0;
     int64_t index = 0, blocks = 0;
     Jump done;
@@ -78,13 +93,8 @@ struct Block {
     const void* argument = nullptr;
     std::unique_ptr<char, void (*)(void*)> shared{nullptr, free};
 
-    void push(int f) { ready[(head + count++) % ready.size()] = f; }
-    int pop() {
-        const int f = ready[head];
-        head = (head + 1) % ready.size();
-        count--;
-        return f;
-    }
+    void push(int f);
+    int pop();                 // -1: none can run
     [[noreturn]] void next();  // run some other fiber, or finish the block
     void sleep();              // the same, coming back when woken
     void complete(Group&);
@@ -132,12 +142,22 @@ inline bool removed(const char* file, int line) {
     return atoi(place + name + (place[name] == ':')) == line && length >= name && strncmp(file + length - name, place, name) == 0;
 }
 
+inline void Block::push(int f) { ready[size_t(f / wave())].fibers.push_back(f); }
+inline int Block::pop() {
+    for (size_t i = 0; i < ready.size(); i++) {
+        Queue& q = ready[backward() ? ready.size() - 1 - i : i];
+        if (!q.empty()) return q.pop();
+    }
+    return -1;
+}
+
 inline void Block::next() {
-    if (!count) {
+    const int chosen = pop();
+    if (chosen < 0) {
         if (living) die("a thread waits for others that never come");
         __builtin_longjmp(done.words, 1);
     }
-    Fiber& f = fibers[size_t(now = pop())];
+    Fiber& f = fibers[size_t(now = chosen)];
     if (f.started) __builtin_longjmp(f.at.words, 1);
     f.started = true;
     setcontext(&f.start);
@@ -185,11 +205,10 @@ inline void Block::run(int n, uint64_t shared_bytes) {
     memset(memory, 0xff, shared_bytes);  // not-a-number, so that reading before writing shows
     shared.reset(static_cast<char*>(memory));
     if (fibers.size() < size_t(n)) fibers.resize(size_t(n));
-    ready.assign(fibers.size(), 0);
     waves.resize(size_t((n + wave() - 1) / wave()));
+    ready.resize(waves.size());
     for (int w = 0; w < int(waves.size()); w++) waves[size_t(w)].reset(n - w * wave() < wave() ? n - w * wave() : wave());
     all.reset(n);
-    head = count = 0;
     living = threads = n;
     for (Fiber& f : fibers) {
         f.copies.reset();

@@ -6,7 +6,7 @@
 #include "emu/lockstep.h"
 #include "spec/numerics.h"
 
-#define FA_KERNEL static
+#define FA_KERNEL static inline
 #define FA_DEVICE static inline
 #define FA_COLD static inline
 #define FA_COLD_MEMBER inline
@@ -23,6 +23,7 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend th
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
 constexpr int kWideRows = 32;  // as in rt_hip.h
+constexpr int kWideStudyColumns = 128;  // as in rt_cuda.h, so that both widths are tested
 
 FA_DEVICE int thread() { return lockstep::block().now; }
 FA_DEVICE int threads() { return lockstep::block().threads; }

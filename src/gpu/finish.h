@@ -102,7 +102,6 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
                     if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
                 };
                 FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
-                rt::barrier();
                 if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
                 rt::barrier();
                 const RowState these = combine_parts(s, count);

@@ -4,6 +4,7 @@
 #include <hip/hip_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
+#include "backend/backend.h"
 #include "hip/code.h"
 
 #define FA_KERNEL static __global__
@@ -24,6 +25,7 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
 constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
 FA_DEVICE int threads() { return int(blockDim.x); }
@@ -65,6 +67,10 @@ struct Device {
     bool matrix_cores;
 };
 
+// Why devices cannot be counted.
+static inline fa_status_t no_device(Status s, Message* m) {
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "the AMD driver does not start: %s", text(s));
+}
 static inline Status device_count(int* n) {
     const Status s = hipGetDeviceCount(n);
     if (s != hipErrorNoDevice) return s;

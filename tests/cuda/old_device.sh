@@ -3,4 +3,4 @@
 
 sentence="this build of the cuda backend has no code for NVIDIA Old One (sm_61): no kernel image"
 expect_refused FA_BACKEND_INCOMPATIBLE "$sentence" "$1"
-[ -z "${2-}" ] || expect "$("$2" info)" "cuda 0   NVIDIA Old One" "$sentence"
+[ -z "${2-}" ] || expect "$("$2" info | tr -s ' ')" "cuda 0 NVIDIA Old One sm_61" "$sentence"

@@ -9,7 +9,7 @@ cd "$2/gpu"
 # fails PLACE WAVE FILTER: do the checks fail without that barrier, the threads taken forwards or backwards?
 fails() {
     for order in forward backward; do
-        FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order timeout 60 "$check" --gtest_filter="$3" >/dev/null 2>&1 || return 0
+        FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order timeout 60 "$check" --gtest_break_on_failure --gtest_filter="$3" >/dev/null 2>&1 || return 0
     done
     return 1
 }

@@ -48,6 +48,24 @@ TEST(Lockstep, MissingBarrierShowsInEveryOrder) {
     EXPECT_EQ(wrong[first], -1.f) << "shared memory starts as 0xff";
 }
 
+// Twice the same memory, for the largest of all threads: a wave that is ahead must not write while others still read.
+void fold_twice(Params x, bool barrier_between) {
+    for (int round = 1; round <= 2; round++) {
+        float value = float(1000 * round + rt::thread());
+        for (int w = 8; w > 0; w /= 2) value = std::max(value, rt::shuffle_xor16(value, w));
+        if (barrier_between) rt::barrier();
+        if (rt::thread() % 16 == 0) shared_words()[rt::thread() / 16] = int(value);
+        rt::barrier();
+        for (int i = 0; i < kThreads / 16; i++) value = std::max(value, float(shared_words()[i]));
+        if (round == 1) x.out[rt::thread()] = value;
+    }
+}
+TEST(Lockstep, WavesRunAheadOfOthersAsFarAsBarriersLetThem) {
+    for (const float value : run([](Params x) { fold_twice(x, true); })) EXPECT_EQ(value, float(1000 + kThreads - 1));
+    const std::vector<float> wrong = run([](Params x) { fold_twice(x, false); });
+    EXPECT_NE(std::count(wrong.begin(), wrong.end(), float(1000 + kThreads - 1)), kThreads);
+}
+
 void shuffle(Params x) { x.out[rt::thread()] = rt::shuffle_xor16(float(rt::thread()), 5); }
 void votes(Params x) { x.out[rt::thread()] = rt::any_lane(rt::thread() == kThreads - 1) ? 1.f : 0.f; }
 

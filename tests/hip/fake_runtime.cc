@@ -1,7 +1,7 @@
 // libamdhip64 for machines without an AMD GPU: as many devices as FAKE_GPUS names (gfx90a:sramecc+:xnack-,gfx1036), memory that is the
 // host's, and launches that only check what they are given. It ends the process where ROCm 5 would: when a fat binary is registered.
 //
-// FAKE_FAULT = malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written.
+// FAKE_FAULT = driver, malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written.
 #include <elf.h>
 #include <hip/hip_runtime_api.h>
 #include <cstdio>
@@ -80,6 +80,7 @@ hipError_t __hipPopCallConfiguration(dim3*, dim3*, size_t*, hipStream_t*) { abor
 hipError_t hipLaunchKernel(const void*, dim3, dim3, void**, size_t, hipStream_t) { abort(); }
 
 hipError_t hipGetDeviceCount(int* n) {
+    if (faulty("driver")) return hipErrorInsufficientDriver;
     *n = int(devices().size());
     return *n == 0 ? hipErrorNoDevice : hipSuccess;
 }
@@ -117,6 +118,11 @@ hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKin
 }
 hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
 hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus* s) { return *s = hipStreamCaptureStatusNone, hipSuccess; }
+hipError_t hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned) { return hipSuccess; }
+hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned) { return *e = reinterpret_cast<hipEvent_t>(malloc(1)), hipSuccess; }
+hipError_t hipEventRecord(hipEvent_t, hipStream_t) { return hipSuccess; }
+hipError_t hipEventSynchronize(hipEvent_t) { return hipSuccess; }
+hipError_t hipEventDestroy(hipEvent_t e) { return free(e), hipSuccess; }
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void*) {
     memset(a, 0, sizeof *a);
     a->isManaged = 1;

@@ -152,6 +152,14 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     EXPECT_EQ(std::string(fa_last_error(handle)), "rotate_rows: error");
 }
 
+TEST_F(Fake, DriverThatDoesNotStart) {
+    setenv("FAKE_FAULT", "driver", 1);
+    EXPECT_EQ(create("gfx90a"), FA_BACKEND_INCOMPATIBLE);
+    EXPECT_EQ(std::string(fa_last_error(nullptr)), "the AMD driver does not start: error");
+    EXPECT_EQ(create("gfx90a", 0, FA_BACKEND_AUTO), FA_OK);
+    unsetenv("FAKE_FAULT");
+}
+
 TEST_F(Fake, FailuresHaveTheirStatus) {
     setenv("FAKE_FAULT", "load", 1);
     EXPECT_EQ(create("gfx90a"), FA_BACKEND_INCOMPATIBLE);
