@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All tests: installs what is missing, builds with warnings as errors, tests under the address and undefined-behaviour sanitizers,
-# then the optimised build.
+# then the optimised build with the CUDA and HIP modules, and checks what that build cost. No GPU is needed.
 #   test.sh          what every change must pass
 #   test.sh --full   also an unoptimised build and the thread sanitizer
 set -euo pipefail
@@ -13,9 +13,10 @@ case "${1-}" in
 esac
 
 packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
-    cargo rustc golang-go)
+    cargo rustc golang-go hipcc libamdhip64-dev rocm-device-libs clang-19 lld-19 clang-tools-19)
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
 tools/install_packages.sh "${packages[@]}"
+nvcc=$(tools/install_nvcc.sh)
 
 # Debian has NumPy, but not its bfloat16 and 8-bit floats.
 venv=$PWD/build/venv
@@ -27,10 +28,20 @@ fi
 
 # Tests run side by side: threads that wait must not spin.
 export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(nproc)}
+within_budget=yes
 for preset in "${presets[@]}"; do
+    modules=()
+    [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc")
     printf '\n== Building %s\n' "$preset"
-    cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" --log-level=WARNING >/dev/null
+    cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" "${modules[@]}" --log-level=WARNING >/dev/null
     cmake --build --preset "$preset" -- --quiet
+    if [ "$preset" = release ]; then
+        printf '\n== What the build cost\n'
+        tools/check_budgets build/release || within_budget=no
+        printf '\n== Compiling the HIP kernels for newer targets\n'
+        tools/check_hip_targets.sh
+    fi
     printf '\n== Testing %s\n' "$preset"
     ctest --preset "$preset" --progress
 done
+[ "$within_budget" = yes ] || { echo "The build costs too much: see above."; exit 1; }

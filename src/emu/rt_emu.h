@@ -22,7 +22,11 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
+#ifdef FA_LIST_CUDA_KERNELS
+constexpr int kWideRows = 64;  // as in rt_cuda.h, whose kernels tests/budgets lists by this text
+#else
 constexpr int kWideRows = 32;  // as in rt_hip.h
+#endif
 constexpr int kWideStudyColumns = 128;  // as in rt_cuda.h, so that both widths are tested
 
 FA_DEVICE int thread() { return lockstep::block().now; }

@@ -136,7 +136,7 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     r.d.q_dtype = FA_F16;
     r.d.batch = 3;
     r.d.heads_q = 32;
-    r.d.seqlen_q = 1 << 20;
+    r.d.seqlen_q = 8 << 20;  // a block takes 8
     r.d.dim_qk = 8;
     r.a.max_position = INT32_MAX;
     r.a.seqused_q = nullptr;
@@ -146,7 +146,8 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     log();
     ASSERT_EQ(r.run(handle), FA_OK) << fa_last_error(handle);
     EXPECT_NE(log().find(std::to_string(3 * 32ll << 20) + " x 128"), std::string::npos);
-    r.d.batch = r.d.heads_q = 1;
+    r.d.batch = 1;
+    r.d.heads_q = 8;
     r.d.seqlen_q = (int64_t(1) << 31) - 1;  // a prime
     EXPECT_EQ(r.run(handle), FA_DEVICE_ERROR);
     EXPECT_EQ(std::string(fa_last_error(handle)), "rotate_rows: error");
