@@ -23,6 +23,7 @@ if [ "$(cat "$folder/wheels" 2>/dev/null)" != "${wheels[*]}" ]; then
     "$folder/bin/pip" install --quiet --no-deps --only-binary :all: "${wheels[@]}" >&2
     toolkit=("$folder"/lib/python3*/site-packages/nvidia/cu13)
     ln -s lib "${toolkit[0]}/lib64"  # where nvcc.profile and CMake look
+    ln -s libcudart.so.13 "${toolkit[0]}/lib/libcudart.so"  # CMake's sign of a toolkit
     ln -s "${toolkit[0]}" "$folder/toolkit"
     echo "${wheels[*]}" >"$folder/wheels"
 fi
