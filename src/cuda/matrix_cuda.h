@@ -64,6 +64,35 @@ FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     return r;
 }
 
+// Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
+FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+// The lower two bytes, e4m3, as a pair of f16.
+FA_DEVICE uint32_t e4m3_to_f16(uint32_t pair) {
+    uint32_t r;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    asm("{ .reg .b16 low; cvt.u16.u32 low, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(r) : "r"(pair));
+#else
+    const uint32_t bytes = permute_bytes(pair, 0, 0x1404), magnitude = (bytes & 0x7f007f00u) >> 1;  // 2^8 too small
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(magnitude | (bytes & 0x80008000u)), "r"(0x5c005c00u));
+    r |= ((magnitude + 0x00800080u) & 0x40004000u) >> 1;  // all ones: NaN
+#endif
+    return r;
+}
+FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+FA_DEVICE uint32_t add_bf16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return r;
+}
+FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
+    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    return pack_bf16(both.x, both.y);
+}
+
 // To the nearest number of 10 bits of mantissa.
 FA_DEVICE uint32_t round_tf32(float x) {
     uint32_t r;

@@ -109,6 +109,21 @@ FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
     return pack_bf16(bf16_to_f32(uint16_t(pair)) * 0x1p-24f, bf16_to_f32(uint16_t(pair >> 16)) * 0x1p-24f);
 }
 
+FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t bytes = uint64_t(b) << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) r |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return r;
+}
+FA_DEVICE uint32_t e4m3_to_f16(uint32_t pair) { return pack_f16(e4m3_to_f32(uint8_t(pair)), e4m3_to_f32(uint8_t(pair >> 8))); }
+FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
+    return pack_f16(f16_to_f32(uint16_t(a)) + f16_to_f32(uint16_t(b)), f16_to_f32(uint16_t(a >> 16)) + f16_to_f32(uint16_t(b >> 16)));
+}
+FA_DEVICE uint32_t add_bf16(uint32_t a, uint32_t b) {
+    return pack_bf16(bf16_to_f32(uint16_t(a)) + bf16_to_f32(uint16_t(b)), bf16_to_f32(uint16_t(a >> 16)) + bf16_to_f32(uint16_t(b >> 16)));
+}
+FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_to_f32(uint16_t(pair)), f16_to_f32(uint16_t(pair >> 16))); }
+
 FA_DEVICE uint32_t round_tf32(float x) { return x != x || isinf(x) ? bits_of(x) : (bits_of(x) + 0x1000u) & 0xffffe000u; }
 
 FA_DEVICE float exp2_fast(float x) {

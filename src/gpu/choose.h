@@ -19,14 +19,25 @@ constexpr Instance kSimt[] = {
 #undef FA_SIMT
 };
 
-// The matrix kernels that take a call; none: it has 8-bit storage, wide heads, or sizes beyond 2^31, or it needs smaller weights than they
-// keep: where dropout has removed the large ones, an output of wider range than the weights shows what has become of the small ones.
+// Whether one factor serves all keys of a sequence and kv head.
+bool one_for_all_keys(const Problem& p, uint32_t operand, const int64_t stride[3]) {
+    return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
+}
+
+// The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, or sizes beyond
+// 2^31, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below them are 0, an output
+// of wider range than the weights shows what has become of the small ones.
 Instances matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t most = int64_t(1) << 31;
-    if (!device.matrix_cores || d.kv_dtype != d.q_dtype || p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) ||
-        (d.dropout_p > 0 && d.q_dtype != FA_BF16 && (d.q_dtype == FA_F32 || d.o_dtype != d.q_dtype)) || d.seqlen_k >= most || d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
+    const bool bytes = type_bytes(d.kv_dtype) == 1, drops = d.dropout_p > 0;
+    if (!device.matrix_cores || (d.kv_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+        !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
+        (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
+        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
+        d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
         return {};
+    if (bytes) return d.q_dtype == FA_F16 ? mma_byte_f16_instances() : d.q_dtype == FA_BF16 ? mma_byte_bf16_instances() : Instances{};
     return d.q_dtype == FA_F16 ? mma_f16_instances() : d.q_dtype == FA_BF16 ? mma_bf16_instances() : d.q_dtype == FA_F32 ? mma_f32_instances() : Instances{};
 }
 

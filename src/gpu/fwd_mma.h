@@ -1,4 +1,5 @@
-// The forward kernel on matrix cores: f16, bf16 and f32, head dimensions up to 256, every option but 8-bit storage.
+// The forward kernel on matrix cores: f16, bf16 and f32, keys and values of 8 bits beside f16 and bf16 queries, head dimensions up to 256,
+// every option.
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
 // Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
@@ -19,26 +20,49 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;
     using Shared = typename Block::Shared;
-    using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::q_tile, Block::shared;
+    using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
+        Block::shared;
 
-    FA_MEMBER static void multiply_qk(const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0, int key0,
-                                      Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void multiply_qk(const ForwardParams& x, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
+                                      int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
-        const auto q_lines = Mma::template q_lines<kRowBytes>(q_tile(), row0);
+        const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0);
         const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
         if constexpr (Mma::kPieces) {
             constexpr int chain = 2;  // of steps of 16
             for (int step = 0; step < kSteps; step += chain) {
                 typename Mma::Left q[RowTiles][chain];
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kRowBytes, step + c);
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                     typename Mma::Right right[chain];
                     FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
                     FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
                 }
+            }
+        } else if constexpr (Mma::kBytes) {
+            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
+            typename Mma::Left q[RowTiles][kHoldQ ? 1 : steps];
+            typename Mma::Stored stored[2][kWidened];
+            const auto load = [&](int i) {
+                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                    Mma::template load_k<kRowBytes>(stored[i % 2][c], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
+            };
+            load(0);
+            FA_UNROLL for (int i = 0; i < all; i++) {
+                const int step = i / kKeyTiles * steps, n = i % kKeyTiles;
+                if constexpr (!kHoldQ)
+                    if (n == 0)
+                        FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
+                if (i + 1 < all) load(i + 1);
+                typename Mma::Right right[steps];
+                Mma::template widen_k<kWidened>(right, stored[i % 2], x.p.d.kv_dtype);
+                FA_UNROLL for (int c = 0; c < steps; c++)
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                        Mma::multiply(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
             }
         } else {
             // Fragments are read kAhead products before their use.
@@ -46,7 +70,7 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
             typename Mma::Left q[2][RowTiles];
             typename Mma::Right right[kAhead + 1];
             const auto load_step = [&](int step) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kRowBytes, step);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kQRowBytes, step);
             };
             const auto load = [&](int i) {
                 Mma::template load_k<kRowBytes>(right[i % (kAhead + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
@@ -113,6 +137,11 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
                 rt::keep_order();
             }
         }
+    }
+    FA_MEMBER static void scale_scores(Sum score[RowTiles][kKeyTiles], float factor) {
+        FA_UNROLL for (int i = 0; i < RowTiles; i++)
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= factor;
     }
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
     // on the way, log2 itself.
@@ -214,9 +243,7 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
                 shift[i][r] = Mma::kExponent - reference;
             }
         if (rt::any_lane(large)) {
-            FA_UNROLL for (int i = 0; i < RowTiles; i++)
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= unit;
+            scale_scores(score, unit);
             unit = 1.f;
         }
     }
@@ -279,6 +306,28 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], lines, 16 * n * kRowBytes, c);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
             }
+        } else if constexpr (Mma::kBytes) {
+            constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
+            typename Mma::Left left[RowTiles];
+            typename Mma::Stored stored[2][kWidened];
+            const auto load = [&](int j) {
+                FA_UNROLL for (int c = 0; c < kWidened; c++)
+                    Mma::template load_v<kRowBytes>(stored[j % 2][c], lines, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
+            };
+            load(0);
+            weights(0);
+            FA_UNROLL for (int j = 0; j < all; j++) {
+                const int n = j * steps / kSteps, first = j * steps % kSteps;
+                if (first == 0) {
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) weights(n + 1);
+                }
+                if (j + 1 < all) load(j + 1);
+                typename Mma::Right right[steps];
+                Mma::template widen_v<kWidened>(right, stored[j % 2], x.p.d.kv_dtype);
+                FA_UNROLL for (int c = 0; c < steps; c++)
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][first + c], left[i], right[c]);
+            }
         } else {
             constexpr int all = kSteps * kKeyTiles;
             typename Mma::Left left[RowTiles];
@@ -321,10 +370,10 @@ struct WarpPart {
     }
 };
 
-// Passes over the keys [begin, end).
+// Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
 template <class M, Kind kind>
-FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, typename M::PerRow& m,
-                              typename M::PerRow& l, typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
+FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
+                               typename M::PerRow& m, typename M::PerRow& l, typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
@@ -344,6 +393,18 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::slots - 1; i++) issue(i % 2, i / 2, i);
+    // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
+    // order round, which device memory alone knows.
+    float before = 1.f;
+    if constexpr (Mma::kBytes) {
+        const bool natural = general && s.tile.work & kNatural;
+        if (!natural) unit *= k_factor;
+        if (natural) before = k_factor;
+        else if (!(unit > 0 && unit < kPosInf)) {
+            before = unit;
+            unit = 1.f;
+        }
+    }
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int slot = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
@@ -354,9 +415,9 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
         if constexpr (M::kHoldQ)
             if (j == 0) {
-                const auto lines = Mma::template q_lines<M::kRowBytes>(M::q_tile(), w.row0);
+                const auto lines = Mma::template q_lines<M::kQRowBytes>(M::q_tile(), w.row0);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kRowBytes, step);
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kQRowBytes, step);
             }
         const bool work = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
         typename M::Sum score[M::row_tiles][M::kKeyTiles];
@@ -365,7 +426,8 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
             const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
             if (pieces)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::multiply_qk(q, M::slot(slot), w.row0, w.key0, score);
+            M::multiply_qk(x, q, M::slot(slot), w.row0, w.key0, score);
+            if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
             if (general && s.tile.work & kScores)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
                     M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
@@ -393,6 +455,7 @@ FA_DEVICE void pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int 
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
     rt::copies_left<0>();
+    return unit;
 }
 
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
@@ -440,10 +503,12 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float unit = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
-    pass_over_keys<M, kind>(x, w, begin, end, unit, m, l, o);
+    const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
+    const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
+    const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    const float unit = pass_over_keys<M, kind>(x, w, begin, end, product, k_factor, m, l, o);
     rt::barrier();
-    M::stage_output(w.row0, w.key_warp, unit, m, l, o);
+    M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
     const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
     M::finish_rows(x, split, index0, all);

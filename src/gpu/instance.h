@@ -6,7 +6,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension
     int keys;            // of a tile
     int threads;
@@ -27,6 +27,8 @@ struct Instances {
 Instances mma_f16_instances();
 Instances mma_bf16_instances();
 Instances mma_f32_instances();
+Instances mma_byte_f16_instances();  // 8-bit k and v, f16 q
+Instances mma_byte_bf16_instances();
 
 }  // namespace gpu
 }  // namespace fa

@@ -18,7 +18,8 @@ constexpr Instance matrix_instance() {
     using M = typename I::Usual;
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
-    return {"fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<General, Kind::general>,
+    const char* const family = M::Policy::kBytes ? "fwd_mma_byte" : "fwd_mma";
+    return {family, M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<General, Kind::general>,
             forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>, [](int64_t) -> int64_t { return M::kSharedBytes; }};
 }
 
@@ -28,6 +29,15 @@ struct Instances16 {
 #define FA_MMA_16BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
+    };
+};
+
+template <class Mma>
+struct Instances8 {
+    static constexpr Instance list[] = {
+#define FA_MMA_8BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
+#include "gpu/kernels.def"
+#undef FA_MMA_8BIT
     };
 };
 

@@ -14,14 +14,17 @@ template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, 
 struct MatrixBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
+    using Key = typename Mma::Key;
     using Sum = typename Mma::Sum;
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, slots = Slots;
     static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
-    static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
+    static constexpr int kRowBytes = D * int(sizeof(Key)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;  // of k and v
+    static constexpr int kQRowBytes = D * int(sizeof(Element)), kQPieces = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
     static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
     static constexpr int kAhead = 2;               // fragments that are read before their use
+    static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
     static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
@@ -56,7 +59,7 @@ struct MatrixBlock {
         int32_t hole[kPlaces];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = rows * kRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
+    static constexpr int kQBytes = rows * kQRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
     static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
@@ -66,27 +69,29 @@ struct MatrixBlock {
     // ---- loading
 
     // The rows of a tile whose pieces of 16 bytes are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
-    // the address of row r, NULL if it is not there; it has `bytes` bytes.
-    template <int count, class RowAt>
-    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row) {
+    // the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
+    template <class E, int count, class RowAt, class Place>
+    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Place place) {
+        constexpr int row_bytes = D * int(sizeof(E));
+        const auto offset = [&](int r, int at) { return piece_offset<row_bytes>(r, place(at) / 16) + place(at) % 16; };
         if (width == 4) {
-            narrow_units<count, 4>([&](int r, int at) {
+            narrow_units<count, row_bytes, 4>([&](int r, int at) {
                 const char* from = row(r);
-                rt::copy4(rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(r, at / 16) + at % 16), from + at, from && at < bytes);
+                rt::copy4(rt::shared_address(to) + uint32_t(offset(r, at)), from + at, from && at < bytes);
             });
         } else {
-            narrow_units<count, int(sizeof(Element))>([&](int r, int at) {
+            narrow_units<count, row_bytes, int(sizeof(E))>([&](int r, int at) {
                 const char* from = row(r);
-                Element e{};
-                if (from && at < bytes) e = *reinterpret_cast<const Element*>(from + at);
-                *reinterpret_cast<Element*>(to + piece_offset<kRowBytes>(r, at / 16) + at % 16) = e;
+                E e{};
+                if (from && at < bytes) e = *reinterpret_cast<const E*>(from + at);
+                *reinterpret_cast<E*>(to + offset(r, at)) = e;
             });
         }
     }
     // copy(row, byte) for all units of `size` bytes in `count` rows: a thread keeps its column while it can.
-    template <int count, int size, class Copy>
+    template <int count, int row_bytes, int size, class Copy>
     FA_MEMBER static void narrow_units(Copy copy) {
-        constexpr int units = kRowBytes / size, across = units < threads ? units : threads, down = threads / across;
+        constexpr int units = row_bytes / size, across = units < threads ? units : threads, down = threads / across;
         const int column = rt::thread() % across, first = rt::thread() / across;
         for (int c = column; c < units; c += across)
             FA_UNROLL_BY(2)
@@ -99,15 +104,19 @@ struct MatrixBlock {
         return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
-        load_narrow<rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width,
-                          [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; });
+        const auto place = [](int at) {
+            if constexpr (Mma::kBytes) return Mma::q_place(at);
+            else return at;
+        };
+        load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
+                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, place);
     }
     FA_MEMBER static void load_q(const ForwardParams& x) {
-        if (x.q_width != 16) return load_q_narrow(x);
-        const int piece = rt::thread() % kPieces;
+        if (Mma::kBytes || x.q_width != 16) return load_q_narrow(x);
+        const int piece = rt::thread() % kQPieces;
         const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
-        for (int r = rt::thread() / kPieces; r < rows; r += kRowsAtOnce)
-            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
+        for (int r = rt::thread() / kQPieces; r < rows; r += threads / kQPieces)
+            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
                        whole && r < shared().tile.valid);
     }
 
@@ -155,12 +164,13 @@ struct MatrixBlock {
     }
     FA_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
         if (from.width == 4 && !x.p.paged()) return load_words(from, from.base + int64_t(key) * from.row, count, to);
-        load_narrow<Keys>(to, from.bytes, from.width, [&](int r) -> const char* {
+        const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
             if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
             const int64_t place = shared().place[j % kPlaces][r];
             return place < 0 ? nullptr : place_row(from, place);
-        });
+        };
+        load_narrow<Key, Keys>(to, from.bytes, from.width, row, [](int at) { return at; });
     }
     FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
         const Source from = source;
@@ -225,6 +235,12 @@ struct MatrixBlock {
 
     // ---- a block's beginning and end
 
+    // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
+    FA_MEMBER static float descale(const ForwardParams& x, uint32_t operand, const float* factor, const int64_t stride[3]) {
+        const Tile& t = shared().tile;
+        return Mma::kBytes && x.p.has(operand) ? factor[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+    }
+
     // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
     FA_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
@@ -276,17 +292,20 @@ struct MatrixBlock {
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
         return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, const float m[RowTiles][Sum::kRows],
+    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Sum::kRows],
                                        const float l[RowTiles][Sum::kRows], const Sum o[RowTiles][kSteps]) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+            float factor[Sum::kRows];
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
                 const float sum = row_sum(l[i][r]) * Mma::kSumUnit;
+                factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
                 if (Sum::first_of_row())
                     shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Sum::column(e)) = o[i][c].x[e] * Mma::kOutputUnit;
+                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Mma::output_column(e)) =
+                        o[i][c].x[e] * factor[Sum::slot(e)];
         }
     }
     // A row's state over all key warps, LSE, and what its sums are to be multiplied by.

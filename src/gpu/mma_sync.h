@@ -58,15 +58,18 @@ constexpr bool kIsF16<F16> = true;
 template <class T>
 struct MmaSync {
     using Element = T;
+    using Key = T;
     using Sum = MmaSum;
     struct alignas(8) Pairs { uint32_t low, high; };
     struct Left { uint32_t r[4]; };   // 16 rows × 16 deep
     struct Right { uint32_t r[4]; };  // 16 deep × 16 columns
+    static constexpr bool kBytes = false;                // k and v are stored as q is
     static constexpr bool kPieces = false;               // long chains of products are accurate enough for weights of this type
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
     static constexpr float kSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of weights times v
     static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
+    FA_MEMBER static int output_column(int i) { return Sum::column(i); }  // of element i of the products with v
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
@@ -121,9 +124,11 @@ struct MmaSync {
 // weights twice as large as kHeadroomUnit says.
 struct MmaTf32 {
     using Element = F32;
+    using Key = F32;
     using Sum = MmaSum;
-    static constexpr bool kPieces = true;
+    static constexpr bool kBytes = false, kPieces = true;
     static constexpr float kExponent = 0.f, kSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
+    FA_MEMBER static int output_column(int i) { return Sum::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
     struct Left { uint32_t large[8], small[8]; };

@@ -68,7 +68,7 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
 FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
     uint32_t work = (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (natural ? kScores : 0) |
                     (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (work & (kBias | kCap) || (natural && !(p.d.scale > kSmallScale))) work |= kNatural;
+    if (work & (kBias | kCap) || (natural && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale)))) work |= kNatural;
     return work | (odd_rows ? kOddRows : 0);
 }
 

@@ -6,3 +6,5 @@
 fa::gpu::Instances fa::gpu::mma_f16_instances() { return {}; }
 fa::gpu::Instances fa::gpu::mma_bf16_instances() { return {}; }
 fa::gpu::Instances fa::gpu::mma_f32_instances() { return {}; }
+fa::gpu::Instances fa::gpu::mma_byte_f16_instances() { return {}; }
+fa::gpu::Instances fa::gpu::mma_byte_bf16_instances() { return {}; }

@@ -6,7 +6,8 @@ extern "C" const char __executable_start;
 
 int main() {
     using namespace fa::gpu;
-    const Instances lists[] = {{kSimt, sizeof kSimt / sizeof *kSimt}, mma_f16_instances(), mma_bf16_instances(), mma_f32_instances()};
+    const Instances lists[] = {{kSimt, sizeof kSimt / sizeof *kSimt}, mma_f16_instances(),      mma_bf16_instances(),
+                               mma_f32_instances(),                   mma_byte_f16_instances(), mma_byte_bf16_instances()};
     for (const Instances& list : lists)
         for (int i = 0; i < list.count; i++) {
             const Instance& k = list.list[i];

@@ -1,0 +1,84 @@
+// Products of f16 or bf16 queries with keys and values that are stored in bytes: an Mma policy of fwd_mma.h. Fragments are read as they
+// are stored and widened in registers to q's type, which holds every value of theirs.
+//
+// Matrices are moved in units of 2 bytes. A lane gets four neighbouring bytes of a key where it wants elements 2 · t, 2 · t + 1,
+// 2 · t + 8 and 2 · t + 9 of it: the order of dims within 16 is of no account when it is q's as well, so q is put into shared memory in that
+// order. Of v it gets two neighbouring columns of two keys: those of even columns make one product, those of odd columns the other.
+#pragma once
+#include "gpu/mma_sync.h"
+
+namespace fa {
+namespace gpu {
+
+template <class T>
+struct MmaByte : MmaSync<T> {
+    using typename MmaSync<T>::Right;
+    struct Key { uint8_t x; };
+    struct Stored { uint32_t r[4]; };  // 16 keys × 32 dims or columns
+    static constexpr bool kBytes = true;
+
+    // Where a byte of a row of q goes: words 2t and 2t + 1 of each eight take the places t and t + 4.
+    FA_MEMBER static constexpr int q_place(int at) { return (at & ~0x1f) | (at & 4) << 2 | (at & 0x18) >> 1 | (at & 3); }
+    FA_MEMBER static int output_column(int i) { return 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
+
+    template <int row_bytes>
+    FA_MEMBER static void load_k(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, b.r); }
+    template <int row_bytes>
+    FA_MEMBER static void load_v(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
+
+    FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
+    // f16: 1024 + (x + 128) − 1152. bf16 has no room for that, and takes the sign by itself: 128 + x − 128, 128 + (x + 128) − 256.
+    FA_MEMBER static uint32_t from_i8(uint32_t pair) {
+        if constexpr (kIsF16<T>) return rt::add_f16(pair, 0xe480e480u);
+        else return rt::add_bf16((pair & 0x007f007fu) | 0x43004300u, (pair & 0x00800080u) | 0xc300c300u);
+    }
+    // A word's bytes as two pairs: bytes 0 and 1, then 2 and 3; or, `apart`, bytes 0 and 2, then 1 and 3.
+    template <bool apart>
+    FA_MEMBER static void widen(E4m3, uint32_t word, uint32_t& first, uint32_t& second) {
+        const uint32_t pairs = apart ? rt::permute_bytes(word, 0, 0x3120) : word;
+        first = from_f16(rt::e4m3_to_f16(pairs));
+        second = from_f16(rt::e4m3_to_f16(pairs >> 16));
+    }
+    template <bool apart>
+    FA_MEMBER static void widen(E5m2, uint32_t word, uint32_t& first, uint32_t& second) {  // the upper half of an f16
+        first = from_f16(rt::permute_bytes(word, 0, apart ? 0x2404 : 0x1404));
+        second = from_f16(rt::permute_bytes(word, 0, apart ? 0x3414 : 0x3424));
+    }
+    template <bool apart>
+    FA_MEMBER static void widen(I8, uint32_t word, uint32_t& first, uint32_t& second) {
+        const uint32_t upper = kIsF16<T> ? 0x64646464u : 0u;
+        const uint32_t lower = kIsF16<T> ? word ^ 0x80808080u : word;
+        first = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4240 : 0x4140));
+        second = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4341 : 0x4342));
+    }
+
+    template <class S, int n>
+    FA_MEMBER static void widen_keys(Right (&to)[2 * n], const Stored (&from)[n]) {
+        FA_UNROLL for (int i = 0; i < 2 * n; i++)
+            FA_UNROLL for (int half = 0; half < 2; half++) {
+                uint32_t* r = to[i].r + 2 * half;
+                widen<false>(S{}, from[i / 2].r[2 * half + i % 2], r[0], r[1]);
+            }
+    }
+    template <class S, int n>
+    FA_MEMBER static void widen_values(Right (&to)[2 * n], const Stored (&from)[n]) {
+        FA_UNROLL for (int i = 0; i < 2 * n; i++)
+            FA_UNROLL for (int half = 0; half < 2; half++) widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
+    }
+    // What type the bytes have is asked once for n fragments.
+    template <int n>
+    FA_MEMBER static void widen_k(Right (&to)[2 * n], const Stored (&from)[n], int32_t type) {
+        if (type == FA_E4M3) widen_keys<E4m3>(to, from);
+        else if (type == FA_E5M2) widen_keys<E5m2>(to, from);
+        else widen_keys<I8>(to, from);
+    }
+    template <int n>
+    FA_MEMBER static void widen_v(Right (&to)[2 * n], const Stored (&from)[n], int32_t type) {
+        if (type == FA_E4M3) widen_values<E4m3>(to, from);
+        else if (type == FA_E5M2) widen_values<E5m2>(to, from);
+        else widen_values<I8>(to, from);
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa
