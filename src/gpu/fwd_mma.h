@@ -280,8 +280,8 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
 
     // Folds one tile's scores into (m, l, o), with `v` its values; `kept`: see kept_scores; NULL: all. The products of one tile of 16 keys run
     // beside the exponentials of the next.
-    FA_MEMBER static void fold_tile(float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v, int key0, PerRow& m,
-                                    PerRow& l, Sum o[RowTiles][kSteps]) {
+    FA_MEMBER static void fold_tile(const ForwardParams& x, float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v,
+                                    int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
         PerRow factor, shift;
         fold_maxima(unit, score, m, factor, shift);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
@@ -450,7 +450,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int
             const bool drop = general && s.tile.work & kDrop;
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::fold_tile(unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
+            M::fold_tile(x, unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
