@@ -118,24 +118,25 @@ TEST_P(Stored, Factors) {
                 }
 }
 
-// Factors that are no numbers spoil the rows that attend a key and no other.
+// Factors that are no numbers spoil what attends a key, and no sequence without one.
 TEST_P(Stored, FactorsThatAreNoNumbers) {
     for (const bool key : {false, true})
         for (const float factor : {float(NAN), std::numeric_limits<float>::infinity()}) {
             if (key && std::isinf(factor)) continue;  // a score of −inf removes its key
-            Case c = make({1, 1, 1, 80, 40, 128, 128});
-            c.d.operands |= key ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE;
-            causal(c, FA_ALIGN_BOTTOM_RIGHT);  // the first 40 rows have no key
+            Case c = make({2, 1, 1, 20, 40, 128, 128});
+            c.d.operands |= FA_OPERAND_SEQUSED_K | (key ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+            c.metadata.seqused_k = {0, 40};
             c.bind(rng);
             c.fill_normal(rng);
             (key ? c.k_descale : c.v_descale).as<float>()[0] = factor;
             ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
             const oracle::Reading r = c.reading();
-            for (int64_t i = 0; i < 80; i++)
-                for (int64_t e = 0; e < 128; e++) {
-                    const double got = oracle::load(c.o.as(), r.o(0, 0, i) + e, types.q);
-                    EXPECT_TRUE(i < 40 ? got == 0 : !std::isfinite(got)) << i << " " << e << ": " << got;
-                }
+            for (int64_t b = 0; b < 2; b++)
+                for (int64_t i = 0; i < 20; i++)
+                    for (int64_t e = 0; e < 128; e++) {
+                        const double got = oracle::load(c.o.as(), r.o(b, 0, i) + e, types.q);
+                        EXPECT_TRUE(b == 0 ? got == 0 : !std::isfinite(got)) << b << " " << i << " " << e << ": " << got;
+                    }
         }
 }
 

@@ -11,19 +11,22 @@ namespace {
 class EveryKernel : public Gpu {};
 
 // A matrix kernel's name with the type that it is compiled for.
-std::string matrix_name(int columns, int row_warps, int row_tiles, const char* dtype) {
-    return "fwd_mma_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
+std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype) {
+    return std::string(family) + "_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"combine_splits", "combine_states", "write_scores"};
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" #rows "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
-    for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name(columns, row_warps, row_tiles, dtype));
-#define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name(columns, row_warps, row_tiles, "f32"));
+    for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) \
+    for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
 #undef FA_MMA_16BIT
+#undef FA_MMA_8BIT
 #undef FA_MMA_32BIT
     return names;
 }
@@ -52,7 +55,8 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     };
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
-    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3}})
+    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3}, Types{FA_BF16, FA_I8},
+                               Types{FA_F32, FA_E5M2}})
         for (const int64_t dim : {64, 128, 256})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
