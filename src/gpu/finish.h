@@ -49,10 +49,10 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
     }
 }
 
-// Folds the splits of one row: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
+// Folding splits with few rows: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
 // factor is its distance from the largest of all. Each team of 32 threads, four columns a thread, sums every kCombineTeams-th split, of
 // which it asks for several before it knows their factors. More splits than threads are taken in parts.
-constexpr int kCombineThreads = 512, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 8;
+constexpr int kCombineThreads = 256, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 8;
 struct CombineShared {
     RowState part[kCombineThreads];
     float scale[kCombineThreads];
@@ -74,8 +74,43 @@ FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
     if (thread < count) s.scale[thread] = factor(thread);
     return all;
 }
-// The kernel's blocks wait on the device for those that make the splits. Meanwhile they go through all of it once with nothing to fold:
-// instructions come from memory, too, and would be waited for later.
+// Folds the splits where rows are many: a team of 32 threads for each row, split after split.
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
+    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v;
+    const int64_t index = rt::block() * kCombineTeams + rt::thread() / 32;
+    const int lane = rt::thread() % 32;
+    rt::wait_for_predecessor();
+    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
+    const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
+    const int64_t kv_head = head_index % uint32_t(x.p.d.heads_kv), batch = head_index / uint32_t(x.p.d.heads_kv);
+    const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t splits = row < seq.q_len ? split_count(seq.k_len, x.num_splits, x.split_size) : 0;
+    const RowState* const states = x.state + at_most;
+    RowState state = empty_row();
+    for (int64_t i = lane; i < splits; i += 32) state.m = max_fn(state.m, states[i * all].m);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.m = max_fn(state.m, rt::shuffle_xor32(state.m, mask));
+    const auto factor = [&](RowState part) { return part.l == 0.f ? 0.f : rescale(part.m, state.m); };
+    for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
+    if (splits == 0 || index >= all) return;
+    const Finish f = finish_row(x, seq, batch, head, row, state, lane == 0);
+    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    for (int64_t column = 4 * lane; column < dim; column += kCombineColumns) {
+        float sum[4] = {};
+        FA_UNROLL_BY(4)
+        for (int64_t i = 0; i < splits; i++) {
+            float part[4];
+            load_columns(x.partial_o + (i * all + at_most) * dim + column, dim - column, dim % 4 == 0, part);
+            const float scale = factor(states[i * all]);
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
+        }
+        for (int e = 0; e < 4 && column + e < dim; e++) store_output(x, at + column + e, sum[e], f.factor);
+    }
+}
+
+// The same where rows are few: see combine_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
+// through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     rt::fetch_parameters(x);
     const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);

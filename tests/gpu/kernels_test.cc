@@ -10,14 +10,18 @@ namespace {
 
 class EveryKernel : public Gpu {};
 
+namespace rt {
+constexpr int kWideRows = 64;  // as in rt_cuda.h
+}
+
 // A matrix kernel's name with the type that it is compiled for.
 std::string matrix_name(const char* family, int columns, int row_warps, int row_tiles, const char* dtype) {
     return std::string(family) + "_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
 std::set<std::string> listed_kernels() {
-    std::set<std::string> names = {"combine_splits", "combine_states", "write_scores"};
-#define FA_SIMT(rows, columns) names.insert("fwd_simt_" #rows "x" #columns);
+    std::set<std::string> names = {"combine_splits", "combine_rows", "combine_states", "write_scores"};
+#define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
     for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
 #define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) \
@@ -40,7 +44,7 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
     if (names[0].rfind("fwd_mma", 0) == 0) names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
     const bool split = words.find(" splits") != std::string::npos, scores = (d.operands & FA_OPERAND_SCORES) != 0;
-    if (split) names.push_back("combine_splits");
+    if (split) names.push_back(words.find("combine_rows") != std::string::npos ? "combine_rows" : "combine_splits");
     if (scores) names.push_back("write_scores");
     if (split && scores) names.push_back("combine_states");
     return names;
