@@ -13,21 +13,19 @@ struct Instantiate {
     static constexpr int shrink = KeyWarps == 1 && (Mma::kBytes || RowTiles > 1) ? 2 : 1;
     using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys / shrink, Slots * shrink, Resident>;
 };
-// Pages have a loop of their own, but not in prefill from 8-bit k and v: that would be code without much use.
-template <class I>
-constexpr auto paged_kernel() -> void (*)(ForwardParams) {
-    using M = typename I::Usual;
-    if constexpr (M::Policy::kBytes && M::key_warps == 1) return forward_mma<typename I::General, Kind::general>;
-    else return forward_mma<M, Kind::paged>;
-}
 template <class I>
 constexpr Instance matrix_instance() {
     using M = typename I::Usual;
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
-    const char* const family = M::Policy::kBytes ? "fwd_mma_byte" : "fwd_mma";
-    return {family, M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, forward_mma<General, Kind::general>,
-            forward_mma<M, Kind::plain>, paged_kernel<I>(), [](int64_t) -> int64_t { return M::kSharedBytes; }};
+    constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
+        return {M::Policy::kBytes ? "fwd_mma_byte" : "fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, general,
+                plain, paged, [](int64_t) -> int64_t { return M::kSharedBytes; }};
+    };
+    constexpr auto general = forward_mma<General, Kind::general>;
+    // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.
+    if constexpr (M::Policy::kBytes && M::key_warps == 1) return make(general, general, general);
+    else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
 
 template <class Mma>
