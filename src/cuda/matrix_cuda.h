@@ -83,11 +83,6 @@ FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
     asm("add.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
-FA_DEVICE uint32_t add_bf16(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
-    return r;
-}
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
     const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
     return pack_bf16(both.x, both.y);

@@ -27,11 +27,8 @@ struct MmaByte : MmaSync<T> {
     FA_MEMBER static void load_v(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
-    // f16: 1024 + (x + 128) − 1152. bf16 has no room for that, and takes the sign by itself: 128 + x − 128, 128 + (x + 128) − 256.
-    FA_MEMBER static uint32_t from_i8(uint32_t pair) {
-        if constexpr (kIsF16<T>) return rt::add_f16(pair, 0xe480e480u);
-        else return rt::add_bf16((pair & 0x007f007fu) | 0x43004300u, (pair & 0x00800080u) | 0xc300c300u);
-    }
+    // 1024 + (x + 128) − 1152
+    FA_MEMBER static uint32_t from_i8(uint32_t pair) { return from_f16(rt::add_f16(pair, 0xe480e480u)); }
     // A word's bytes as two pairs: bytes 0 and 1, then 2 and 3; or, `apart`, bytes 0 and 2, then 1 and 3.
     template <bool apart>
     FA_MEMBER static void widen(E4m3, uint32_t word, uint32_t& first, uint32_t& second) {
@@ -46,8 +43,7 @@ struct MmaByte : MmaSync<T> {
     }
     template <bool apart>
     FA_MEMBER static void widen(I8, uint32_t word, uint32_t& first, uint32_t& second) {
-        const uint32_t upper = kIsF16<T> ? 0x64646464u : 0u;
-        const uint32_t lower = kIsF16<T> ? word ^ 0x80808080u : word;
+        const uint32_t lower = word ^ 0x80808080u, upper = 0x64646464u;
         first = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4240 : 0x4140));
         second = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4341 : 0x4342));
     }
