@@ -1,6 +1,17 @@
 #include "emu/matrix_emu.h"
-#include "gpu/mma_byte.h"
 #include "gpu/instances_mma.h"
 
-fa::gpu::Instances fa::gpu::mma_byte_f16_instances() { return instances<Instances8<MmaByte<F16>>>(); }
-fa::gpu::Instances fa::gpu::mma_byte_bf16_instances() { return instances<Instances8<MmaByte<Bf16>>>(); }
+namespace fa {
+namespace gpu {
+
+template <class Mma, int width>
+Instances mma_instances() { return instances<Mma, width>(); }
+template Instances mma_instances<MmaByte<F16>, 64>();
+template Instances mma_instances<MmaByte<F16>, 128>();
+template Instances mma_instances<MmaByte<F16>, 256>();
+template Instances mma_instances<MmaByte<Bf16>, 64>();
+template Instances mma_instances<MmaByte<Bf16>, 128>();
+template Instances mma_instances<MmaByte<Bf16>, 256>();
+
+}  // namespace gpu
+}  // namespace fa

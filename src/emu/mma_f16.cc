@@ -1,5 +1,14 @@
 #include "emu/matrix_emu.h"
-#include "gpu/mma_sync.h"
 #include "gpu/instances_mma.h"
 
-fa::gpu::Instances fa::gpu::mma_f16_instances() { return instances<Instances16<MmaSync<F16>>>(); }
+namespace fa {
+namespace gpu {
+
+template <class Mma, int width>
+Instances mma_instances() { return instances<Mma, width>(); }
+template Instances mma_instances<MmaSync<F16>, 64>();
+template Instances mma_instances<MmaSync<F16>, 128>();
+template Instances mma_instances<MmaSync<F16>, 256>();
+
+}  // namespace gpu
+}  // namespace fa

@@ -27,7 +27,7 @@ bool one_for_all_keys(const Problem& p, uint32_t operand, const int64_t stride[3
 // The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, or sizes beyond
 // 2^31, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below them are 0, an output
 // of wider range than the weights shows what has become of the small ones.
-Instances matrix_instances(const rt::Device& device, const Problem& p) {
+InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t most = int64_t(1) << 31;
     const bool bytes = type_bytes(d.kv_dtype) == 1, drops = d.dropout_p > 0;
@@ -37,8 +37,12 @@ Instances matrix_instances(const rt::Device& device, const Problem& p) {
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
         d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
         return {};
-    if (bytes) return d.q_dtype == FA_F16 ? mma_byte_f16_instances() : d.q_dtype == FA_BF16 ? mma_byte_bf16_instances() : Instances{};
-    return d.q_dtype == FA_F16 ? mma_f16_instances() : d.q_dtype == FA_BF16 ? mma_bf16_instances() : d.q_dtype == FA_F32 ? mma_f32_instances() : Instances{};
+    switch (d.q_dtype) {
+        case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
+        case FA_BF16: return bytes ? lists_of<MmaByte<Bf16>>() : lists_of<MmaSync<Bf16>>();
+        case FA_F32: return bytes ? InstanceLists{} : lists_of<MmaTf32>();
+        default: return {};
+    }
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves take the
@@ -47,19 +51,20 @@ Instances matrix_instances(const rt::Device& device, const Problem& p) {
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_kv;
-    const Instances matrix = matrix_instances(device, p);
+    const InstanceLists matrix = matrix_instances(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double least = 0;
-    for (int i = 0; i < matrix.count; i++) {
-        const Instance& one = matrix.list[i];
-        if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
-        const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
-        const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
-        if (!tallest) tallest = &one;
-        if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= least)))) continue;
-        least = time;
-        best = &one;
-    }
+    for (const Instances& list : matrix.width)
+        for (int i = 0; i < list.count; i++) {
+            const Instance& one = list.list[i];
+            if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
+            const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
+            const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
+            if (!tallest) tallest = &one;
+            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= least)))) continue;
+            least = time;
+            best = &one;
+        }
     if (best) return *best;
     const Instance& widest = kSimt[sizeof kSimt / sizeof *kSimt - 1];
     for (const Instance& one : kSimt) {

@@ -23,12 +23,23 @@ struct Instances {
     int count;
 };
 
-// By columns, then by rows, tall ones first.
-Instances mma_f16_instances();
-Instances mma_bf16_instances();
-Instances mma_f32_instances();
-Instances mma_byte_f16_instances();  // 8-bit k and v, f16 q
-Instances mma_byte_bf16_instances();
+// The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty. Each list
+// comes from a translation unit of its own.
+template <class T>
+struct MmaSync;  // f16 or bf16
+template <class T>
+struct MmaByte;  // the same beside k and v of 8 bits
+struct MmaTf32;  // f32
+template <class Mma, int width>
+Instances mma_instances();
+
+struct InstanceLists {
+    Instances width[3];
+};
+template <class Mma>
+InstanceLists lists_of() {
+    return {{mma_instances<Mma, 64>(), mma_instances<Mma, 128>(), mma_instances<Mma, 256>()}};
+}
 
 }  // namespace gpu
 }  // namespace fa

@@ -1,5 +1,6 @@
 // The lists of matrix kernels, for the translation units that compile them.
 #pragma once
+#include "gpu/mma_byte.h"
 #include "gpu/fwd_mma.h"
 #include "gpu/instance.h"
 
@@ -28,36 +29,29 @@ constexpr Instance matrix_instance() {
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
 
-template <class Mma>
-struct Instances16 {
+// Entries of other policies and widths are empty.
+template <bool wanted, class Mma, int... shape>
+constexpr Instance entry() {
+    if constexpr (wanted) return matrix_instance<Instantiate<Mma, shape...>>();
+    else return Instance{};
+}
+template <class Mma, int width>
+struct List {
+    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kBytes;
     static constexpr Instance list[] = {
-#define FA_MMA_16BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
+#define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_8BIT(D, ...) entry<Mma::kBytes && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
-    };
-};
-
-template <class Mma>
-struct Instances8 {
-    static constexpr Instance list[] = {
-#define FA_MMA_8BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
-#include "gpu/kernels.def"
 #undef FA_MMA_8BIT
-    };
-};
-
-template <class Mma>
-struct Instances32 {
-    static constexpr Instance list[] = {
-#define FA_MMA_32BIT(...) matrix_instance<Instantiate<Mma, __VA_ARGS__>>(),
-#include "gpu/kernels.def"
 #undef FA_MMA_32BIT
     };
 };
 
-template <class List>
+template <class Mma, int width>
 Instances instances() {
-    return {List::list, int(sizeof List::list / sizeof *List::list)};
+    return {List<Mma, width>::list, int(sizeof List<Mma, width>::list / sizeof *List<Mma, width>::list)};
 }
 
 }  // namespace gpu

@@ -6,12 +6,14 @@ extern "C" const char __executable_start;
 
 int main() {
     using namespace fa::gpu;
-    const Instances lists[] = {{kSimt, sizeof kSimt / sizeof *kSimt}, mma_f16_instances(),      mma_bf16_instances(),
-                               mma_f32_instances(),                   mma_byte_f16_instances(), mma_byte_bf16_instances()};
-    for (const Instances& list : lists)
-        for (int i = 0; i < list.count; i++) {
-            const Instance& k = list.list[i];
-            printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(reinterpret_cast<uintptr_t>(k.kernel) - uintptr_t(&__executable_start)),
-                   k.rows, k.columns, k.keys, k.threads, k.resident, (long long)k.shared_bytes(k.columns));
-        }
+    const InstanceLists lists[] = {{{{kSimt, sizeof kSimt / sizeof *kSimt}, {}, {}}}, lists_of<MmaSync<F16>>(), lists_of<MmaSync<Bf16>>(),
+                                   lists_of<MmaTf32>(), lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>()};
+    for (const InstanceLists& of_type : lists)
+        for (const Instances& list : of_type.width)
+            for (int i = 0; i < list.count; i++) {
+                const Instance& k = list.list[i];
+                if (!k.kernel) continue;
+                printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(reinterpret_cast<uintptr_t>(k.kernel) - uintptr_t(&__executable_start)),
+                       k.rows, k.columns, k.keys, k.threads, k.resident, (long long)k.shared_bytes(k.columns));
+            }
 }

@@ -1,5 +1,0 @@
-#include "cuda/matrix_cuda.h"
-#include "gpu/mma_sync.h"
-#include "gpu/instances_mma.h"
-
-fa::gpu::Instances fa::gpu::mma_f32_instances() { return instances<Instances32<MmaTf32>>(); }
