@@ -66,18 +66,23 @@ FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
 
 // Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
 FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
-// The lower two bytes, e4m3, as a pair of f16.
-FA_DEVICE uint32_t e4m3_to_f16(uint32_t pair) {
-    uint32_t r;
+// Four bytes, e4m3, as two pairs of f16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    asm("{ .reg .b16 low; cvt.u16.u32 low, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(r) : "r"(pair));
-#else
-    const uint32_t bytes = permute_bytes(pair, 0, 0x1404), magnitude = (bytes & 0x7f007f00u) >> 1;  // 2^8 too small
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(magnitude | (bytes & 0x80008000u)), "r"(0x5c005c00u));
-    r |= ((magnitude + 0x00800080u) & 0x40004000u) >> 1;  // all ones: NaN
-#endif
-    return r;
+FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }" : "=r"(low), "=r"(high) : "r"(bytes));
 }
+#else
+FA_DEVICE uint32_t upper_e4m3_to_f16(uint32_t pair) {  // from the upper byte of each half
+    const uint32_t magnitude = (pair & 0x7f007f00u) >> 1;  // 2^8 too small
+    uint32_t r;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(r) : "r"(magnitude | (pair & 0x80008000u)), "r"(0x5c005c00u));
+    return r | ((magnitude + 0x00800080u) & 0x40004000u) >> 1;  // all ones: NaN
+}
+FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
+    low = upper_e4m3_to_f16(permute_bytes(bytes, 0, 0x1404));
+    high = upper_e4m3_to_f16(permute_bytes(bytes, 0, 0x3424));
+}
+#endif
 FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
     uint32_t r;
     asm("add.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));

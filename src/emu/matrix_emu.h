@@ -115,7 +115,10 @@ FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) r |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
     return r;
 }
-FA_DEVICE uint32_t e4m3_to_f16(uint32_t pair) { return pack_f16(e4m3_to_f32(uint8_t(pair)), e4m3_to_f32(uint8_t(pair >> 8))); }
+FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
+    low = pack_f16(e4m3_to_f32(uint8_t(bytes)), e4m3_to_f32(uint8_t(bytes >> 8)));
+    high = pack_f16(e4m3_to_f32(uint8_t(bytes >> 16)), e4m3_to_f32(uint8_t(bytes >> 24)));
+}
 FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
     return pack_f16(f16_to_f32(uint16_t(a)) + f16_to_f32(uint16_t(b)), f16_to_f32(uint16_t(a >> 16)) + f16_to_f32(uint16_t(b >> 16)));
 }

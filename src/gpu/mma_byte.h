@@ -32,9 +32,9 @@ struct MmaByte : MmaSync<T> {
     // A word's bytes as two pairs: bytes 0 and 1, then 2 and 3; or, `apart`, bytes 0 and 2, then 1 and 3.
     template <bool apart>
     FA_MEMBER static void widen(E4m3, uint32_t word, uint32_t& first, uint32_t& second) {
-        const uint32_t pairs = apart ? rt::permute_bytes(word, 0, 0x3120) : word;
-        first = from_f16(rt::e4m3_to_f16(pairs));
-        second = from_f16(rt::e4m3_to_f16(pairs >> 16));
+        rt::e4m3_to_f16(apart ? rt::permute_bytes(word, 0, 0x3120) : word, first, second);
+        first = from_f16(first);
+        second = from_f16(second);
     }
     template <bool apart>
     FA_MEMBER static void widen(E5m2, uint32_t word, uint32_t& first, uint32_t& second) {  // the upper half of an f16
