@@ -37,8 +37,10 @@ TEST_P(Stored, EveryCodeOfAValue) {
             const oracle::Reading r = c.reading();
             for (int64_t i = 0; i < rows; i++)
                 for (int64_t e = 0; e < 256; e++) {
-                    const double want = oracle::load(c.v.as(), r.v(0, 0, 0) + e, types.kv), got = oracle::load(c.o.as(), r.o(0, 0, i) + e, types.q);
-                    EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << "code " << (e + first) % 256 << ": " << got << ", not " << want;
+                    const double want = oracle::load(c.v.as(), r.v(0, 0, 0) + e, types.kv),
+                                 got = oracle::load(c.o.as(), r.o(0, 0, i) + e, types.q);
+                    EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+                        << "code " << (e + first) % 256 << ": " << got << ", not " << want;
                 }
         }
 }
@@ -60,16 +62,19 @@ TEST_P(Stored, EveryCodeOfAKey) {
                 return std::isfinite(oracle::load(&byte, 0, types.kv));
             };
             for (int64_t b = 0; b < 256; b++)
-                for (int64_t e = 0; e < dim; e++) write_code(c.k, r.k(b, 0, 0) + e, finite(b + e) || chosen(b, 0, 0) == e ? b + e : 0);
+                for (int64_t e = 0; e < dim; e++)
+                    write_code(c.k, r.k(b, 0, 0) + e, finite(b + e) || chosen(b, 0, 0) == e ? b + e : 0);
             ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
             for (int64_t b = 0; b < 256; b++)
                 for (int64_t head = 0; head < heads; head++)
                     for (int64_t i = 0; i < 2; i++) {
                         bool spoiled = false;  // 0 · NaN
-                        for (int64_t e = 0; e < dim; e++) spoiled |= !std::isfinite(oracle::load(c.k.as(), r.k(b, 0, 0) + e, types.kv));
+                        for (int64_t e = 0; e < dim; e++)
+                            spoiled |= !std::isfinite(oracle::load(c.k.as(), r.k(b, 0, 0) + e, types.kv));
                         const double want = oracle::load(c.k.as(), r.k(b, 0, 0) + chosen(b, head, i), types.kv);
                         const double got = c.a.lse[r.lse(b, head, i)];
-                        EXPECT_TRUE(spoiled ? !std::isfinite(got) : std::fabs(got - want) <= 1e-5 * std::fabs(want)) << b << ": " << got << ", not " << want;
+                        EXPECT_TRUE(spoiled ? !std::isfinite(got) : std::fabs(got - want) <= 1e-5 * std::fabs(want))
+                            << b << ": " << got << ", not " << want;
                     }
         }
 }
@@ -94,7 +99,8 @@ TEST_P(Stored, Factors) {
     constexpr int64_t kBatch = 3, kHeads = 2, kKeys = 140;
     for (const bool natural : {false, true})
         for (const int64_t page : {0, 16})
-            for (const int64_t which : {0, 1, 2, 3, 4})  // strides of all, of a head, of a sequence or page and head, of a key, of a query
+            for (const int64_t which :
+                 {0, 1, 2, 3, 4})  // strides of all, of a head, of a sequence or page and head, of a key, of a query
                 for (const float factor : {0.25f, 3.f, -0.5f, 0.f, 1e-30f}) {
                     if (page && (natural || factor != 3.f)) continue;
                     Case c = make({kBatch, 4, kHeads, rng.pick<int64_t>({1, 9, 40}), kKeys, rng.pick<int64_t>({40, 128}), 128});
@@ -141,9 +147,11 @@ TEST_P(Stored, FactorsThatAreNoNumbers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Stored,
-                         testing::Values(Types{FA_F16, FA_E4M3}, Types{FA_F16, FA_E5M2}, Types{FA_F16, FA_I8}, Types{FA_BF16, FA_E4M3},
-                                         Types{FA_BF16, FA_E5M2}, Types{FA_BF16, FA_I8}),
-                         [](const auto& info) { return std::string(oracle::name_of(info.param.q)) + "_" + oracle::name_of(info.param.kv); });
+                         testing::Values(Types{FA_F16, FA_E4M3}, Types{FA_F16, FA_E5M2}, Types{FA_F16, FA_I8},
+                                         Types{FA_BF16, FA_E4M3}, Types{FA_BF16, FA_E5M2}, Types{FA_BF16, FA_I8}),
+                         [](const auto& info) {
+                             return std::string(oracle::name_of(info.param.q)) + "_" + oracle::name_of(info.param.kv);
+                         });
 
 }  // namespace
 }  // namespace test
