@@ -31,7 +31,8 @@ export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(npr
 within_budget=yes
 for preset in "${presets[@]}"; do
     modules=()
-    [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc")
+    [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc"
+        -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/keep_time")
     printf '\n== Building %s\n' "$preset"
     cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" "${modules[@]}" --log-level=WARNING >/dev/null
     cmake --build --preset "$preset" -- --quiet
