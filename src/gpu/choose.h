@@ -7,18 +7,6 @@ namespace fa {
 namespace gpu {
 namespace {
 
-template <int TR, int TV>
-constexpr Instance simt_instance() {
-    return {"fwd_simt", Simt<TR, TV>::rows, Simt<TR, TV>::columns, kKeys, kThreads, 1, 1, forward_simt<TR, TV>, forward_simt<TR, TV>,
-            forward_simt<TR, TV>, Simt<TR, TV>::shared_bytes};
-}
-
-constexpr Instance kSimt[] = {
-#define FA_SIMT(rows, columns) simt_instance<rows / 16, columns / 16>(),
-#include "gpu/kernels.def"
-#undef FA_SIMT
-};
-
 // Whether one factor serves all keys of a sequence and kv head.
 bool one_for_all_keys(const Problem& p, uint32_t operand, const int64_t stride[3]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
@@ -66,9 +54,11 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
             best = &one;
         }
     if (best) return *best;
-    const Instance& widest = kSimt[sizeof kSimt / sizeof *kSimt - 1];
-    for (const Instance& one : kSimt) {
-        const bool wide = one.columns >= p.d.dim_v || one.columns == widest.columns;
+    const Instances simt = simt_instances();
+    const int widest = simt.list[simt.count - 1].columns;
+    for (int i = 0; i < simt.count; i++) {
+        const Instance& one = simt.list[i];
+        const bool wide = one.columns >= p.d.dim_v || one.columns == widest;
         if (wide && (!best || (one.columns == best->columns && best->rows >= 2 * rows))) best = &one;
     }
     return *best;

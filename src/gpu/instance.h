@@ -23,6 +23,9 @@ struct Instances {
     int count;
 };
 
+// The universal kernel's, by columns, then by rows, tall ones first.
+Instances simt_instances();
+
 // The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty. Each list
 // comes from a translation unit of its own.
 template <class T>
