@@ -17,6 +17,7 @@ packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-js
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
 tools/install_packages.sh "${packages[@]}"
 nvcc=$(tools/install_nvcc.sh)
+PATH=$PATH:$(dirname "$nvcc")  # the headers' test looks there for compilers
 
 # Debian has NumPy, but not its bfloat16 and 8-bit floats.
 venv=$PWD/build/venv
