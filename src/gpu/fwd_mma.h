@@ -7,21 +7,18 @@
 // slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
 // Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
 #pragma once
-#include "gpu/mma_block.h"
+#include "gpu/mma_scores.h"
 
 namespace fa {
 namespace gpu {
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
-    using Block = MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
+struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
+    using Block = MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
     using Sum = typename Block::Sum;
     using PerRow = typename Block::PerRow;
-    using Row = typename Block::Row;
-    using Tile = typename Block::Tile;
-    using Shared = typename Block::Shared;
     using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
-        Block::shared;
+        Block::remove_scores, Block::scale_scores, Block::shared;
 
     FA_MEMBER static void multiply_qk(const ForwardParams& x, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
                                       int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
@@ -88,133 +85,6 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
         }
     }
 
-    // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
-        const Shared& s = shared();
-        FA_UNROLL for (int m = 0; m < RowTiles; m++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const Row row = s.row[row0 + 16 * m + Sum::row(r)];
-                const int begin = row.begin - key, end = row.end - key;
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                        if (Sum::slot(e) != r) continue;
-                        const int j = 16 * n + Sum::column(e);
-                        if (j < begin || j >= end || (place && place[j] < 0)) score[m][n].x[e] = kNegInf;
-                    }
-            }
-    }
-
-    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
-    template <class Change>
-    FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-            const Row row = shared().row[row0 + Sum::row(r)];
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
-        }
-    }
-    FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
-        if (dtype == FA_F32) return *reinterpret_cast<const float*>(p);
-        const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
-        return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-    }
-    FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
-        const Tile& t = shared().tile;
-        const int64_t bytes = type_bytes(x.p.d.bias_dtype), left = t.seq.k_len - key;
-        const int64_t batch = t.batch * x.p.d.bias_stride[0] * bytes, head = x.p.d.bias_stride[1] * bytes, row = x.p.d.bias_stride[2] * bytes;
-        const int64_t step = x.p.d.bias_stride[3] * bytes;
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-            const Row& at = shared().row[row0 + Sum::row(r)];
-            const char* bias = static_cast<const char*>(x.a.bias) + batch + at.head * head + at.position * row + key * step;
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                    const int j = 16 * n + Sum::column(e);
-                    if (Sum::slot(e) != r || j >= left) continue;
-                    const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
-                    score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
-                }
-                rt::keep_order();
-            }
-        }
-    }
-    FA_MEMBER static void scale_scores(Sum score[RowTiles][kKeyTiles], float factor) {
-        FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= factor;
-    }
-    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
-    // on the way, log2 itself.
-    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[kKeyTiles]) {
-        const Tile& t = shared().tile;
-        const fa_attention_desc_t& d = x.p.d;
-        if (t.work & kNatural) {
-            each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
-            if (t.work & kCap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
-            if (t.work & kBias) add_bias(x, row0, key, score);
-            each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
-        }
-        if (t.work & kAlibi) {
-            const float inverse = 1.f / unit;
-            each(row0, score, [&](float& s, const Row& row, int j) {
-                const float start = float(row.position + t.rule.off - key);
-                s = fmaf(-row.slope * inverse, fabsf(start - float(j)), s);
-            });
-        }
-    }
-
-    // The mask operand's rows for a row tile, where they are whole aligned pieces of 16 bytes: the four lanes that share a row hold a part
-    // each. They are asked for before the scores are computed.
-    struct MaskRows {
-        uint32_t word[Sum::kRows][kKeyTiles];
-    };
-    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int slot, int64_t key) {
-        const int64_t* stride = x.p.d.mask_stride;
-        const Row& row = shared().row[row0 + Sum::row(slot)];
-        return x.a.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
-    }
-    FA_MEMBER static bool mask_in_pieces(const ForwardParams& x, int64_t key) {
-        return kKeyTiles > 1 && x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
-    }
-    FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++)
-            rt::load_words<kKeyTiles>(mask_row(x, row0, slot, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[slot]);
-    }
-    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few registers.
-    FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
-        const int lane = rt::thread() % 4;
-        uint32_t kept = 0;
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
-            uint32_t piece = 0, half[2] = {};
-            FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
-                const uint32_t word = rows.word[slot][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
-                piece |= nonzero * 0x10204080u >> 28 << 4 * i;
-            }
-            const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
-            half[0] = at < 32 ? piece << at : 0;
-            half[1] = at < 32 ? 0 : piece << (at - 32);
-            FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
-                half[i] |= rt::shuffle_xor4(half[i], 1);
-                half[i] |= rt::shuffle_xor4(half[i], 2);
-                uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
-                own = (own | own >> 4) & 0x00ff00ffu;
-                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
-            }
-        }
-        return kept;
-    }
-    // The same for any mask, byte by byte.
-    FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
-        uint32_t kept = 0;
-        FA_UNROLL_BY(4)
-        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
-            const int e = i % Sum::kElements, j = i / Sum::kElements * 16 + Sum::column(e);
-            const bool there = key + j < x.p.d.seqlen_k;
-            kept |= uint32_t(there && mask_row(x, row0, Sum::slot(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
-        }
-        return kept;
-    }
-
     // Folds the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
     // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
     // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
@@ -257,27 +127,6 @@ struct Matrix : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, R
                 sum[i][Sum::slot(e)] += p;
             }
     }
-    // Key tile n: scores without a bit in `kept` become `removed`.
-    FA_MEMBER static void remove_scores(uint32_t kept, int n, float removed, Sum& score) {
-        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-            if (!(kept >> (n * Sum::kElements + e) & 1)) score.x[e] = removed;
-    }
-    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the scores: they
-    // leave it few registers.
-    FA_MEMBER static uint32_t kept_scores(const ForwardParams& x, int row0, int64_t key) {
-        static_assert(kKeyTiles * Sum::kElements <= 32, "a bit for each");
-        const Tile& t = shared().tile;
-        uint32_t kept = 0;
-        FA_UNROLL_BY(1)
-        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
-            const Row& row = shared().row[row0 + Sum::row(Sum::slot(e))];
-            const bool keeps = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
-            kept |= uint32_t(keeps) << i;
-        }
-        return kept;
-    }
-
     // Folds one tile's scores into (m, l, o), with `v` its values; `kept`: see kept_scores; NULL: all. The products of one tile of 16 keys run
     // beside the exponentials of the next.
     FA_MEMBER static void fold_tile(const ForwardParams& x, float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v,

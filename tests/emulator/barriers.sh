@@ -20,7 +20,7 @@ count=0 overlooked=0
 while IFS=: read -r file line _; do
     # Matrix kernels run on waves of 32, and take most calls there.
     wave=64 filter=$forward
-    case $file in fwd_mma.h | mma_block.h) wave=32 ;; esac
+    case $file in fwd_mma.h | mma_scores.h | mma_block.h) wave=32 ;; esac
     [ "$file" != finish.h ] || filter=Reassemble.SplitsInsideOneCall
     [ "$file" != rowwise.h ] || filter='Merge.*:Rotary.*:Append.*'
     count=$((count + 1))
