@@ -12,6 +12,7 @@ def draw(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "flashattn"})  # text as text, and the same file each time
     from matplotlib import pyplot
 
     drawn: dict[str, list[dict]] = {}
@@ -27,7 +28,7 @@ def draw(path: Path, title: str, suites: dict[str, list[dict]]) -> None:
     for axis, (name, rows) in zip(axes[:, 0], drawn.items()):
         draw_panel(axis, name, rows)
     figure.suptitle(title)
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
 
