@@ -151,7 +151,8 @@ inline int Block::pop() {
     return -1;
 }
 
-inline void Block::next() {
+// Fibers leave these two by jumps. The address sanitizer would mark their frames, and never unmark them: it does not know the stacks.
+__attribute__((no_sanitize_address)) inline void Block::next() {
     const int chosen = pop();
     if (chosen < 0) {
         if (living) die("a thread waits for others that never come");
@@ -164,7 +165,7 @@ inline void Block::next() {
     abort();
 }
 
-__attribute__((noinline)) inline void Block::sleep() {
+__attribute__((noinline, no_sanitize_address)) inline void Block::sleep() {
     if (!__builtin_setjmp(fibers[size_t(now)].at.words)) next();
 }
 
