@@ -95,5 +95,21 @@ TEST(Reassemble, SplitsInsideOneCall) {
     }
 }
 
+// As a decoding step has them; more splits than a block that folds them has threads, and more columns.
+TEST(Reassemble, ManySplitsOfFewRows) {
+    const Handle handle = make_handle();
+    Rng rng(64);
+    Case c = shaped({1, 2, 1, 3, 20000, 8, 140});
+    causal(c, FA_ALIGN_BOTTOM_RIGHT);
+    c.d.operands |= FA_OPERAND_SINKS;
+    c.bind(rng);
+    c.fill_normal(rng);
+    for (int64_t h = 0; h < 2; h++) c.sinks.as<float>()[h] = float(rng.normal());
+    for (const int32_t splits : {9, 300}) {
+        c.d.num_splits = splits;
+        ASSERT_EQ(run_and_check(handle, c), "");
+    }
+}
+
 }  // namespace
 }  // namespace test
