@@ -131,13 +131,13 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
         (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, 3 * c.kernels->lanes), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
-    const Schedule s = make_schedule(p, *c.kernels);
+    const Schedule s = make_schedule(p, *c.kernels, c.count);
     const int64_t workers = forward_workers(c, s);
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
-    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
-             names[d.algorithm], c.kernels->name, 3 * c.kernels->lanes, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
+    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
+             names[d.algorithm], s.method.name, c.kernels->name, s.method.rows, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
              s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
     return FA_OK;
 }
@@ -164,7 +164,7 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
 
 fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    const Schedule s = make_schedule(*p, *c->kernels);
+    const Schedule s = make_schedule(*p, *c->kernels, c->count);
     int64_t workers = forward_workers(*c, s);
     uint64_t bytes = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     // OpenMP may allow more threads now than when the workspace was sized: use those that fit.
@@ -175,7 +175,7 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     char* memory = workspace(c, a->workspace, bytes);
     if (!memory) return fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
     Counters counters{};
-    run_forward(make_call(*p, *a, *c->kernels, c->count), s, c->threads, workers, memory, &counters);
+    run_forward(make_call(*p, *a, *c->kernels, s.method, c->count), s, c->threads, workers, memory, &counters);
     if (c->count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;

@@ -8,9 +8,25 @@
 namespace fa {
 namespace cpu {
 
-// Row tiles that a worker takes at once, so that each block of k and v is fetched and widened once for all of them. A row's bits do not
-// depend on it.
-constexpr int kPanel = 4;
+constexpr int kMostPanel = 8;
+
+struct Call;
+struct RowTile;
+struct RowSums;
+struct Scratch;
+
+// How rows meet keys: the shape of a row tile and the loop over its keys. Chosen from the problem and the kernel table alone, since bits
+// depend on it; of the rest of this backend none does.
+struct Method {
+    const char* name;
+    int rows;   // of a full tile, at most kMaxRows
+    int panel;  // row tiles that a worker takes at once, so that each block of k and v is fetched once for all of them: no bits
+    int64_t own_bytes;  // of scratch, for each worker
+    // Gathers the tile's rows of q, scaled, into place `slot` of the panel.
+    void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
+    // Folds keys [begin, end) into the sums of neighbouring row tiles.
+    void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
+};
 
 // Work and traffic of a counted call, in units of one worker.
 struct Counters {
@@ -21,15 +37,15 @@ struct Call {
     const Problem* p;
     const fa_forward_args_t* a;
     const Kernels* k;
-    float q_factor;     // scale, times log2 e when the scores need no work in natural units
-    bool natural;       // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
-    bool addend;        // bias, mask or ALiBi
+    Method method;
+    float q_factor;  // scale, times log2 e when the scores need no work in natural units
+    bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
+    bool addend;     // bias, mask or ALiBi
     bool drop;
     Dropout dropout;
-    float drop_rescale; // 1 / (1 − p), or 1
+    float drop_rescale;  // 1 / (1 − p), or 1
     float o_scale;
-    int64_t block_rows; // rows of a full tile
-    int64_t blocks;     // row tiles for each batch and kv head, for the longest sequence
+    int64_t blocks;  // row tiles for each batch and kv head, for the longest sequence
     bool count;
 };
 
@@ -46,9 +62,9 @@ struct RowTile {
     Sequence seq;
     MaskRule rule;
     int64_t batch, kv_head;
-    int64_t first;        // group-major index of lane 0
+    int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
-    float* q;             // packed: [dim_qk][width]
+    float* q;  // packed: [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
@@ -56,23 +72,24 @@ struct RowTile {
 // A worker's memory: carved from the workspace, 64-byte aligned pieces.
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
-    RowSums run[kPanel], total[kPanel];  // of each row tile: current split; all splits so far
+    RowSums run[kMostPanel], total[kMostPanel];  // of each row tile: current split; all splits so far
+    char* own;                                   // the method's
     int32_t *band_begin, *band_end;
     Counters counters;
 };
 
 // Bytes of one Scratch, and of one stored RowSums.
-int64_t scratch_bytes(const Problem& p);
+int64_t scratch_bytes(const Problem& p, const Method& m);
 int64_t sums_bytes(const Problem& p);
-Scratch carve_scratch(const Problem& p, char* memory);
+Scratch carve_scratch(const Problem& p, const Method& m, char* memory);
 RowSums carve_sums(const Problem& p, char* memory);
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, bool count);
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, bool count);
 
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
-// Gathers the tile's rows of q, scaled, into place `slot` of w.q.
+// Widens the tile's rows of q, scaled, into place `slot` of w.q.
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
 // Folds `part` into `into`: the specification's fold, for every row of the tile.
@@ -91,7 +108,8 @@ struct KeyRows {
 KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
-// tile.cc: one tile of scores.
+// tile.cc: f32 tiles, the method that knows everything.
+Method tile_method(const Kernels& k);
 // Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept. k is loaded
 // when it is first needed, `fetch` keys at once.
 bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w);
@@ -99,8 +117,6 @@ bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetc
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
-// Folds keys [begin, end) into the sums of neighbouring row tiles: the loop over key tiles.
-void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w);
 

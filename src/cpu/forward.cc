@@ -38,7 +38,7 @@ struct Job {
 void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
-    Scratch w = carve_scratch(*job.c->p, share);
+    Scratch w = carve_scratch(*job.c->p, job.c->method, share);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
@@ -59,7 +59,7 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
     int n = 0;
     while (n < item.count && place_tile(c, item.batch, item.kv_head, item.block + n, &tiles[n])) {
-        pack_q(c, tiles[n], n, w);
+        c.method.pack_q(c, tiles[n], n, w);
         n++;
     }
     return n;
@@ -68,7 +68,7 @@ int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
 void fold_split(const Call& c, const Schedule& s, const RowTile* tiles, int count, int64_t split, RowSums* sums, Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
     for (int i = 0; i < count; i++) clear_sums(tiles[i], c.p->d.dim_v, sums[i]);
-    fold_keys(c, tiles, count, range.begin, range.end, sums, w);
+    c.method.fold_keys(c, tiles, count, range.begin, range.end, sums, w);
 }
 
 void pad_tiles(const Call& c, const Item& item, Scratch& w) {
@@ -79,7 +79,7 @@ void pad_tiles(const Call& c, const Item& item, Scratch& w) {
 void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const Item item = item_at(c, job.panel, index);
-    RowTile tiles[kPanel];
+    RowTile tiles[kMostPanel];
     const int count = place_tiles(c, item, tiles, w);
     if (count > 0) {
         const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
@@ -125,7 +125,7 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
     const int64_t batch = index / c.p->d.heads_kv, kv_head = index % c.p->d.heads_kv;
-    char* memory = share + scratch_bytes(*c.p);
+    char* memory = share + scratch_bytes(*c.p, c.method);
     if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
     else run_flash1(c, batch, kv_head, memory, w);
     for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
@@ -144,18 +144,21 @@ void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
     }
 }
 
+Method choose_method(const Problem&, const Kernels& k, bool) { return tile_method(k); }
+
 }  // namespace
 
-Schedule make_schedule(const Problem& p, const Kernels& k) {
+Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const fa_attention_desc_t& d = p.d;
     const int64_t heads = d.batch * d.heads_kv;
     Schedule s{};
-    s.items = heads * ceil_div(d.seqlen_q * p.group, 3 * k.lanes);
+    s.method = choose_method(p, k, count);
+    s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
     s.num_splits = d.num_splits;
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    s.worker_bytes = scratch_bytes(p);
+    s.worker_bytes = scratch_bytes(p, s.method);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;
         s.max_splits = 1;
@@ -194,7 +197,7 @@ void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64
     } else {
         // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
         constexpr int64_t kItemsPerWorker = 4;
-        job.panel = c.count ? 1 : int(max_of(min_of(kPanel, s.items / (kItemsPerWorker * workers)), 1));
+        job.panel = c.count ? 1 : int(max_of(min_of(c.method.panel, s.items / (kItemsPerWorker * workers)), 1));
         run(s.items / max_of(c.blocks, 1) * ceil_div(c.blocks, job.panel), run_item);
     }
     *counters = {job.flops, job.read, job.written};

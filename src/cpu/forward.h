@@ -8,6 +8,7 @@ namespace cpu {
 
 // How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct Schedule {
+    Method method;
     int64_t items;         // row tiles of all sequences and kv heads
     int64_t num_splits;    // as the specification's split_keys takes them
     int64_t split_size;
@@ -19,7 +20,7 @@ struct Schedule {
     int64_t extra_bytes;   // extra memory of the algorithm, as FA_STAT_EXTRA_BYTES tells it
 };
 
-Schedule make_schedule(const Problem& p, const Kernels& k);
+Schedule make_schedule(const Problem& p, const Kernels& k, bool count);
 
 // Runs the call on `workers` workers, each with its share of memory (shared part first).
 void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters);

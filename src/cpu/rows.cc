@@ -31,8 +31,8 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
     const Problem& p = *c.p;
     t->seq = sequence_of(p, *c.a, batch);
-    t->first = block * c.block_rows;
-    const int64_t rows = min_of(t->seq.q_len * p.group - t->first, c.block_rows);
+    t->first = block * c.method.rows;
+    const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
     if (rows <= 0) return false;
     t->rule = mask_rule(p, t->seq);
     t->batch = batch;
@@ -120,8 +120,8 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
     t.seq = sequence_of(p, *c.a, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    t.first = block * c.block_rows;
-    const int64_t end = min_of(p.d.seqlen_q * p.group, t.first + c.block_rows);
+    t.first = block * c.method.rows;
+    const int64_t end = min_of(p.d.seqlen_q * p.group, t.first + c.method.rows);
     for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
     for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
         const int lane = int(r - t.first);

@@ -25,17 +25,20 @@ RowSums take_sums(const Problem& p, Carver& c) {
     return s;
 }
 
-Scratch take_scratch(const Problem& p, Carver& c) {
+Scratch take_scratch(const Problem& p, const Method& m, Carver& c) {
     Scratch w;
-    w.q = c.take<float>(p.d.dim_qk * kMaxRows * kPanel);
+    w.q = c.take<float>(p.d.dim_qk * kMaxRows * m.panel);
     w.s = c.take<float>(kTileKeys * kMaxRows);
     w.addend = c.take<float>(kTileKeys * kMaxRows);
     w.k = c.take<float>(kTileKeys * p.d.dim_qk);
     w.v = c.take<float>(kTileKeys * p.d.dim_v);
     w.line = c.take<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
     w.rescale = c.take<float>(kMaxRows);
-    for (RowSums& sums : w.run) sums = take_sums(p, c);
-    for (RowSums& sums : w.total) sums = take_sums(p, c);
+    for (int i = 0; i < m.panel; i++) {
+        w.run[i] = take_sums(p, c);
+        w.total[i] = take_sums(p, c);
+    }
+    w.own = c.take<char>(m.own_bytes);
     w.band_begin = c.take<int32_t>(kMaxRows);
     w.band_end = c.take<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};
@@ -44,9 +47,9 @@ Scratch take_scratch(const Problem& p, Carver& c) {
 
 }  // namespace
 
-int64_t scratch_bytes(const Problem& p) {
+int64_t scratch_bytes(const Problem& p, const Method& m) {
     Carver c{nullptr, 0};
-    take_scratch(p, c);
+    take_scratch(p, m, c);
     return c.used;
 }
 
@@ -56,9 +59,9 @@ int64_t sums_bytes(const Problem& p) {
     return c.used;
 }
 
-Scratch carve_scratch(const Problem& p, char* memory) {
+Scratch carve_scratch(const Problem& p, const Method& m, char* memory) {
     Carver c{memory, 0};
-    return take_scratch(p, c);
+    return take_scratch(p, m, c);
 }
 
 RowSums carve_sums(const Problem& p, char* memory) {
@@ -66,11 +69,12 @@ RowSums carve_sums(const Problem& p, char* memory) {
     return take_sums(p, c);
 }
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, bool count) {
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, bool count) {
     Call c;
     c.p = &p;
     c.a = &a;
     c.k = &k;
+    c.method = m;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
     c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);
     c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;
@@ -79,8 +83,7 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, b
     c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.seed, state ? a.rng_state[1] : a.offset);
     c.drop_rescale = c.drop ? c.dropout.rescale : 1.f;
     c.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
-    c.block_rows = 3 * k.lanes;
-    c.blocks = ceil_div(p.d.seqlen_q * p.group, c.block_rows);
+    c.blocks = ceil_div(p.d.seqlen_q * p.group, m.rows);
     c.count = count;
     return c;
 }

@@ -113,7 +113,7 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
 void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w) {
     const Study s = make_study(c, w);
     const Problem& p = *c.p;
-    const int64_t rows = c.blocks * c.block_rows;
+    const int64_t rows = c.blocks * c.method.rows;
     float* m = reinterpret_cast<float*>(memory);
     float* l = m + rows;
     RowTile t;

@@ -104,9 +104,11 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float*
     }
 }
 
+namespace {
+
 void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
-    KeyBand seen[kPanel];
+    KeyBand seen[kMostPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
         seen[i] = visible_keys(tiles[i], p, begin, end);
@@ -131,6 +133,10 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
         }
     }
 }
+
+}  // namespace
+
+Method tile_method(const Kernels& k) { return {"tile", 3 * k.lanes, 4, 0, pack_q, fold_keys}; }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
     const Problem& p = *c.p;
