@@ -19,7 +19,7 @@ struct Word {
     int32_t value;
 };
 constexpr Word kLogWords[] = {{"none", FA_LOG_NONE}, {"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
-constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}};
+constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"amx", FA_ISA_AMX}};
 
 // secure_getenv: a set-user-id program must not take folders of code from whoever started it.
 void copy(char* to, size_t size, const char* name) {
@@ -53,7 +53,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (!look_up(kLogWords, variables.log, &out->log_level))
         return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\": expected none, error, info or debug", variables.log);
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2 or avx512",
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512 or amx",
                     variables.max_isa);
     return FA_OK;
 }

@@ -22,6 +22,10 @@ struct Method {
     int rows;   // of a full tile, at most kMaxRows
     int panel;  // row tiles that a worker takes at once, so that each block of k and v is fetched once for all of them: no bits
     int64_t own_bytes;  // of scratch, for each worker
+    bool by_rows;       // RowSums.o is [row][dim_v], not [dim_v][width]
+    // What is done once for all row tiles, before them, in so many pieces; it leaves its results in Call.shared.
+    int64_t shared_bytes, preparations;
+    void (*prepare)(const Call&, int64_t index, Scratch&);
     // Gathers the tile's rows of q, scaled, into place `slot` of the panel.
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
     // Folds keys [begin, end) into the sums of neighbouring row tiles.
@@ -38,6 +42,7 @@ struct Call {
     const fa_forward_args_t* a;
     const Kernels* k;
     Method method;
+    char* shared;       // the method's, NULL when it wants none
     float q_factor;  // scale, times log2 e when the scores need no work in natural units
     bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
     bool addend;     // bias, mask or ALiBi
@@ -51,7 +56,7 @@ struct Call {
 
 // State of one row tile over some keys: sums measured from m, in the units of kHeadroomUnit.
 struct RowSums {
-    float* o;  // [dim_v][width]
+    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says
     float* m;  // [width]
     float* l;
 };
@@ -93,13 +98,19 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
 // Folds `part` into `into`: the specification's fold, for every row of the tile.
-void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& into);
+void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& into);
 // Adds the sink, writes o and LSE, and leaves each row's final state in sums.m and sums.l (true units).
 void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w);
 // o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
 
+// Element index of the row of q behind a lane.
+int64_t q_index(const Call& c, const RowTile& t, int lane);
+
 // keys.cc: key side.
+// Addresses of rows [key, key + keys) in memory.
+void point_k(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows);
+void point_v(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows);
 struct KeyRows {
     const float* data;  // NULL: not loaded yet
     int64_t stride;
@@ -108,6 +119,9 @@ struct KeyRows {
 KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
+// matrix.cc: products of tiles of 16-bit values; false where the CPU or the call does not suit.
+bool matrix_method(const Problem& p, const Kernels& k, Method* m);
+
 // tile.cc: f32 tiles, the method that knows everything.
 Method tile_method(const Kernels& k);
 // Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept. k is loaded
@@ -115,6 +129,8 @@ Method tile_method(const Kernels& k);
 bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w);
 // Zeroes the weights that dropout removes.
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
+// Whether all, some or none of the pairs of a tile are kept.
+Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.

@@ -2,6 +2,8 @@
 #include "kernel.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace fa {
@@ -30,6 +32,12 @@ uint64_t enabled_state() {
     return uint64_t(high) << 32 | low;
 }
 
+// Tile registers enlarge signal frames, so Linux grants them to a process that asks, unless a thread's signal stack is too small.
+bool permit_tiles() {
+    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+
 bool detect(int32_t isa) {
     uint32_t a, b, c, d, a7, b7, c7, d7;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return false;
@@ -39,7 +47,12 @@ bool detect(int32_t isa) {
     const uint64_t state = enabled_state();
     if ((state & 0x6) != 0x6) return false;  // xmm, ymm
     if (isa == FA_ISA_AVX2) return true;
-    return (b7 & (f | dq | bw | vl)) == (f | dq | bw | vl) && (state & 0xe6) == 0xe6;  // mask registers, zmm
+    if ((b7 & (f | dq | bw | vl)) != (f | dq | bw | vl) || (state & 0xe6) != 0xe6) return false;  // mask registers, zmm
+    if (isa == FA_ISA_AVX512) return true;
+    // The kernel's flags in /proc/cpuinfo do not tell all: only CPUID is asked.
+    constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5;
+    uint32_t a71, b71, c71, d71;
+    return __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (d7 & (amx_bf16 | amx_tile)) == (amx_bf16 | amx_tile) && (a71 & avx512_bf16) && (state & 0x60000) == 0x60000 && permit_tiles();
 }
 #else
 bool detect(int32_t) { return false; }

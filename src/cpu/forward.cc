@@ -86,7 +86,7 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
         fold_split(c, *job.s, tiles, count, 0, w.total, w);
         for (int64_t split = 1; split < splits; split++) {
             fold_split(c, *job.s, tiles, count, split, w.run, w);
-            for (int i = 0; i < count; i++) merge_sums(tiles[i], c.p->d.dim_v, w.run[i], w.total[i]);
+            for (int i = 0; i < count; i++) merge_sums(c, tiles[i], w.run[i], w.total[i]);
         }
         for (int i = 0; i < count; i++) finish_tile(c, tiles[i], w.total[i], w);
     }
@@ -115,7 +115,7 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
         RowSums total = carve_sums(*c.p, kept);
         for (int64_t split = 1; split < splits; split++) {
             const RowSums part = carve_sums(*c.p, kept + split * sums_bytes(*c.p));
-            merge_sums(t, c.p->d.dim_v, part, total);
+            merge_sums(c, t, part, total);
         }
         finish_tile(c, t, total, w);
     }
@@ -144,7 +144,15 @@ void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
     }
 }
 
-Method choose_method(const Problem&, const Kernels& k, bool) { return tile_method(k); }
+// Counted calls, the baselines and the scores output are those of the f32 tiles.
+Method choose_method(const Problem& p, const Kernels& k, bool count) {
+    Method m;
+    const bool any = !count && p.d.algorithm == FA_ALGORITHM_FLASH && !p.has(FA_OPERAND_SCORES);
+    if (any && matrix_method(p, k, &m)) return m;
+    return tile_method(k);
+}
+
+void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
 
 }  // namespace
 
@@ -172,14 +180,16 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptSums / s.items;
     if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p);
+    s.shared_bytes += s.method.shared_bytes;
     return s;
 }
 
-void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters) {
+void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters) {
     Job job;
+    if (s.method.shared_bytes > 0) c.shared = memory;
     job.c = &c;
     job.s = &s;
-    job.shared = memory;
+    job.shared = memory + s.method.shared_bytes;
     job.shares = memory + s.shared_bytes;
     job.flops = job.read = job.written = 0;
     const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
@@ -188,6 +198,7 @@ void run_forward(const Call& c, const Schedule& s, const Threads& threads, int64
         job.run = step;
         run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
     };
+    if (s.method.preparations > 0) run(s.method.preparations, run_preparation);
     if (c.p->has(FA_OPERAND_SCORES)) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);

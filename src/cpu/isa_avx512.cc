@@ -9,21 +9,7 @@ extern const Kernels kKernels_avx512;
 
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int kKeyRows[4] = {0, 8, 8, 8};  // 24 sums, 3 operands and a broadcast of 32 registers
-typedef float V __attribute__((vector_size(64)));
-typedef int32_t VI __attribute__((vector_size(64)));
-
-inline V splat(float x) { return _mm512_set1_ps(x); }
-inline V fma_v(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
-inline V max_v(V a, V b) { return _mm512_max_ps(a, b); }  // the instruction gives b when either is NaN
-
-inline V exp2_parts(V x, V& f) {
-    f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x − floor(x); 0 for −inf
-    return x;
-}
-inline V scale2(V p, V x) { return _mm512_scalef_ps(p, x); }  // floors its exponent by itself
-
+#include "avx512.inc"
 #include "kernels.inc"
 
 }  // namespace

@@ -19,6 +19,8 @@ constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 // overflow, where the average that they make would not. What underflows is below 2^-117 of the row's largest weight.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
+struct MatrixKernels;
+
 struct Kernels {
     const char* name;
     int32_t isa;  // FA_ISA_…
@@ -38,6 +40,8 @@ struct Kernels {
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
+
+    const MatrixKernels* matrix = nullptr;  // matrix.h
 };
 
 // The table for a cap (FA_ISA_…, 0: none) on this CPU; NULL when the CPU lacks the level that is named.

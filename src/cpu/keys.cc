@@ -52,18 +52,32 @@ KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int 
     return {buffer, s.dim};
 }
 
-}  // namespace
-
-KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+void point(const Call& c, const RowTile& t, const Source& s, int64_t key, int keys, const char** rows) {
     const Problem& p = *c.p;
-    const Source s{c.a->k, p.d.k_stride, p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, p.d.dim_qk};
-    return load(c, t, s, key, keys, buffer, w);
+    for (int j = 0; j < keys; j++)
+        rows[j] = element(static_cast<const char*>(s.data), row_index(p, s, find_slot(p, *c.a, t, key + j), t.kv_head), p.d.kv_dtype);
 }
 
-KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+Source k_of(const Call& c) {
     const Problem& p = *c.p;
-    const Source s{c.a->v, p.d.v_stride, p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, p.d.dim_v};
-    return load(c, t, s, key, keys, buffer, w);
+    return {c.a->k, p.d.k_stride, p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, p.d.dim_qk};
+}
+
+Source v_of(const Call& c) {
+    const Problem& p = *c.p;
+    return {c.a->v, p.d.v_stride, p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, p.d.dim_v};
+}
+
+}  // namespace
+
+void point_k(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows) { point(c, t, k_of(c), key, keys, rows); }
+void point_v(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows) { point(c, t, v_of(c), key, keys, rows); }
+
+KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(c, t, k_of(c), key, keys, buffer, w);
+}
+KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(c, t, v_of(c), key, keys, buffer, w);
 }
 
 }  // namespace cpu

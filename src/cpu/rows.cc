@@ -62,6 +62,11 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
 }
 
+int64_t q_index(const Call& c, const RowTile& t, int lane) {
+    const Problem& p = *c.p;
+    return row_index(p, p.d.q_stride, t, t.position(lane, p.group), t.head(lane, p.group));
+}
+
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
     memset(sums.o, 0, size_t(dim_v) * t.width * sizeof(float));
     for (int lane = 0; lane < t.width; lane++) {
@@ -70,7 +75,8 @@ void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
     }
 }
 
-void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& into) {
+void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& into) {
+    const int64_t dim_v = c.p->d.dim_v;
     float a[kMaxRows], b[kMaxRows];
     for (int lane = 0; lane < t.width; lane++) {
         const Fold f = fold({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
@@ -78,6 +84,11 @@ void merge_sums(const RowTile& t, int64_t dim_v, const RowSums& part, RowSums& i
         into.l[lane] = f.state.l;
         a[lane] = f.scale_a;
         b[lane] = f.scale_b;
+    }
+    if (c.method.by_rows) {
+        for (int lane = 0; lane < t.rows; lane++)
+            for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.o[i] = into.o[i] * a[lane] + part.o[i] * b[lane];
+        return;
     }
     for (int64_t x = 0; x < dim_v; x++)
         for (int lane = 0; lane < t.width; lane++) {
@@ -99,7 +110,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         }
         const float factor = scale * normaliser(state) * kHeadroomFactor;
         for (int64_t x = 0; x < p.d.dim_v; x++) {
-            const float sum = sums.o[x * t.width + lane];
+            const float sum = c.method.by_rows ? sums.o[lane * p.d.dim_v + x] : sums.o[x * t.width + lane];
             float average = sum * factor + 0.f;  // −0 becomes 0, so that the sign of removed keys' zeros never shows
             if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
             w.line[x] = average * c.drop_rescale * c.o_scale;

@@ -75,6 +75,7 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, c
     c.a = &a;
     c.k = &k;
     c.method = m;
+    c.shared = nullptr;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
     c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);
     c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;

@@ -137,7 +137,7 @@ TEST(Environment, UnknownWordIsInvalid) {
     EXPECT_TRUE(holds(log, "create: FA_INVALID_ARGUMENT: FLASHATTN_LOG is \"loud\": expected none, error, info or debug\n"));
     EXPECT_TRUE(holds(log, "status: FA_INVALID_ARGUMENT: FLASHATTN_LOG"));
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
-                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2 or avx512\n"));
+                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512 or amx\n"));
 }
 
 TEST(Environment, MaxIsaSetsTheParameter) {

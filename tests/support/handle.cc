@@ -32,7 +32,7 @@ Handle make_handle(fa_create_info_t info) {
 
 std::vector<int32_t> isas_under_test() {
     if (!testing_the_cpu()) return {0};
-    return {FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512};
+    return {FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512, FA_ISA_AMX};
 }
 
 const std::vector<int32_t>& usable_isas() {
@@ -47,8 +47,14 @@ const std::vector<int32_t>& usable_isas() {
 }
 
 const char* isa_name(int32_t isa) {
-    static const char* const names[] = {"default", "generic", "avx2", "avx512"};
-    return names[isa];
+    switch (isa) {
+        case 0: return "default";
+        case FA_ISA_GENERIC: return "generic";
+        case FA_ISA_AVX2: return "avx2";
+        case FA_ISA_AVX512: return "avx512";
+        case FA_ISA_AMX: return "amx";
+        default: return "unknown";
+    }
 }
 
 int32_t probability_dtype(const fa_attention_desc_t& d) { return testing_the_cpu() ? int32_t(FA_F32) : d.q_dtype; }

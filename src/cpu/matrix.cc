@@ -1,0 +1,240 @@
+// Attention by matrix instructions: packing, and the list of steps that a panel of row tiles takes over its keys.
+#include "matrix.h"
+#include "call.h"
+#include "types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+constexpr int kPanel = 8;
+constexpr int kChunkSteps = 16;                         // 1024 keys of 64 dims, 256 KB with v, stay in the second-level cache for a panel
+constexpr int64_t kMostPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
+
+MatrixShape shape_of(const Problem& p) {
+    MatrixShape s;
+    s.parts = 1;
+    s.dim_qk = int(p.d.dim_qk);
+    s.dim_v = int(p.d.dim_v);
+    s.depth = int(ceil_div(p.d.dim_qk, 32));
+    s.columns = 2 * int(ceil_div(p.d.dim_v, 32));
+    return s;
+}
+
+// A worker's memory.
+struct Own {
+    Pair* pairs;
+    Step* steps;
+    char* slots;
+    uint16_t* packed;   // a chunk of keys, where they are not packed for all
+    uint16_t* split[kMostParts];
+};
+
+template <class T>
+T* take(char*& at, int64_t count) {
+    T* p = reinterpret_cast<T*>(at);
+    at += round_up(count * int64_t(sizeof(T)), 64);
+    return p;
+}
+
+// With `at` NULL the sizes alone count: the end is the number of bytes.
+Own carve_own(const MatrixShape& s, const MatrixKernels& k, char*& at) {
+    Own own;
+    const bool real = at != nullptr;
+    own.pairs = take<Pair>(at, kPanel);
+    for (int i = 0; i < kPanel; i++) {
+        Pair pair{};
+        pair.q = take<uint16_t>(at, s.q_bytes() / 2);
+        pair.o = take<float>(at, s.o_bytes() / 4);
+        for (float*& l : pair.l) l = take<float>(at, kPairRows * 16);
+        pair.m = take<float>(at, kPairRows);
+        pair.rescale = take<float>(at, kPairRows);
+        pair.rows = take<MatrixRow>(at, kPairRows);
+        if (real) own.pairs[i] = pair;
+    }
+    own.steps = take<Step>(at, kPanel * kChunkSteps);
+    own.slots = take<char>(at, k.slot_bytes(s.parts));
+    own.packed = take<uint16_t>(at, kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
+    for (uint16_t*& part : own.split) part = take<uint16_t>(at, int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
+    return own;
+}
+
+Own own_of(const Call& c, Scratch& w) {
+    char* at = w.own;
+    return carve_own(shape_of(*c.p), *c.k->matrix, at);
+}
+
+using Pack = void (*)(const MatrixShape&, const uint16_t* const*, int, uint16_t*);
+
+// Packs `count` rows of a storage type; those with a NULL pointer are zeros.
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to, const Own& own) {
+    const uint16_t* values[kStepKeys];
+    if (dtype == FA_BF16) {
+        for (int i = 0; i < count; i++) values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
+        return pack(s, values, 0, to);
+    }
+    for (int i = 0; i < count; i++) {
+        uint16_t* const parts[kMostParts] = {own.split[0] + i * dim, own.split[1] + i * dim};
+        if (rows[i]) c.k->matrix->split(dtype, rows[i], int(dim), s.parts, parts);
+    }
+    for (int part = 0; part < s.parts; part++) {
+        for (int i = 0; i < count; i++) values[i] = rows[i] ? own.split[part] + i * dim : nullptr;
+        pack(s, values, part, to);
+    }
+}
+
+int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
+
+// Keys [key, key + kStepKeys) of the tile's sequence, k before v.
+void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const Own& own) {
+    const MatrixShape s = shape_of(*c.p);
+    const char* rows[kStepKeys] = {};
+    const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
+    point_k(c, t, key, keys, rows);
+    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.kv_dtype, rows, kStepKeys, s.dim_qk, to, own);
+    point_v(c, t, key, keys, rows);
+    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.kv_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
+}
+
+int64_t most_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kStepKeys); }
+
+uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
+    const int64_t head = t.batch * c.p->d.heads_kv + t.kv_head;
+    return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
+}
+
+// Work of all panels of a sequence and kv head, done once: a chunk of its steps.
+void prepare(const Call& c, int64_t index, Scratch& w) {
+    const int64_t chunks = ceil_div(most_steps(*c.p), kChunkSteps), head = index / chunks;
+    RowTile t;
+    t.batch = head / c.p->d.heads_kv;
+    t.kv_head = head % c.p->d.heads_kv;
+    t.seq = sequence_of(*c.p, *c.a, t.batch);
+    const Own own = own_of(c, w);
+    const int64_t first = index % chunks * kChunkSteps, end = min_of(first + kChunkSteps, ceil_div(t.seq.k_len, kStepKeys));
+    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kStepKeys, shared_step(c, t, step), own);
+}
+
+void pack_q_tiles(const Call& c, RowTile& t, int slot, Scratch& w) {
+    const MatrixShape s = shape_of(*c.p);
+    const Own own = own_of(c, w);
+    const char* rows[kPairRows] = {};
+    for (int lane = 0; lane < t.rows; lane++) rows[lane] = element(static_cast<const char*>(c.a->q), q_index(c, t, lane), c.p->d.q_dtype);
+    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[slot].q, own);
+}
+
+void begin_pair(const Call& c, const RowTile& t, int64_t begin, int64_t end, Pair& pair) {
+    const Problem& p = *c.p;
+    const MatrixShape s = shape_of(p);
+    memset(pair.o, 0, size_t(s.o_bytes()));
+    memset(pair.l[0], 0, kPairRows * 16 * sizeof(float));
+    pair.now = 0;
+    pair.fresh = true;
+    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
+    for (int lane = 0; lane < kPairRows; lane++) {
+        MatrixRow& row = pair.rows[lane];
+        pair.m[lane] = kNegInf;
+        row = {};
+        if (lane >= t.rows) continue;
+        const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+        const KeyBand band = key_band(t.rule, i, t.seq.k_len);
+        row.begin = max_of(band.begin, begin);
+        row.end = min_of(band.end, end);
+        row.bias = t.batch * bs[0] + h * bs[1] + i * bs[2];
+        row.mask = t.batch * ms[0] + h * ms[1] + i * ms[2];
+        if (p.has(FA_OPERAND_ALIBI)) row.slope = c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + h];
+        row.diagonal = i + t.rule.off;
+    }
+}
+
+float descale_of(const float* factors, const int64_t* stride, const RowTile& t) {
+    return factors ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+}
+
+MatrixTask task_of(const Call& c, const RowTile& t, char* slots) {
+    const Problem& p = *c.p;
+    MatrixTask task{};
+    task.shape = shape_of(p);
+    task.scale = p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t);
+    task.factor = task.scale * kLog2e;
+    task.natural = c.natural || !(task.scale > 0);  // −inf times any other factor would not remove a key
+    task.cap = p.d.softcap;
+    task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
+    task.bias_dtype = p.d.bias_dtype;
+    task.bias_step = p.d.bias_stride[3];
+    task.mask = p.has(FA_OPERAND_MASK) ? c.a->mask : nullptr;
+    task.mask_step = p.d.mask_stride[3];
+    task.alibi = p.has(FA_OPERAND_ALIBI);
+    task.slots = slots;
+    return task;
+}
+
+void end_pair(const Call& c, const RowTile& t, const Pair& pair, RowSums& sums) {
+    const Problem& p = *c.p;
+    const float scale = descale_of(p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, t);
+    for (int lane = 0; lane < t.rows; lane++) {
+        sums.l[lane] = c.k->matrix->finish_row(shape_of(p), pair, lane, scale, sums.o + lane * p.d.dim_v);
+        sums.m[lane] = pair.m[lane];
+    }
+}
+
+void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
+    const Own own = own_of(c, w);
+    const MatrixShape shape = shape_of(*c.p);
+    const MatrixTask task = task_of(c, tiles[0], own.slots);
+    KeyBand seen[kPanel];
+    int64_t first = end, last = begin;
+    for (int i = 0; i < count; i++) {
+        begin_pair(c, tiles[i], begin, end, own.pairs[i]);
+        seen[i] = visible_keys(tiles[i], *c.p, begin, end);
+        if (seen[i].begin >= seen[i].end) continue;
+        first = min_of(first, seen[i].begin);
+        last = max_of(last, seen[i].end);
+    }
+    // Steps lie at multiples of kStepKeys, wherever the split begins.
+    for (int64_t chunk = first / kStepKeys; chunk * kStepKeys < last; chunk += kChunkSteps) {
+        const int64_t steps = min_of(kChunkSteps, ceil_div(last, kStepKeys) - chunk);
+        if (!c.shared)
+            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, own.packed + s * step_values(shape), own);
+        int64_t n = 0;
+        for (int i = 0; i < count; i++) {
+            const RowTile& t = tiles[i];
+            for (int64_t s = 0; s < steps; s++) {
+                const int64_t key = (chunk + s) * kStepKeys;
+                if (key >= seen[i].end || key + kStepKeys <= seen[i].begin) continue;
+                const Tile kind = classify(*c.p, t, key, kStepKeys);
+                if (kind == Tile::empty) continue;
+                const uint16_t* k = c.shared ? shared_step(c, t, chunk + s) : own.packed + s * step_values(shape);
+                own.steps[n++] = {&own.pairs[i], k, k + shape.k_bytes() / 2, key, kind == Tile::partial || key < begin || key + kStepKeys > end};
+            }
+        }
+        c.k->matrix->run(task, own.steps, n);
+    }
+    for (int i = 0; i < count; i++) end_pair(c, tiles[i], own.pairs[i], sums[i]);
+}
+
+// One factor for all keys of a head can be taken out of the products.
+bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
+
+}  // namespace
+
+bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
+    const fa_attention_desc_t& d = p.d;
+    constexpr int64_t few_rows = 16;
+    if (!k.matrix || d.q_dtype != FA_BF16 || (d.kv_dtype == FA_F16 || d.kv_dtype == FA_F32)) return false;
+    if (d.seqlen_q * p.group < few_rows || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
+    if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
+    const MatrixShape s = shape_of(p);
+    char* at = nullptr;
+    carve_own(s, *k.matrix, at);
+    *m = {"matrix", kPairRows, kPanel, reinterpret_cast<intptr_t>(at), true, 0, 0, prepare, pack_q_tiles, fold_steps};
+    const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
+    if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
+        m->shared_bytes = heads * steps * step_values(s) * 2;
+        m->preparations = heads * ceil_div(steps, kChunkSteps);
+    }
+    return true;
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,83 @@
+// Attention on 16 × 16 tiles of matrix instructions: how operands are packed, and the stream of steps that an instruction set's file runs.
+//
+// A pair is 32 query rows, two tiles of 16. A step is a pair against kStepKeys keys. All products are of bf16 with f32 sums; a value of
+// more bits is the sum of `parts` bf16 values, of whose products the smallest is left out. Packed operands are tiles of 1 KB:
+//     q   [2 row tiles][depth][parts]         16 rows × 32 dims
+//     k   [2][depth][parts][2 key tiles]      16 pairs of dims × 16 keys × 2: what a product wants of its right side
+//     v   [columns / 2][2][parts][2]          16 pairs of keys × 16 columns × 2
+// so that both phases of a step are 2 × 2 blocks of products that read k and v straight on.
+#pragma once
+#include <flashattn.h>
+#include "backend/backend.h"
+
+namespace fa {
+namespace cpu {
+
+constexpr int kPairRows = 32, kStepKeys = 64, kTileBytes = 1024, kMostParts = 2;
+
+struct MatrixShape {
+    int parts;            // 1, or 2 for f16
+    int dim_qk, dim_v;
+    int depth, columns;   // tiles of 32 dims of q and k; tiles of 16 columns of v, an even number
+    int64_t q_bytes() const { return int64_t(2) * depth * parts * kTileBytes; }
+    int64_t k_bytes() const { return int64_t(4) * depth * parts * kTileBytes; }  // of a step
+    int64_t v_bytes() const { return int64_t(2) * columns * parts * kTileBytes; }
+    int64_t o_bytes() const { return int64_t(2) * columns * kTileBytes; }
+};
+
+// What is done to a row's scores beside the product. Keys are counted within the sequence.
+struct MatrixRow {
+    int64_t begin, end;   // keys that the row may see
+    int64_t bias, mask;   // element index of key 0
+    float slope;          // ALiBi
+    int64_t diagonal;     // the key at distance 0
+};
+
+// A pair's state. Sums are of weights in units of kHeadroomUnit, measured from m, as in RowSums.
+struct Pair {
+    uint16_t* q;
+    float* o;                          // [2 row tiles][columns][16][16]
+    float* l[2];                       // [32][16]: partial sums; `now` says which of the two holds
+    float *m, *rescale;                // [32]
+    MatrixRow* rows;                   // [32]; those without a query see no key
+    int now;
+    bool fresh;                        // m is not known yet
+};
+
+struct Step {
+    Pair* pair;
+    const uint16_t *k, *v;
+    int64_t key;                       // the first
+    bool cut;                          // some row does not see some key
+};
+
+struct MatrixTask {
+    MatrixShape shape;
+    float factor;                      // from products to log2 units
+    bool natural;                      // first to natural units, by `scale`, for what follows
+    float scale, cap;
+    const void* bias;
+    int32_t bias_dtype;
+    int64_t bias_step;                 // elements between keys
+    const uint8_t* mask;
+    int64_t mask_step;
+    bool alibi;
+    char* slots;                       // slot_bytes() of scratch
+};
+
+struct MatrixKernels {
+    int64_t (*slot_bytes)(int parts);
+    // bf16 parts of `count` values of a storage type.
+    void (*split)(int32_t dtype, const void* from, int count, int parts, uint16_t* const to[kMostParts]);
+    // Packs rows given by pointers to bf16 values, NULL for a row of zeros: of q (16 for each tile), of k and v (kStepKeys).
+    void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
+    void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
+    void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
+    // Folds the steps into their pairs, each pair's in the order given.
+    void (*run)(const MatrixTask&, const Step* steps, int64_t count);
+    // Row `row` of the pair: l summed up, o copied to dim_v columns times `scale`.
+    float (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o);
+};
+
+}  // namespace cpu
+}  // namespace fa
