@@ -18,15 +18,19 @@ namespace {
 #include "avx512.inc"
 #include "kernels.inc"
 
-// gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes.
+// gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes. Products need none: what is volatile
+// keeps its order.
 #define FA_TILE_LOAD(t, p, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(stride)) : "memory")
+// For what is read once a step: it then leaves room in the first-level cache for scores, weights and sums, whose way back to the second
+// level would take longer than the products.
+#define FA_TILE_STREAM(t, p) __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(64)) : "memory")
 #define FA_TILE_STORE(t, p, stride) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(int64_t(stride)) : "memory")
-#define FA_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
-#define FA_TILE_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
+#define FA_TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
+#define FA_TILE_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c)
 
 constexpr int kTile = kTileBytes / 2;           // bf16 values
 constexpr int kRowBytes = kStepKeys * 4;        // of scores
-constexpr float kOldest = -1e30f;               // a reference below every score, of rows that have seen none
+constexpr float kOldest = 1e30f;                // Pair.from of a reference below every score, of rows that have seen none
 
 void configure_tiles() {
     struct alignas(64) {
@@ -52,116 +56,141 @@ constexpr int kScores = kPairRows * kStepKeys;
 
 int64_t slot_bytes(int parts) { return 2 * (kScores * 4 + parts * kScores * 2); }
 
-// 2^x: with one bf16 part, whose rounding is 4e-3, a polynomial to 9e-5 is enough. Its constant is exactly 1, so that equal scores weigh 1.
+// 2^x. Where weights are rounded to bf16, whose unit roundoff is 3.9e-3, a polynomial to 2.1e-3 is enough; so large an error is nearly the
+// same for all weights' sum and for the weights, and drops out. Its constant is exactly 1, so that equal scores weigh the same.
 template <int Parts>
 inline V power(V x) {
     if (Parts == 2) return exp2_v(x, 1.f);
     V f;
     const V n = exp2_parts(x, f);
-    V p = fma_v(splat(7.70672403e-2f), f, splat(2.27644978e-1f));
-    p = fma_v(p, f, splat(6.95116631e-1f));
+    V p = fma_v(splat(0.32993241f), f, splat(0.66596094f));
     p = fma_v(p, f, splat(1.f));
     return scale2(p, n);
 }
 
-// The weights of a row tile: a row at each call, while there are any.
+// The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.
 template <int Parts>
 struct Weights {
     const float* s;
     uint16_t* p;
-    const float *m, *l_before;
+    const float *from, *l_before;
     float* l;
     V factor;
     __m512i largest;
-    int row, due, rate;  // rows to do after a product are rate / 16
+    int row;
 
     inline __attribute__((always_inline)) void one() {
-        const V from = -splat(m[row]) - 32.f;  // kHeadroomUnit
-        V sum = load(l_before + row * 16);
+        const V offset = splat(from[row]);
         const float* at = s + row * kStepKeys;
+        uint16_t* to = p + row * kStepKeys;
+        V sum = V{};
 #pragma GCC unroll 2
         for (int j = 0; j < kStepKeys; j += 32) {
-            V a = power<Parts>(fma_v(load(at + j), factor, from)), b = power<Parts>(fma_v(load(at + j + 16), factor, from));
-            sum += a + b;
-            uint16_t* to = p + row * kStepKeys + j;
+            const V a = power<Parts>(fma_v(load(at + j), factor, offset)), b = power<Parts>(fma_v(load(at + j + 16), factor, offset));
+            sum = j == 0 ? a + b : sum + (a + b);
             if (Parts == 2) {  // what truncation leaves is exact
                 const V top_a = (V)((VI)a & -65536), top_b = (V)((VI)b & -65536);
-                const __m512i packed = (__m512i)_mm512_cvtne2ps_pbh(top_b, top_a);
-                largest = _mm512_max_epu16(largest, packed);
-                _mm512_storeu_si512(to, packed);
-                _mm512_storeu_si512(to + kScores, (__m512i)_mm512_cvtne2ps_pbh(b - top_b, a - top_a));
+                _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(top_b, top_a));
+                _mm512_storeu_si512(to + kScores + j, (__m512i)_mm512_cvtne2ps_pbh(b - top_b, a - top_a));
             } else {
-                const __m512i packed = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-                largest = _mm512_max_epu16(largest, packed);
-                _mm512_storeu_si512(to, packed);
+                _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
             }
         }
-        store(l + row * 16, sum);
+        largest = _mm512_max_epu32(largest, (__m512i)sum);  // as bits, in which NaN is above all numbers
+        store(l + row * 16, load(l_before + row * 16) + sum);
         row++;
     }
-    inline __attribute__((always_inline)) void operator()() {
-        for (due += rate; due >= 16; due -= 16)
+    // Some of the Rows that go with four products: their share after the product numbered 0 … 3.
+    template <int Rows>
+    inline __attribute__((always_inline)) void after(int product) {
+#pragma GCC unroll 4
+        for (int i = Rows * product / 4; i < Rows * (product + 1) / 4; i++)
             if (row < 16) one();
     }
-    inline void rest() {
+    inline __attribute__((always_inline)) void rest() {
         while (row < 16) one();
     }
 };
 struct Nothing {
-    void operator()() {}
+    template <int>
+    void after(int) {}
 };
 
-// Four sums (2 × 2 tiles) += two left tiles times two right ones, over one slice of the inner dimension. `a` and `b` point to a slice's
-// tiles; parts of a lie a_part apart, the two of b follow each other, and the next part of both follows them.
-template <int Parts, class Between>
+// Sums lie in tiles 0 … 3: upper rows left and right, lower rows left and right. A sum is stored only when its tile is wanted for the next
+// one, four products after its own last: a store that waits for its product would fill the scheduler.
+struct Sums {
+    float *upper, *lower;   // NULL: none to store
+    int64_t right, stride;  // floats to the right tile; bytes between rows
+    inline __attribute__((always_inline)) void flush(int n) const {
+        if (n == 0) FA_TILE_STORE(0, upper, stride);
+        else if (n == 1) FA_TILE_STORE(1, upper + right, stride);
+        else if (n == 2) FA_TILE_STORE(2, lower, stride);
+        else FA_TILE_STORE(3, lower + right, stride);
+    }
+    inline __attribute__((always_inline)) void flush() const {
+        for (int n = 0; n < 4; n++) flush(n);
+    }
+};
+
+// Four sums += two left tiles times two right ones, over one slice of the inner dimension. `a` and `b` point to a slice's tiles; parts of a
+// lie a_part apart, the two of b follow each other, and the next part of both follows them. begin(n) comes before the first product of sum n.
+template <int Parts, int Rows, class Between, class Begin>
 inline __attribute__((always_inline)) void product(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, int64_t a_part, const uint16_t* b,
-                                                   Between& between) {
-#define FA_FOUR_PRODUCTS()    \
-    FA_TILE_PRODUCT(0, 4, 6); \
-    between();                \
-    FA_TILE_PRODUCT(1, 4, 7); \
-    between();                \
-    FA_TILE_PRODUCT(2, 5, 6); \
-    between();                \
-    FA_TILE_PRODUCT(3, 5, 7); \
-    between();
+                                                   Between& between, const Begin& begin) {
+#define FA_FOUR_PRODUCTS(BEGIN)      \
+    BEGIN(0);                        \
+    FA_TILE_PRODUCT(0, 4, 6);        \
+    between.template after<Rows>(0); \
+    BEGIN(1);                        \
+    FA_TILE_PRODUCT(1, 4, 7);        \
+    between.template after<Rows>(1); \
+    BEGIN(2);                        \
+    FA_TILE_PRODUCT(2, 5, 6);        \
+    between.template after<Rows>(2); \
+    BEGIN(3);                        \
+    FA_TILE_PRODUCT(3, 5, 7);        \
+    between.template after<Rows>(3);
+#define FA_GO_ON(n) (void)0
     FA_TILE_LOAD(4, a0, a_stride);
-    FA_TILE_LOAD(6, b, 64);
-    FA_TILE_LOAD(7, b + kTile, 64);
+    FA_TILE_STREAM(6, b);
+    FA_TILE_STREAM(7, b + kTile);
     FA_TILE_LOAD(5, a1, a_stride);
-    FA_FOUR_PRODUCTS()
+    FA_FOUR_PRODUCTS(begin)
     if (Parts == 1) return;
-    FA_TILE_LOAD(6, b + 2 * kTile, 64);
-    FA_TILE_LOAD(7, b + 3 * kTile, 64);
-    FA_FOUR_PRODUCTS()
+    FA_TILE_STREAM(6, b + 2 * kTile);
+    FA_TILE_STREAM(7, b + 3 * kTile);
+    FA_FOUR_PRODUCTS(FA_GO_ON)
     FA_TILE_LOAD(4, a0 + a_part, a_stride);
-    FA_TILE_LOAD(6, b, 64);
-    FA_TILE_LOAD(7, b + kTile, 64);
+    FA_TILE_STREAM(6, b);
+    FA_TILE_STREAM(7, b + kTile);
     FA_TILE_LOAD(5, a1 + a_part, a_stride);
-    FA_FOUR_PRODUCTS()
+    FA_FOUR_PRODUCTS(FA_GO_ON)
 #undef FA_FOUR_PRODUCTS
+#undef FA_GO_ON
 }
 
-// s = q kᵀ
-template <int Parts, class Between>
-inline void multiply_k(const MatrixShape& shape, const Step& step, Slot& slot, Between& between) {
+// s = q kᵀ. Stores `before` on the way.
+template <int Parts, int Rows, class Between>
+inline __attribute__((always_inline)) void multiply_k(const MatrixShape& shape, const Step& step, Slot& slot, Between& between, Sums before) {
     const uint16_t *q = step.pair->q, *k = step.k;
-    const int64_t q_tile = int64_t(shape.depth) * Parts * kTile;
+    const int depth = shape.depth;
+    const int64_t q_tile = int64_t(depth) * Parts * kTile;
     for (int half = 0; half < 2; half++) {
-        FA_TILE_ZERO(0);
-        FA_TILE_ZERO(1);
-        FA_TILE_ZERO(2);
-        FA_TILE_ZERO(3);
-        for (int c = 0; c < shape.depth; c++, k += 2 * Parts * kTile) {
+        product<Parts, Rows>(q, q + q_tile, 64, kTile, k, between, [&](int n) __attribute__((always_inline)) {
+            if (before.upper) before.flush(n);
+            if (n == 0) FA_TILE_ZERO(0);
+            else if (n == 1) FA_TILE_ZERO(1);
+            else if (n == 2) FA_TILE_ZERO(2);
+            else FA_TILE_ZERO(3);
+        });
+        k += 2 * Parts * kTile;
+        for (int c = 1; c < depth; c++, k += 2 * Parts * kTile) {
             const uint16_t* a = q + c * Parts * kTile;
-            product<Parts>(a, a + q_tile, 64, kTile, k, between);
+            product<Parts, Rows>(a, a + q_tile, 64, kTile, k, between, [](int) {});
         }
-        float* s = slot.s + half * 32;
-        FA_TILE_STORE(0, s, kRowBytes);
-        FA_TILE_STORE(1, s + 16, kRowBytes);
-        FA_TILE_STORE(2, s + 16 * kStepKeys, kRowBytes);
-        FA_TILE_STORE(3, s + 16 * kStepKeys + 16, kRowBytes);
+        before = {slot.s + half * 32, slot.s + half * 32 + 16 * kStepKeys, 16, kRowBytes};
     }
+    before.flush();
 }
 
 void rescale_o(const MatrixShape& shape, const Pair& pair) {
@@ -170,24 +199,27 @@ void rescale_o(const MatrixShape& shape, const Pair& pair) {
         for (int row = 0; row < 16; row++, o += 16) store(o, load(o) * pair.rescale[tile / shape.columns * 16 + row]);
 }
 
-// o += p v
-template <int Parts, class Between>
-inline void multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot, Between& between) {
-    float *o0 = step.pair->o, *o1 = o0 + int64_t(shape.columns) * 256;
-    const uint16_t *p = slot.p, *v = step.v;
+// o += p v, but for the last sums, which are left to be stored.
+template <int Parts, int Rows, class Between>
+inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot, Between& between) {
+    const int columns = shape.columns;
+    float *o0 = step.pair->o, *o1 = o0 + int64_t(columns) * 256;
+    const uint16_t *p0 = slot.p, *p1 = p0 + 16 * kStepKeys, *v = step.v;
     if (__builtin_expect(slot.rescale, 0)) rescale_o(shape, *step.pair);
-    for (int column = 0; column < shape.columns; column += 2, o0 += 512, o1 += 512) {
-        FA_TILE_LOAD(0, o0, 64);
-        FA_TILE_LOAD(1, o0 + 256, 64);
-        FA_TILE_LOAD(2, o1, 64);
-        FA_TILE_LOAD(3, o1 + 256, 64);
-        for (int half = 0; half < 2; half++, v += 2 * Parts * kTile)
-            product<Parts>(p + half * 32, p + 16 * kStepKeys + half * 32, kStepKeys * 2, kScores, v, between);
-        FA_TILE_STORE(0, o0, 64);
-        FA_TILE_STORE(1, o0 + 256, 64);
-        FA_TILE_STORE(2, o1, 64);
-        FA_TILE_STORE(3, o1 + 256, 64);
+    Sums before{};
+    for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
+        product<Parts, Rows>(p0, p1, kStepKeys * 2, kScores, v, between, [&](int n) __attribute__((always_inline)) {
+            if (before.upper) before.flush(n);
+            if (n == 0) FA_TILE_LOAD(0, o0, 64);
+            else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
+            else if (n == 2) FA_TILE_LOAD(2, o1, 64);
+            else FA_TILE_LOAD(3, o1 + 256, 64);
+        });
+        product<Parts, Rows>(p0 + 32, p1 + 32, kStepKeys * 2, kScores, v + 2 * Parts * kTile, between, [](int) {});
+        v += 4 * Parts * kTile;
+        before = {o0, o1, 256, 64};
     }
+    return before;
 }
 
 float largest_score(const float* s) {
@@ -196,32 +228,45 @@ float largest_score(const float* s) {
     return _mm512_reduce_max_ps(top);
 }
 
+inline float from_of(float top) { return -(top + 32.f); }  // kHeadroomUnit
+
 // The first references of a pair.
 void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
     for (int row = 0; row < kPairRows; row++) {
-        const float top = largest_score(slot.s + row * kStepKeys) * t.factor;
-        pair.m[row] = top > kOldest ? top : kOldest;
+        const float from = from_of(largest_score(slot.s + row * kStepKeys) * t.factor);
+        pair.from[row] = from < kOldest ? from : kOldest;
     }
     pair.fresh = false;
 }
 
-// A reference may lag behind its row's largest score by 8 (weights to 2^8); rows of the tile that it lags behind more get it anew, and their
-// weights. Others keep all their bits.
 template <int Parts>
-__attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts>& w, int limit) {
+inline __attribute__((always_inline)) Weights<Parts> weights_of(const MatrixTask& t, const Pair& pair, const Slot& slot, int tile) {
+    const int at = tile * 16 * kStepKeys, row = tile * 16;
+    return {slot.s + at, slot.p + at, pair.from + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, splat(t.factor), _mm512_setzero_si512(), 0};
+}
+
+constexpr uint32_t kLimit = (127 + 8 - 32) << 23;  // 2^8 in units of kHeadroomUnit
+
+// A reference may lag behind its row's largest score by some 8 (weights to 2^8). Rows of the tile that it lags behind more get it anew, and
+// their weights; others keep all their bits.
+template <int Parts>
+__attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot& slot, int tile) {
+    Weights<Parts> w = weights_of<Parts>(t, pair, slot, tile);
     if (!slot.rescale)
         for (int row = 0; row < kPairRows; row++) pair.rescale[row] = 1.f;
     slot.rescale = true;
     for (int row = 0; row < 16; row++) {
-        const uint16_t* p = w.p + row * kStepKeys;
-        const __m512i top = _mm512_max_epu16(_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32));
-        if (!_mm512_cmpgt_epu16_mask(top, _mm512_set1_epi16(short(limit)))) continue;
-        float* m = pair.m + tile * 16 + row;
-        const float before = *m, found = largest_score(w.s + row * kStepKeys) * t.factor;
-        *m = found > before ? found : before;
-        const float factor = before == *m ? 1.f : power<2>(splat(before - *m))[0];
-        pair.rescale[tile * 16 + row] = factor;
-        float scaled[16 * 16];  // the row's sum where Weights reads it
+        w.row = row;
+        w.largest = _mm512_setzero_si512();
+        w.one();
+        if (!_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit))) continue;
+        float* from = pair.from + tile * 16 + row;
+        const float before = *from, found = from_of(largest_score(w.s + row * kStepKeys) * t.factor);
+        if (!(found < before)) continue;
+        *from = found;
+        const V factor = power<2>(splat(found - before));
+        pair.rescale[tile * 16 + row] = factor[0];
+        alignas(64) float scaled[16 * 16];  // the row's sum where Weights reads it
         store(scaled + row * 16, load(w.l_before + row * 16) * factor);
         Weights<Parts> again = w;
         again.l_before = scaled;
@@ -231,17 +276,9 @@ __attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot
 }
 
 template <int Parts>
-inline Weights<Parts> weights_of(const MatrixTask& t, const Pair& pair, const Slot& slot, int tile, int products) {
-    const int at = tile * 16 * kStepKeys, row = tile * 16;
-    return {slot.s + at, slot.p + at, pair.m + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, splat(t.natural ? 1.f : t.factor),
-            _mm512_setzero_si512(), 0, 0, products < 256 ? 256 / products : 1};
-}
-
-template <int Parts>
-inline void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts>& w) {
-    constexpr int limit = (127 + 8 - 32) << 7;  // 2^8 in units of kHeadroomUnit, as bf16; NaN is above it
+inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts>& w) {
     w.rest();
-    if (__builtin_expect(_mm512_cmpgt_epu16_mask(w.largest, _mm512_set1_epi16(limit)) != 0, 0)) renew<Parts>(t, pair, slot, tile, w, limit);
+    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit)) != 0, 0)) renew<Parts>(t, pair, slot, tile);
 }
 
 inline V bias_of(const MatrixTask& t, int64_t at, __mmask16 seen) {
@@ -303,47 +340,51 @@ __attribute__((noinline)) void edit_scores(const MatrixTask& t, const Step& step
     }
 }
 
-template <int Parts>
-void run_parts(const MatrixTask& t, const Step* steps, int64_t count) {
-    const MatrixShape& shape = t.shape;
-    constexpr int kinds = Parts == 2 ? 3 : 1;
-    const int k_products = 8 * shape.depth * kinds, v_products = 4 * shape.columns * kinds;
+// Rows of weights that go with four products: enough to be done when the products are.
+template <int Parts, int RowsK, int RowsV>
+void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
+    const MatrixShape shape = task.shape;
     Slot slots[2];
     for (int i = 0; i < 2; i++) {
-        slots[i].s = reinterpret_cast<float*>(t.slots) + i * kScores;
-        slots[i].p = reinterpret_cast<uint16_t*>(t.slots + 2 * kScores * 4) + i * Parts * kScores;
+        slots[i].s = reinterpret_cast<float*>(task.slots) + i * kScores;
+        slots[i].p = reinterpret_cast<uint16_t*>(task.slots + 2 * kScores * 4) + i * Parts * kScores;
     }
-    MatrixTask scaled = t;
-    scaled.factor = t.natural ? 1.f : t.factor;
+    MatrixTask t = task;
+    if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
     const auto edit = [&](const Step& step, Slot& slot) {
         if (t.natural || step.cut) edit_scores(t, step, slot);
     };
     Nothing nothing;
     configure_tiles();
-    multiply_k<Parts>(shape, steps[0], slots[0], nothing);
+    multiply_k<Parts, 0>(shape, steps[0], slots[0], nothing, Sums{});
     edit(steps[0], slots[0]);
     for (int64_t i = 0; i < count; i++) {
         Slot &now = slots[i & 1], &other = slots[(i + 1) & 1];
         Pair& pair = *steps[i].pair;
         now.rescale = false;
-        if (pair.fresh) begin_pair(scaled, pair, now);
-        Weights<Parts> upper = weights_of<Parts>(scaled, pair, now, 0, v_products);
-        if (i > 0) multiply_v<Parts>(shape, steps[i - 1], other, upper);
-        end_weights<Parts>(scaled, pair, now, 0, upper);
-        Weights<Parts> lower = weights_of<Parts>(scaled, pair, now, 1, k_products);
-        if (i + 1 < count) multiply_k<Parts>(shape, steps[i + 1], other, lower);
-        end_weights<Parts>(scaled, pair, now, 1, lower);
+        if (pair.fresh) begin_pair(t, pair, now);
+        Weights<Parts> upper = weights_of<Parts>(t, pair, now, 0);
+        Sums o{};
+        if (i > 0) o = multiply_v<Parts, RowsV>(shape, steps[i - 1], other, upper);
+        end_weights<Parts>(t, pair, now, 0, upper);
+        Weights<Parts> lower = weights_of<Parts>(t, pair, now, 1);
+        if (i + 1 < count) multiply_k<Parts, RowsK>(shape, steps[i + 1], other, lower, o);
+        else if (o.upper) o.flush();
+        end_weights<Parts>(t, pair, now, 1, lower);
         pair.now = !pair.now;
         if (i + 1 < count) edit(steps[i + 1], other);
     }
-    multiply_v<Parts>(shape, steps[count - 1], slots[(count - 1) & 1], nothing);
+    multiply_v<Parts, 0>(shape, steps[count - 1], slots[(count - 1) & 1], nothing).flush();
     __asm__ volatile("tilerelease");  // or every switch of context carries 8 KB of tiles
 }
 
 void run(const MatrixTask& t, const Step* steps, int64_t count) {
     if (count == 0) return;
-    if (t.shape.parts == 2) run_parts<2>(t, steps, count);
-    else run_parts<1>(t, steps, count);
+    const int tiles = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // four products to each, at least
+    if (tiles <= 2) run_steps<1, 8, 8>(t, steps, count);
+    else if (tiles <= 4) run_steps<1, 4, 4>(t, steps, count);
+    else if (tiles <= 8) run_steps<1, 2, 2>(t, steps, count);
+    else run_steps<1, 1, 1>(t, steps, count);
 }
 
 float finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o) {

@@ -47,7 +47,7 @@ Own carve_own(const MatrixShape& s, const MatrixKernels& k, char*& at) {
         pair.q = take<uint16_t>(at, s.q_bytes() / 2);
         pair.o = take<float>(at, s.o_bytes() / 4);
         for (float*& l : pair.l) l = take<float>(at, kPairRows * 16);
-        pair.m = take<float>(at, kPairRows);
+        pair.from = take<float>(at, kPairRows);
         pair.rescale = take<float>(at, kPairRows);
         pair.rows = take<MatrixRow>(at, kPairRows);
         if (real) own.pairs[i] = pair;
@@ -133,7 +133,7 @@ void begin_pair(const Call& c, const RowTile& t, int64_t begin, int64_t end, Pai
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     for (int lane = 0; lane < kPairRows; lane++) {
         MatrixRow& row = pair.rows[lane];
-        pair.m[lane] = kNegInf;
+        pair.from[lane] = kPosInf;
         row = {};
         if (lane >= t.rows) continue;
         const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
@@ -174,7 +174,7 @@ void end_pair(const Call& c, const RowTile& t, const Pair& pair, RowSums& sums) 
     const float scale = descale_of(p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, t);
     for (int lane = 0; lane < t.rows; lane++) {
         sums.l[lane] = c.k->matrix->finish_row(shape_of(p), pair, lane, scale, sums.o + lane * p.d.dim_v);
-        sums.m[lane] = pair.m[lane];
+        sums.m[lane] = -pair.from[lane] - 32.f;
     }
 }
 

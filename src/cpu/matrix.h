@@ -38,10 +38,10 @@ struct Pair {
     uint16_t* q;
     float* o;                          // [2 row tiles][columns][16][16]
     float* l[2];                       // [32][16]: partial sums; `now` says which of the two holds
-    float *m, *rescale;                // [32]
+    float *from, *rescale;             // [32]; what log2 scores are measured from, negated: −m, less the exponent of kHeadroomUnit
     MatrixRow* rows;                   // [32]; those without a query see no key
     int now;
-    bool fresh;                        // m is not known yet
+    bool fresh;                        // `from` is not known yet
 };
 
 struct Step {
