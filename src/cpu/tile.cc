@@ -136,7 +136,7 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
 
 }  // namespace
 
-Method tile_method(const Kernels& k) { return {"tile", 3 * k.lanes, 4, 0, pack_q, fold_keys}; }
+Method tile_method(const Kernels& k) { return {"tile", 3 * k.lanes, 8, 0, pack_q, fold_keys}; }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
     const Problem& p = *c.p;
