@@ -5,6 +5,7 @@
 // own: its bits depend on its scores alone, never on its neighbours or on its place in the tile.
 #pragma once
 #include <flashattn.h>
+#include <float.h>
 #include "spec/mask.h"
 #include "spec/online_softmax.h"
 
@@ -34,6 +35,15 @@ struct Kernels {
     void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
     // o[column][width] = o · rescale + Σ_key p[key][width] · v[key · stride + column]
     void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+
+    // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
+    void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
+    // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
+    void (*average)(float* o, int vectors, int64_t dim, const float* factor, float scale);
+    // s −= slope · |distance − key|, keys counted from the tile's first.
+    void (*alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
+    // −inf where the mask is 0 (NULL: nowhere); the number of elements that are not −inf then.
+    int (*remove_masked)(const uint8_t* mask, float* line, int count);
 
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
