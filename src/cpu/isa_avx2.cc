@@ -10,7 +10,7 @@ extern const Kernels kKernels_avx2;
 namespace {
 
 constexpr int kLanes = 8;
-constexpr int kKeyRows[4] = {0, 8, 6, 4};  // 12 sums, 3 operands and a broadcast fill the 16 registers
+constexpr int kVectors = 3, kKeyRows[] = {0, 8, 6, 4};  // 12 sums, 3 operands and a broadcast fill the 16 registers
 typedef float V __attribute__((vector_size(32)));
 typedef int32_t VI __attribute__((vector_size(32)));
 
@@ -26,7 +26,7 @@ inline V exp2_parts(V x, V& f) {
 }
 inline V scale2(V p, V n) {
     const VI bits = ((VI)_mm256_cvttps_epi32(n) + 127) << 23;
-    return n < -126.f ? V{} : p * (V)bits;
+    return n < kFaintest ? V{} : p * (V)bits;
 }
 
 #include "kernels.inc"

@@ -10,7 +10,7 @@ extern const Kernels kKernels_avx512;
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kKeyRows[4] = {0, 8, 8, 8};  // 24 sums, 3 operands and a broadcast of 32 registers
+constexpr int kVectors = 4, kKeyRows[] = {0, 16, 12, 8, 6};  // 24 sums, 4 operands and a broadcast of 32 registers
 typedef float V __attribute__((vector_size(64)));
 typedef int32_t VI __attribute__((vector_size(64)));
 
@@ -22,7 +22,8 @@ inline V exp2_parts(V x, V& f) {
     f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x − floor(x); 0 for −inf
     return x;
 }
-inline V scale2(V p, V x) { return _mm512_scalef_ps(p, x); }  // floors its exponent by itself
+// The instruction floors its exponent by itself.
+inline V scale2(V p, V x) { return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(kFaintest), _CMP_NLT_UQ), p, x); }
 
 #include "kernels.inc"
 

@@ -9,7 +9,7 @@ extern const Kernels kKernels_generic;
 namespace {
 
 constexpr int kLanes = 4;
-constexpr int kKeyRows[4] = {0, 8, 4, 4};
+constexpr int kVectors = 3, kKeyRows[] = {0, 8, 4, 4};
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 
@@ -28,7 +28,7 @@ inline V scale2(V p, V n) {
     const VI bits = (__builtin_convertvector(n, VI) + 127) << 23;
     V power;
     memcpy(&power, &bits, sizeof power);
-    return n < -126.f ? V{} : p * power;
+    return n < kFaintest ? V{} : p * power;
 }
 
 #include "kernels.inc"
