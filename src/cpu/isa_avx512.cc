@@ -25,6 +25,12 @@ inline V exp2_parts(V x, V& f) {
 // The instruction floors its exponent by itself.
 inline V scale2(V p, V x) { return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(kFaintest), _CMP_NLT_UQ), p, x); }
 
+// Division proper takes 16 cycles. b in [1, 2^60], where nothing below leaves the normal range.
+inline V quotient(V a, V b) {
+    const V r = _mm512_rcp14_ps(b);
+    return a * r * fma_v(-b, r, splat(2.f));
+}
+
 #include "kernels.inc"
 
 }  // namespace
