@@ -29,6 +29,8 @@ inline V scale2(V p, V n) {
     return n < kFaintest ? V{} : p * (V)bits;
 }
 
+inline V widen_halves(const uint16_t* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
+
 #include "kernels.inc"
 
 }  // namespace

@@ -25,6 +25,8 @@ inline V exp2_parts(V x, V& f) {
 // The instruction floors its exponent by itself.
 inline V scale2(V p, V x) { return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(kFaintest), _CMP_NLT_UQ), p, x); }
 
+inline V widen_halves(const uint16_t* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
+
 // Division proper takes 16 cycles. b in [1, 2^60], where nothing below leaves the normal range.
 inline V quotient(V a, V b) {
     const V r = _mm512_rcp14_ps(b);
