@@ -106,7 +106,7 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
         case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
         case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
         case FA_PARAM_COUNT: *value = c->count; return FA_OK;
-        case FA_STAT_TILE_ROWS: *value = 3 * c->kernels->lanes; return FA_OK;
+        case FA_STAT_TILE_ROWS: *value = c->kernels->rows; return FA_OK;
         case FA_STAT_TILE_KEYS: *value = kTileKeys; return FA_OK;
         case FA_STAT_FLOPS: *value = c->counters.flops; return FA_OK;
         case FA_STAT_BYTES_READ: *value = c->counters.read; return FA_OK;
@@ -128,7 +128,7 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
     // The matrix of a head is the only memory that can outgrow the machine's address space.
     int64_t elements;
     if (d.algorithm == FA_ALGORITHM_STANDARD &&
-        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, 3 * c.kernels->lanes), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
+        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
     const Schedule s = make_schedule(p, *c.kernels, c.count);

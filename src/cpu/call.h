@@ -121,12 +121,28 @@ KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* bu
 
 // matrix.cc: products of tiles of 16-bit values; false where the CPU or the call does not suit.
 bool matrix_method(const Problem& p, const Kernels& k, Method* m);
+// addend.cc: what is added to scores.
+// Whether ALiBi needs no addend: where it follows the product at once.
+bool alibi_by_lanes(const Problem& p);
+void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s);
+// Sets w.addend up, before the scores: w.s serves meanwhile.
+enum class Addend { none, some, nothing_kept };
+Addend place_addend(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+// Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
+void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
 
 // tile.cc: f32 tiles, the method that knows everything.
 Method tile_method(const Kernels& k);
-// Scores in log2 units, masked, of the tile's rows against [key, key + keys) into w.s; false when no key of the tile is kept. k is loaded
-// when it is first needed, `fetch` keys at once.
-bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w);
+// A block of keys that neighbouring row tiles share; k and v are loaded when they are first needed.
+struct KeyBlock {
+    int64_t key;
+    int keys;
+    KeyRows k, v;
+};
+// Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is kept.
+bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w);
+// bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile.
+void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend);
 // Zeroes the weights that dropout removes.
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
 // Whether all, some or none of the pairs of a tile are kept.

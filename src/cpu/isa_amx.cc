@@ -65,7 +65,7 @@ inline V power(V x) {
     const V n = exp2_parts(x, f);
     V p = fma_v(splat(0.32993241f), f, splat(0.66596094f));
     p = fma_v(p, f, splat(1.f));
-    return scale2(p, n);
+    return _mm512_scalef_ps(p, n);  // bf16 ends where f32's subnormals begin
 }
 
 // The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.

@@ -5,6 +5,7 @@
 // own: its bits depend on its scores alone, never on its neighbours or on its place in the tile.
 #pragma once
 #include <flashattn.h>
+#include <float.h>
 #include "spec/mask.h"
 #include "spec/online_softmax.h"
 
@@ -12,19 +13,22 @@ namespace fa {
 namespace cpu {
 
 constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
-constexpr int kMaxRows = 48;   // three vectors of the widest instruction set
+constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
 constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 
-// Weights of a tile, and the sums l and o of them, are kept 2^-32 of their value: 2^31 of them times the largest float then do not
-// overflow, where the average that they make would not. What underflows is below 2^-117 of the row's largest weight.
-constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
+// Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
+// they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kFaintest of the row's largest are 0: no
+// weight is subnormal, which would make each of its products a hundred times slower.
+constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit = 0x1p-8f;
+constexpr float kFaintest = -118.f;
 
 struct MatrixKernels;
 
 struct Kernels {
     const char* name;
     int32_t isa;  // FA_ISA_…
-    int lanes;    // floats of a vector. A tile is 1, 2 or 3 vectors wide: width = vectors · lanes
+    int lanes;    // floats of a vector
+    int rows;     // of a full tile. A tile is up to so many rows' vectors wide: width = vectors · lanes
 
     // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
     void (*scores)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
@@ -32,10 +36,20 @@ struct Kernels {
     void (*modify)(float* s, const float* addend, float cap, int count);
     // Removes keys outside [begin, end) of each row; both count from the tile's first key.
     void (*band)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
-    // Folds the scores into the row states (m, l), replaces them by their weights, and gives the factor for the sums so far.
+    // Folds the scores into the row states (m, l), replaces them by their weights in kTileUnit, and gives the factor for the sums so far.
     void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
-    // o[column][width] = o · rescale + Σ_key p[key][width] · v[key · stride + column]
+    // o[column][width] = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p[key][width] · v[key · stride + column]
     void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+
+    // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
+    void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
+    // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
+    void (*average)(float* o, int vectors, int64_t dim, const float* factor, float scale);
+    void (*average_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
+    // s −= slope · |distance − key|, keys counted from the tile's first.
+    void (*alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
+    // −inf where the mask is 0 (NULL: nowhere); the number of elements that are not −inf then.
+    int (*remove_masked)(const uint8_t* mask, float* line, int count);
 
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);

@@ -1,5 +1,4 @@
 // The query side: gathering rows into a tile, folding partial sums, writing o and LSE.
-#include <float.h>
 #include "call.h"
 #include "types.h"
 
@@ -46,19 +45,21 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk;
+    float* const lines = w.k;
+    float factor[kMaxRows];
     t.q = w.q + slot * dim * kMaxRows;
-    memset(t.q, 0, size_t(dim) * t.width * sizeof(float));
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = row_index(p, p.d.q_stride, t, position, head);
-        c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), dim, w.line);
-        float factor = c.q_factor;
-        if (p.has(FA_OPERAND_Q_DESCALE)) {
-            const int64_t* s = p.d.q_descale_stride;
-            factor *= c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
-        }
-        for (int64_t x = 0; x < dim; x++) t.q[x * t.width + lane] = w.line[x] * factor;
+        c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), dim, lines + lane * dim);
+        factor[lane] = c.q_factor;
+        if (!p.has(FA_OPERAND_Q_DESCALE)) continue;
+        const int64_t* s = p.d.q_descale_stride;
+        factor[lane] *= c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
     }
+    memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
+    for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
+    c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
 }
 
@@ -99,29 +100,36 @@ void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& i
 
 void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     const Problem& p = *c.p;
+    const int64_t dim = p.d.dim_v;
+    float factor[kMaxRows] = {};
     for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         RowState state{sums.m[lane], sums.l[lane] * kHeadroomFactor};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
-            const Fold f = fold(state, sink_state(c.a->sinks[head]));
+            const Fold f = fold(state, sink_state(c.a->sinks[t.head(lane, p.group)]));
             state = f.state;
             scale = f.scale_a;
         }
-        const float factor = scale * normaliser(state) * kHeadroomFactor;
-        for (int64_t x = 0; x < p.d.dim_v; x++) {
-            const float sum = c.method.by_rows ? sums.o[lane * p.d.dim_v + x] : sums.o[x * t.width + lane];
-            float average = sum * factor + 0.f;  // −0 becomes 0, so that the sign of removed keys' zeros never shows
-            if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
-            w.line[x] = average * c.drop_rescale * c.o_scale;
-        }
-        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
-        c.k->narrow[p.d.o_dtype](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
-        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, t.batch, head, t.seq.q_begin + position)] = log_sum_exp(state);
+        factor[lane] = scale * normaliser(state) * kHeadroomFactor;
         sums.m[lane] = state.m;
         sums.l[lane] = state.l;
     }
-    if (c.count) w.counters.written += t.rows * (p.d.dim_v * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+    const float* lines = sums.o;
+    if (c.method.by_rows) {
+        for (int lane = 0; lane < t.rows; lane++) c.k->average_row(sums.o + lane * dim, dim, factor[lane], c.drop_rescale * c.o_scale);
+    } else {
+        c.k->average(sums.o, t.vectors, dim, factor, c.drop_rescale * c.o_scale);
+        c.k->transpose(sums.o, t.width, dim, t.width, nullptr, w.v, dim);
+        lines = w.v;
+    }
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
+        c.k->narrow[p.d.o_dtype](lines + lane * dim, dim, element(c.a->o, at, p.d.o_dtype));
+        if (p.has(FA_OPERAND_LSE))
+            c.a->lse[lse_index(p, t.batch, head, t.seq.q_begin + position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
+    }
+    if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
 
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {

@@ -27,14 +27,15 @@ RowSums take_sums(const Problem& p, Carver& c) {
 
 Scratch take_scratch(const Problem& p, const Method& m, Carver& c) {
     Scratch w;
-    w.q = c.take<float>(p.d.dim_qk * kMaxRows * m.panel);
+    const int64_t panel = max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
+    w.q = c.take<float>(p.d.dim_qk * kMaxRows * panel);
     w.s = c.take<float>(kTileKeys * kMaxRows);
     w.addend = c.take<float>(kTileKeys * kMaxRows);
     w.k = c.take<float>(kTileKeys * p.d.dim_qk);
     w.v = c.take<float>(kTileKeys * p.d.dim_v);
     w.line = c.take<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
     w.rescale = c.take<float>(kMaxRows);
-    for (int i = 0; i < m.panel; i++) {
+    for (int i = 0; i < panel; i++) {
         w.run[i] = take_sums(p, c);
         w.total[i] = take_sums(p, c);
     }

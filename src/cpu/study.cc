@@ -68,7 +68,7 @@ void write_o(const Call& c, const RowTile& t, const float* o) {
 }  // namespace
 
 int64_t study_bytes(const Problem& p, const Kernels& k) {
-    const int64_t rows = round_up(p.d.seqlen_q * p.group, 3 * k.lanes);
+    const int64_t rows = round_up(p.d.seqlen_q * p.group, k.rows);
     if (p.d.algorithm == FA_ALGORITHM_STANDARD) return round_up(rows * p.d.seqlen_k * int64_t(sizeof(float)), 64);
     return round_up(2 * rows * int64_t(sizeof(float)), 64);
 }
@@ -84,8 +84,8 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
         float* scores = tile_scores(c, t, matrix);
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
-            KeyRows k{};
-            if (!score_tile(s.quiet, t, key, keys, keys, k, w))
+            KeyBlock block_of_keys{key, keys, {}, {}};
+            if (!score_tile(s.quiet, t, block_of_keys, key, keys, w))
                 for (int i = 0; i < keys * t.width; i++) w.s[i] = kNegInf;
             memcpy(scores + key * t.width, w.s, size_t(keys) * t.width * sizeof(float));
             s.add(2 * t.rows * keys * p.d.dim_qk, keys * s.k_row, int64_t(t.rows) * keys * 4);
@@ -131,8 +131,8 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
         s.add(0, keys * (s.k_row + s.v_row), 0);
         for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
             pack_q(s.quiet, t, 0, w);
-            KeyRows k{};
-            if (!score_tile(s.quiet, t, key, keys, keys, k, w)) continue;
+            KeyBlock block_of_keys{key, keys, {}, {}};
+            if (!score_tile(s.quiet, t, block_of_keys, key, keys, w)) continue;
             read_o(c, t, w.total[0].o);
             c.k->fold(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
             if (c.drop) drop_weights(c, t, key, keys, w.s);

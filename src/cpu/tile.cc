@@ -14,7 +14,27 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
     }
 }
 
-// bias − slope · |i + off − j|, or −inf where the boolean mask removes the key, for every row and key of the tile.
+int64_t last_position(const Problem& p, const RowTile& t) { return t.position(t.rows - 1, p.group); }
+
+// The product alone, in the units of q_factor.
+void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
+    c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+    if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
+}
+
+}  // namespace
+
+Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
+    const int64_t top = t.position(0, p.group);
+    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
+}
+
+KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
+    const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
+    return {max_of(begin, first.begin), min_of(end, last.end)};
+}
+
 void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend) {
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
@@ -42,50 +62,18 @@ void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float*
     }
 }
 
-// Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
-void tile_bands(const Problem& p, const RowTile& t, int64_t key, int keys, Scratch& w) {
-    for (int lane = 0; lane < t.width; lane++) {
-        KeyBand b{0, keys};
-        if (lane < t.rows) {
-            const KeyBand row = key_band(t.rule, t.position(lane, p.group), t.seq.k_len);
-            b = {min_of(max_of(row.begin - key, 0), keys), min_of(max_of(row.end - key, 0), keys)};
-        }
-        w.band_begin[lane] = int32_t(b.begin);
-        w.band_end[lane] = int32_t(b.end);
-    }
-}
-
-int64_t last_position(const Problem& p, const RowTile& t) { return t.position(t.rows - 1, p.group); }
-
-// The product alone, in the units of q_factor.
-void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
-    c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
-    if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
-}
-
-}  // namespace
-
-Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
-    const int64_t top = t.position(0, p.group);
-    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
-}
-
-KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end) {
-    const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
-    const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
-    return {max_of(begin, first.begin), min_of(end, last.end)};
-}
-
-bool score_tile(const Call& c, const RowTile& t, int64_t key, int keys, int fetch, KeyRows& k, Scratch& w) {
+bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w) {
     const Problem& p = *c.p;
     const Tile kind = classify(p, t, key, keys);
     if (kind == Tile::empty) return false;
-    if (!k.data) k = load_k(c, t, key, fetch, w.k, w);
-    raw_scores(c, t, keys, k, w);
-    if (c.addend) build_addend(c, t, key, keys, w.addend);
-    if (c.natural) c.k->modify(w.s, c.addend ? w.addend : nullptr, p.d.softcap, keys * t.width);
+    const Addend addend = place_addend(c, t, key, keys, w);
+    if (addend == Addend::nothing_kept) return false;
+    if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
+    raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
+    if (c.natural) c.k->modify(w.s, addend == Addend::some ? w.addend : nullptr, p.d.softcap, keys * t.width);
     if (kind == Tile::partial) {
-        tile_bands(p, t, key, keys, w);
+        tile_bands(c, t, key, keys, w);
         c.k->band(w.s, t.vectors, keys, w.band_begin, w.band_end);
     }
     return true;
@@ -106,6 +94,8 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float*
 
 namespace {
 
+constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
+
 void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
     KeyBand seen[kMostPanel];
@@ -118,25 +108,26 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     for (int64_t key = begin + (first - begin) / kTileKeys * kTileKeys; key < last; key += kTileKeys) {
-        const int keys = int(min_of(kTileKeys, last - key));
-        KeyRows k{}, v{};
+        KeyBlock block{key, int(min_of(kTileKeys, last - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const RowTile& t = tiles[i];
-            const int mine = int(min_of(keys, seen[i].end - key));
-            // The first tile that needs the block fetches all of it: those after it may see more of its keys.
-            if (mine <= 0 || !score_tile(c, t, key, mine, keys, k, w)) continue;
-            c.k->fold(w.s, t.vectors, mine, sums[i].m, sums[i].l, w.rescale);
-            if (c.drop) drop_weights(c, t, key, mine, w.s);
-            if (!v.data) v = load_v(c, t, key, keys, w.v, w);
-            c.k->values(w.s, t.vectors, v.data, v.stride, mine, int(p.d.dim_v), w.rescale, sums[i].o);
-            if (c.count) w.counters.flops += 2 * p.d.dim_v * mine * t.rows;
+            if (seen[i].begin >= key + block.keys) continue;
+            // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
+            const int skipped = int(max_of(seen[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
+            const int keys = int(min_of(block.keys, seen[i].end - key)) - skipped;
+            if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
+            c.k->fold(w.s, t.vectors, keys, sums[i].m, sums[i].l, w.rescale);
+            if (c.drop) drop_weights(c, t, key + skipped, keys, w.s);
+            if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
+            c.k->values(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale, sums[i].o);
+            if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
 }
 
 }  // namespace
 
-Method tile_method(const Kernels& k) { return {"tile", 3 * k.lanes, 4, 0, false, 0, 0, nullptr, pack_q, fold_keys}; }
+Method tile_method(const Kernels& k) { return {"tile", k.rows, 8, 0, false, 0, 0, nullptr, pack_q, fold_keys}; }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
     const Problem& p = *c.p;
@@ -145,12 +136,12 @@ void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch&
     for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
         bool kept = true;
-        KeyRows k = load_k(c, t, key, keys, w.k, w);
+        KeyBlock block{key, keys, load_k(c, t, key, keys, w.k, w), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
-            raw_scores(c, t, keys, k, w);
+            raw_scores(c, t, keys, block.k, w);
             if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->modify(w.s, nullptr, p.d.softcap, keys * t.width);
         } else {
-            kept = score_tile(c, t, key, keys, keys, k, w);
+            kept = score_tile(c, t, block, key, keys, w);
         }
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
         for (int lane = 0; lane < t.rows; lane++) {
