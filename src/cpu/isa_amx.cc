@@ -30,6 +30,10 @@ namespace {
 
 constexpr int kTile = kTileBytes / 2;           // bf16 values
 constexpr int kRowBytes = kStepKeys * 4;        // of scores
+// Weights and sums are kept 2^-16 of their value: what bf16 cannot hold of a weight is then below 2^-110 of the row's largest, and sums of
+// 2^16 values at the type's limit do not overflow.
+constexpr int kUnit = -16;
+constexpr float kUnitFactor = 0x1p-16f;         // from these sums to RowSums'
 constexpr float kOldest = 1e30f;                // Pair.from of a reference below every score, of rows that have seen none
 
 void configure_tiles() {
@@ -56,37 +60,44 @@ constexpr int kScores = kPairRows * kStepKeys;
 
 int64_t slot_bytes(int parts) { return 2 * (kScores * 4 + parts * kScores * 2); }
 
-// 2^x. Where weights are rounded to bf16, whose unit roundoff is 3.9e-3, a polynomial to 2.1e-3 is enough; so large an error is nearly the
-// same for all weights' sum and for the weights, and drops out. Its constant is exactly 1, so that equal scores weigh the same.
-template <int Parts>
+// 2^x. The LSE wants its sum to 1e-5, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error is nearly the same
+// for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
+enum class Exponent { rough, fine };
+
+template <Exponent E>
 inline V power(V x) {
-    if (Parts == 2) return exp2_v(x, 1.f);
     V f;
     const V n = exp2_parts(x, f);
-    V p = fma_v(splat(0.32993241f), f, splat(0.66596094f));
+    V p;
+    if (E == Exponent::rough) {
+        p = fma_v(splat(3.2993241e-1f), f, splat(6.6596094e-1f));
+    } else {  // to 2.9e-6
+        p = fma_v(splat(1.3425155e-2f), f, splat(5.2245375e-2f));
+        p = fma_v(p, f, splat(2.4127856e-1f));
+        p = fma_v(p, f, splat(6.9304514e-1f));
+    }
     p = fma_v(p, f, splat(1.f));
     return _mm512_scalef_ps(p, n);  // bf16 ends where f32's subnormals begin
 }
 
 // The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.
-template <int Parts>
+template <int Parts, Exponent E>
 struct Weights {
     const float* s;
     uint16_t* p;
-    const float *from, *l_before;
+    const float *factor, *from, *l_before;
     float* l;
-    V factor;
     __m512i largest;
     int row;
 
     inline __attribute__((always_inline)) void one() {
-        const V offset = splat(from[row]);
+        const V scale = splat(factor[row]), offset = splat(from[row]);
         const float* at = s + row * kStepKeys;
         uint16_t* to = p + row * kStepKeys;
         V sum = V{};
 #pragma GCC unroll 2
         for (int j = 0; j < kStepKeys; j += 32) {
-            const V a = power<Parts>(fma_v(load(at + j), factor, offset)), b = power<Parts>(fma_v(load(at + j + 16), factor, offset));
+            const V a = power<E>(fma_v(load(at + j), scale, offset)), b = power<E>(fma_v(load(at + j + 16), scale, offset));
             sum = j == 0 ? a + b : sum + (a + b);
             if (Parts == 2) {  // what truncation leaves is exact
                 const V top_a = (V)((VI)a & -65536), top_b = (V)((VI)b & -65536);
@@ -222,36 +233,60 @@ inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, 
     return before;
 }
 
-float largest_score(const float* s) {
+// What log2 scores of a row are measured from, negated, by its scores in this step.
+float find_from(const Pair& pair, int row, float* s) {
     V top = load(s);
     for (int j = 16; j < kStepKeys; j += 16) top = max_v(load(s + j), top);
-    return _mm512_reduce_max_ps(top);
+    return -(_mm512_reduce_max_ps(top) * pair.factor[row] - kUnit);
 }
 
-inline float from_of(float top) { return -(top + 32.f); }  // kHeadroomUnit
+void multiply_row(float* s, float factor) {
+    for (int j = 0; j < kStepKeys; j += 16) store(s + j, load(s + j) * factor);
+}
 
-// The first references of a pair.
+// Weights are of score · factor + from, rounded once. Where scores are so large that their product by itself, rounded, is far from that,
+// a row's scores are multiplied apart, in this step and all later ones.
+bool settle(const MatrixTask& t, Pair& pair, int row, float* s) {
+    constexpr float huge = 8192.f;
+    float from = find_from(pair, row, s);
+    if (fabsf(from) > huge && pair.factor[row] == t.factor && t.factor != 1.f) {
+        multiply_row(s, t.factor);
+        pair.factor[row] = 1.f;
+        pair.huge = true;
+        from = find_from(pair, row, s);
+    }
+    if (!(from < pair.from[row])) return false;
+    pair.from[row] = from;
+    return true;
+}
+
 void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
     for (int row = 0; row < kPairRows; row++) {
-        const float from = from_of(largest_score(slot.s + row * kStepKeys) * t.factor);
-        pair.from[row] = from < kOldest ? from : kOldest;
+        pair.from[row] = kOldest;
+        pair.factor[row] = t.factor;
     }
-    pair.fresh = false;
+    pair.fresh = pair.huge = false;
+    for (int row = 0; row < kPairRows; row++) settle(t, pair, row, slot.s + row * kStepKeys);
 }
 
-template <int Parts>
-inline __attribute__((always_inline)) Weights<Parts> weights_of(const MatrixTask& t, const Pair& pair, const Slot& slot, int tile) {
+void multiply_huge_rows(const MatrixTask& t, Pair& pair, const Slot& slot) {
+    for (int row = 0; row < kPairRows; row++)
+        if (pair.factor[row] != t.factor) multiply_row(slot.s + row * kStepKeys, t.factor);
+}
+
+template <int Parts, Exponent E>
+inline __attribute__((always_inline)) Weights<Parts, E> weights_of(const Pair& pair, const Slot& slot, int tile) {
     const int at = tile * 16 * kStepKeys, row = tile * 16;
-    return {slot.s + at, slot.p + at, pair.from + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, splat(t.factor), _mm512_setzero_si512(), 0};
+    return {slot.s + at, slot.p + at, pair.factor + row, pair.from + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, _mm512_setzero_si512(), 0};
 }
 
-constexpr uint32_t kLimit = (127 + 8 - 32) << 23;  // 2^8 in units of kHeadroomUnit
+constexpr uint32_t kLimit = (127 + 4 + kUnit) << 23;  // 2^4 of the row's unit
 
-// A reference may lag behind its row's largest score by some 8 (weights to 2^8). Rows of the tile that it lags behind more get it anew, and
+// A reference may lag behind its row's largest score by some 4 (weights to 2^4). Rows of the tile that it lags behind more get it anew, and
 // their weights; others keep all their bits.
-template <int Parts>
+template <int Parts, Exponent E>
 __attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot& slot, int tile) {
-    Weights<Parts> w = weights_of<Parts>(t, pair, slot, tile);
+    Weights<Parts, E> w = weights_of<Parts, E>(pair, slot, tile);
     if (!slot.rescale)
         for (int row = 0; row < kPairRows; row++) pair.rescale[row] = 1.f;
     slot.rescale = true;
@@ -260,25 +295,23 @@ __attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot
         w.largest = _mm512_setzero_si512();
         w.one();
         if (!_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit))) continue;
-        float* from = pair.from + tile * 16 + row;
-        const float before = *from, found = from_of(largest_score(w.s + row * kStepKeys) * t.factor);
-        if (!(found < before)) continue;
-        *from = found;
-        const V factor = power<2>(splat(found - before));
+        const float before = pair.from[tile * 16 + row];
+        if (!settle(t, pair, tile * 16 + row, slot.s + (tile * 16 + row) * kStepKeys)) continue;
+        const V factor = power<Exponent::fine>(splat(pair.from[tile * 16 + row] - before));
         pair.rescale[tile * 16 + row] = factor[0];
         alignas(64) float scaled[16 * 16];  // the row's sum where Weights reads it
         store(scaled + row * 16, load(w.l_before + row * 16) * factor);
-        Weights<Parts> again = w;
+        Weights<Parts, E> again = w;
         again.l_before = scaled;
         again.row = row;
         again.one();
     }
 }
 
-template <int Parts>
-inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts>& w) {
+template <int Parts, Exponent E>
+inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts, E>& w) {
     w.rest();
-    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit)) != 0, 0)) renew<Parts>(t, pair, slot, tile);
+    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit)) != 0, 0)) renew<Parts, E>(t, pair, slot, tile);
 }
 
 inline V bias_of(const MatrixTask& t, int64_t at, __mmask16 seen) {
@@ -341,7 +374,7 @@ __attribute__((noinline)) void edit_scores(const MatrixTask& t, const Step& step
 }
 
 // Rows of weights that go with four products: enough to be done when the products are.
-template <int Parts, int RowsK, int RowsV>
+template <int Parts, Exponent E, int Rows>
 void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     const MatrixShape shape = task.shape;
     Slot slots[2];
@@ -363,14 +396,15 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
         Pair& pair = *steps[i].pair;
         now.rescale = false;
         if (pair.fresh) begin_pair(t, pair, now);
-        Weights<Parts> upper = weights_of<Parts>(t, pair, now, 0);
+        else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, now);
+        Weights<Parts, E> upper = weights_of<Parts, E>(pair, now, 0);
         Sums o{};
-        if (i > 0) o = multiply_v<Parts, RowsV>(shape, steps[i - 1], other, upper);
-        end_weights<Parts>(t, pair, now, 0, upper);
-        Weights<Parts> lower = weights_of<Parts>(t, pair, now, 1);
-        if (i + 1 < count) multiply_k<Parts, RowsK>(shape, steps[i + 1], other, lower, o);
+        if (i > 0) o = multiply_v<Parts, Rows>(shape, steps[i - 1], other, upper);
+        end_weights<Parts, E>(t, pair, now, 0, upper);
+        Weights<Parts, E> lower = weights_of<Parts, E>(pair, now, 1);
+        if (i + 1 < count) multiply_k<Parts, Rows>(shape, steps[i + 1], other, lower, o);
         else if (o.upper) o.flush();
-        end_weights<Parts>(t, pair, now, 1, lower);
+        end_weights<Parts, E>(t, pair, now, 1, lower);
         pair.now = !pair.now;
         if (i + 1 < count) edit(steps[i + 1], other);
     }
@@ -378,22 +412,32 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     __asm__ volatile("tilerelease");  // or every switch of context carries 8 KB of tiles
 }
 
-void run(const MatrixTask& t, const Step* steps, int64_t count) {
-    if (count == 0) return;
-    const int tiles = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // four products to each, at least
-    if (tiles <= 2) run_steps<1, 8, 8>(t, steps, count);
-    else if (tiles <= 4) run_steps<1, 4, 4>(t, steps, count);
-    else if (tiles <= 8) run_steps<1, 2, 2>(t, steps, count);
-    else run_steps<1, 1, 1>(t, steps, count);
+template <Exponent E>
+void run_rows(const MatrixTask& t, const Step* steps, int64_t count) {
+    const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
+    if (groups <= 2) run_steps<1, E, 8>(t, steps, count);
+    else if (groups <= 4) run_steps<1, E, 4>(t, steps, count);
+    else if (groups <= 8) run_steps<1, E, 2>(t, steps, count);
+    else run_steps<1, E, 1>(t, steps, count);
 }
 
-float finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o) {
+void run(const MatrixTask& t, const Step* steps, int64_t count) {
+    if (count == 0) return;
+    if (t.lse) run_rows<Exponent::fine>(t, steps, count);
+    else run_rows<Exponent::rough>(t, steps, count);
+}
+
+static_assert(kHeadroomUnit == 0x1p-16f * kUnitFactor, "RowSums' unit");
+
+void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o, float* m, float* l) {
     const float* from = pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
+    *m = -pair.from[row] + kUnit;
+    *l = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) * kUnitFactor;
+    const V factor = splat(*l == 0 ? 0.f : scale * kUnitFactor);  // an empty row is 0, whatever the scale
     for (int column = 0; column < shape.dim_v; column += 16, from += 256) {
         const __mmask16 inside = shape.dim_v - column >= 16 ? 0xffff : __mmask16((1u << (shape.dim_v - column)) - 1);
-        _mm512_mask_storeu_ps(o + column, inside, load(from) * scale);
+        _mm512_mask_storeu_ps(o + column, inside, load(from) * factor);
     }
-    return _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16));
 }
 
 #include "pack_amx.inc"

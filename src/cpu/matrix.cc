@@ -49,6 +49,7 @@ Own carve_own(const MatrixShape& s, const MatrixKernels& k, char*& at) {
         for (float*& l : pair.l) l = take<float>(at, kPairRows * 16);
         pair.from = take<float>(at, kPairRows);
         pair.rescale = take<float>(at, kPairRows);
+        pair.factor = take<float>(at, kPairRows);
         pair.rows = take<MatrixRow>(at, kPairRows);
         if (real) own.pairs[i] = pair;
     }
@@ -165,6 +166,7 @@ MatrixTask task_of(const Call& c, const RowTile& t, char* slots) {
     task.mask = p.has(FA_OPERAND_MASK) ? c.a->mask : nullptr;
     task.mask_step = p.d.mask_stride[3];
     task.alibi = p.has(FA_OPERAND_ALIBI);
+    task.lse = p.has(FA_OPERAND_LSE);
     task.slots = slots;
     return task;
 }
@@ -173,8 +175,7 @@ void end_pair(const Call& c, const RowTile& t, const Pair& pair, RowSums& sums) 
     const Problem& p = *c.p;
     const float scale = descale_of(p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, t);
     for (int lane = 0; lane < t.rows; lane++) {
-        sums.l[lane] = c.k->matrix->finish_row(shape_of(p), pair, lane, scale, sums.o + lane * p.d.dim_v);
-        sums.m[lane] = -pair.from[lane] - 32.f;
+        c.k->matrix->finish_row(shape_of(p), pair, lane, scale, sums.o + lane * p.d.dim_v, sums.m + lane, sums.l + lane);
     }
 }
 
@@ -222,7 +223,8 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     constexpr int64_t few_rows = 16;
     if (!k.matrix || d.q_dtype != FA_BF16 || (d.kv_dtype == FA_F16 || d.kv_dtype == FA_F32)) return false;
-    if (d.seqlen_q * p.group < few_rows || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
+    // With a fixed split size bits must not depend on how many rows the call has room for.
+    if ((d.seqlen_q * p.group < few_rows && d.split_size == 0) || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
     char* at = nullptr;

@@ -33,15 +33,17 @@ struct MatrixRow {
     int64_t diagonal;     // the key at distance 0
 };
 
-// A pair's state. Sums are of weights in units of kHeadroomUnit, measured from m, as in RowSums.
+// A pair's state.
 struct Pair {
     uint16_t* q;
     float* o;                          // [2 row tiles][columns][16][16]
     float* l[2];                       // [32][16]: partial sums; `now` says which of the two holds
-    float *from, *rescale;             // [32]; what log2 scores are measured from, negated: −m, less the exponent of kHeadroomUnit
+    float *from, *rescale;             // [32]; added to log2 scores before the exponent: −m, and the exponent of the sums' unit
+    float* factor;                     // [32]; from scores to log2 units
     MatrixRow* rows;                   // [32]; those without a query see no key
     int now;
-    bool fresh;                        // `from` is not known yet
+    bool fresh;                        // `from` and `factor` are not known yet
+    bool huge;                         // some factor is 1, and the scores are multiplied apart
 };
 
 struct Step {
@@ -62,6 +64,7 @@ struct MatrixTask {
     const uint8_t* mask;
     int64_t mask_step;
     bool alibi;
+    bool lse;                          // sums are wanted for themselves
     char* slots;                       // slot_bytes() of scratch
 };
 
@@ -75,8 +78,8 @@ struct MatrixKernels {
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
-    // Row `row` of the pair: l summed up, o copied to dim_v columns times `scale`.
-    float (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o);
+    // The sums of one row as RowSums has them, o times `scale`.
+    void (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o, float* m, float* l);
 };
 
 }  // namespace cpu

@@ -21,7 +21,7 @@ Errors measure(const Case& c, int64_t row_step, bool with_plain) {
     const oracle::Reading r = c.reading();
     const oracle::Attention want = oracle::attention(r, {false, row_step});
     const oracle::Pairs pairs = oracle::pair_o(r, want);
-    Errors e{oracle::relative_norm(pairs.got, pairs.want), 0, 0, oracle::compare_o(r, want, probability_dtype(c.d)).fault};
+    Errors e{oracle::relative_norm(pairs.got, pairs.want), 0, 0, oracle::compare_o(r, want, c.p_dtype).fault};
     std::vector<double> plain;  // stays empty without a baseline
     for (int64_t b = 0; b < c.d.batch; b++)
         for (int64_t h = 0; h < c.d.heads_q; h++)
@@ -51,7 +51,7 @@ void check_benign(const Handle& handle, const Types& types, int64_t n, bool is_c
     ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
     const Errors e = measure(c, row_step, has_plain_baseline(types));
     EXPECT_EQ(e.element, "") << c.describe();
-    const int32_t p_dtype = probability_dtype(c.d);
+    const int32_t p_dtype = c.p_dtype;
     const double limit = std::fmax(oracle::norm_limit(types.o), oracle::norm_limit(p_dtype));
     EXPECT_LE(e.norm, limit) << c.describe();
     EXPECT_LE(e.lse, 1e-5) << c.describe();

@@ -43,7 +43,7 @@ struct SparseCase {
         on_fault_print(describe(d));
         if (fa_forward_ex(handle, &d, &a) != FA_OK) return handle.error();
         const oracle::Attention want = oracle::attention(r);
-        const std::string fault = oracle::compare_o(r, want, probability_dtype(d)).fault;
+        const std::string fault = oracle::compare_o(r, want, probability_dtype(handle, d)).fault;
         return fault.empty() ? oracle::compare_lse(r, want).fault : fault;
     }
 };

@@ -196,7 +196,7 @@ TEST(Failures, F68_unaligned_bases_and_rows) {
             c.a.o = o.as<char>() + shift * size;
             ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
             const oracle::Reading r = c.reading();
-            ASSERT_EQ(oracle::compare_o(r, oracle::attention(r), probability_dtype(c.d)).fault, "") << c.describe();
+            ASSERT_EQ(oracle::compare_o(r, oracle::attention(r), c.p_dtype).fault, "") << c.describe();
         }
 }
 
@@ -226,7 +226,7 @@ TEST(Failures, F72_eight_bit_inputs_at_every_length) {
             c.fill_normal(rng);
             ASSERT_EQ(run_and_check(handle, c), "");
             const oracle::Pairs pairs = oracle::pair_o(c.reading(), oracle::attention(c.reading()));
-            const int32_t p_dtype = probability_dtype(c.d);
+            const int32_t p_dtype = c.p_dtype;
             ASSERT_LE(oracle::relative_norm(pairs.got, pairs.want), oracle::norm_limit(p_dtype)) << keys;
         }
 }

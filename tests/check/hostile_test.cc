@@ -225,7 +225,7 @@ TEST(NotANumber, InAnAttendedValue) {
             const oracle::Attention want = oracle::attention(r);
             for (int64_t i = 0; i < 100; i++)
                 oracle::store(c.o.as(), r.o(0, 0, i) + column, r.o_dtype, want.o[size_t(i * 6 + column)]);
-            EXPECT_EQ(check_against_oracle(c, probability_dtype(c.d)), "");
+            EXPECT_EQ(check_against_oracle(c, c.p_dtype), "");
         }
 }
 

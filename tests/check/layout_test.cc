@@ -31,7 +31,7 @@ TEST(Layout, InterleavedQkvo) {
         c.a.q = slice(0), c.a.k = slice(1), c.a.v = slice(2), c.a.o = slice(3);
         ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
         const oracle::Reading r = c.reading();
-        EXPECT_EQ(oracle::compare_o(r, oracle::attention(r), probability_dtype(c.d)).fault, "") << c.describe();
+        EXPECT_EQ(oracle::compare_o(r, oracle::attention(r), c.p_dtype).fault, "") << c.describe();
     }
 }
 

@@ -184,7 +184,7 @@ TEST_P(MatrixData, NotANumberInAValue) {
                 spoil(c.v, at, before);
                 const oracle::Attention want = oracle::attention(r);
                 for (int64_t i = 0; i < 130; i++) spoil(c.o, r.o(0, 0, i) + kColumn, want.o[size_t(want.row(0, 0, i) * dim + kColumn)]);
-                EXPECT_EQ(check_against_oracle(c, probability_dtype(c.d)), "") << key;
+                EXPECT_EQ(check_against_oracle(c, c.p_dtype), "") << key;
             }
 }
 

@@ -43,7 +43,7 @@ std::string run_one(const Handle& handle, uint64_t seed) {
         c.use_workspace(bytes, rng);
     }
     if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
-    const std::string fault = check_against_oracle(c, probability_dtype(c.d));
+    const std::string fault = check_against_oracle(c, c.p_dtype);
     return fault.empty() ? "" : fault + " [" + isa_name(s.isa) + ", " + std::to_string(s.threads) + " threads]";
 }
 

@@ -58,7 +58,7 @@ TEST_P(Reassemble, SplitAnywhereAndMerged) {
         fa_attention_desc_t d = whole.d;
         d.operands &= ~uint32_t(FA_OPERAND_SINKS);  // it entered with part 1
         ASSERT_EQ(fa_merge(handle, &d, &a), FA_OK) << handle.error();
-        ASSERT_EQ(check_against_oracle(whole, probability_dtype(whole.d)), "") << cuts[1] << " " << cuts[2];
+        ASSERT_EQ(check_against_oracle(whole, probability_dtype(handle, whole.d)), "") << cuts[1] << " " << cuts[2];
 
         // One by one, into the first part's state.
         memcpy(whole.o.as(), o_parts.data(), o_size * 4);
@@ -68,7 +68,7 @@ TEST_P(Reassemble, SplitAnywhereAndMerged) {
             a.o_parts = &o_parts[p * o_size], a.lse_parts = &lse_parts[p * lse_size];
             ASSERT_EQ(fa_merge(handle, &d, &a), FA_OK) << handle.error();
         }
-        ASSERT_EQ(check_against_oracle(whole, probability_dtype(whole.d)), "") << cuts[1] << " " << cuts[2];
+        ASSERT_EQ(check_against_oracle(whole, probability_dtype(handle, whole.d)), "") << cuts[1] << " " << cuts[2];
     }
 }
 INSTANTIATE_TEST_SUITE_P(All, Reassemble,

@@ -1,6 +1,7 @@
 #include "support/case.h"
 #include <cmath>
 #include <cstring>
+#include "support/handle.h"
 
 namespace test {
 namespace {
@@ -159,6 +160,7 @@ fa_status_t Case::run(fa_handle_t handle) {
     for (Buffer* input : inputs()) input->freeze(true);
     const fa_status_t status = fa_forward_ex(handle, &d, &a);
     for (Buffer* input : inputs()) input->freeze(false);
+    if (status == FA_OK) p_dtype = probability_dtype(handle, d);
     return status;
 }
 

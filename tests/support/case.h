@@ -23,6 +23,7 @@ class Case {
     using Pick = std::function<double(int64_t b, int64_t head, int64_t position, int64_t element)>;
 
     uint64_t seed = 0;  // of the generator; 0: written by hand
+    int32_t p_dtype = 0;  // of the weights in the last run
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;

@@ -57,6 +57,10 @@ const char* isa_name(int32_t isa) {
     }
 }
 
-int32_t probability_dtype(const fa_attention_desc_t& d) { return testing_the_cpu() ? int32_t(FA_F32) : d.q_dtype; }
+int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
+    if (!testing_the_cpu()) return d.q_dtype;
+    char text[256] = "";
+    return fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "cpu_flash_matrix") ? d.q_dtype : int32_t(FA_F32);
+}
 
 }  // namespace test

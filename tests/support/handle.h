@@ -33,6 +33,6 @@ const std::vector<int32_t>& usable_isas();
 const char* isa_name(int32_t isa);
 
 // The type that the backend rounds probabilities to before they meet v, which accuracy lines 1 and 2 depend on.
-int32_t probability_dtype(const fa_attention_desc_t& d);
+int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d);
 
 }  // namespace test

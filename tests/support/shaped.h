@@ -46,7 +46,7 @@ inline void paged(Case& c, int64_t page_size) {
 // Runs and compares with the oracle: "" when all is right.
 inline std::string run_and_check(const Handle& handle, Case& c, int64_t row_step = 1) {
     if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
-    const std::string fault = check_against_oracle(c, probability_dtype(c.d), row_step);
+    const std::string fault = check_against_oracle(c, c.p_dtype, row_step);
     return fault.empty() ? "" : fault + "\n" + c.describe();
 }
 
