@@ -50,7 +50,7 @@ int gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head,
 
 }  // namespace
 
-bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0); }
+bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && key_by_key(p); }
 
 void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s) {
     float slope[kMaxRows] = {}, distance[kMaxRows] = {};

@@ -8,7 +8,7 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kMostPanel = 8;
+constexpr int kMostPanel = 16;
 
 struct Call;
 struct RowTile;
@@ -132,7 +132,7 @@ Addend place_addend(const Call& c, const RowTile& t, int64_t key, int keys, Scra
 void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
 
 // tile.cc: f32 tiles, the method that knows everything.
-Method tile_method(const Kernels& k);
+Method tile_method(const Problem& p, const Kernels& k);
 // A block of keys that neighbouring row tiles share; k and v are loaded when they are first needed.
 struct KeyBlock {
     int64_t key;
