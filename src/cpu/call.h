@@ -127,7 +127,7 @@ bool alibi_by_lanes(const Problem& p);
 void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s);
 // Sets w.addend up, before the scores: w.s serves meanwhile.
 enum class Addend { none, some, nothing_kept };
-Addend place_addend(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int keys, Scratch& w);
 // Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
 void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
 

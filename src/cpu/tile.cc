@@ -66,7 +66,7 @@ bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, i
     const Problem& p = *c.p;
     const Tile kind = classify(p, t, key, keys);
     if (kind == Tile::empty) return false;
-    const Addend addend = place_addend(c, t, key, keys, w);
+    const Addend addend = place_addend(c, t, kind, key, keys, w);
     if (addend == Addend::nothing_kept) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
     raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
