@@ -8,7 +8,7 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kMostPanel = 8;
+constexpr int kMostPanel = 16;
 
 struct Call;
 struct RowTile;
@@ -127,12 +127,12 @@ bool alibi_by_lanes(const Problem& p);
 void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s);
 // Sets w.addend up, before the scores: w.s serves meanwhile.
 enum class Addend { none, some, nothing_kept };
-Addend place_addend(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int keys, Scratch& w);
 // Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
 void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
 
 // tile.cc: f32 tiles, the method that knows everything.
-Method tile_method(const Kernels& k);
+Method tile_method(const Problem& p, const Kernels& k);
 // A block of keys that neighbouring row tiles share; k and v are loaded when they are first needed.
 struct KeyBlock {
     int64_t key;

@@ -149,7 +149,7 @@ Method choose_method(const Problem& p, const Kernels& k, bool count) {
     Method m;
     const bool any = !count && p.d.algorithm == FA_ALGORITHM_FLASH && !p.has(FA_OPERAND_SCORES);
     if (any && matrix_method(p, k, &m)) return m;
-    return tile_method(k);
+    return tile_method(p, k);
 }
 
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }

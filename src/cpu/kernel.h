@@ -48,8 +48,12 @@ struct Kernels {
     void (*average_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
     // s −= slope · |distance − key|, keys counted from the tile's first.
     void (*alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
-    // −inf where the mask is 0 (NULL: nowhere); the number of elements that are not −inf then.
-    int (*remove_masked)(const uint8_t* mask, float* line, int count);
+    // −inf where the mask is 0.
+    void (*remove_masked)(const uint8_t* mask, float* line, int count);
+    // 0, or −inf where the mask is 0, for rows of masks: lines of kTileKeys.
+    void (*spread_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
+    // How many elements of the lines, `stride` apart, are not −inf.
+    int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
 
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);

@@ -66,7 +66,7 @@ bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, i
     const Problem& p = *c.p;
     const Tile kind = classify(p, t, key, keys);
     if (kind == Tile::empty) return false;
-    const Addend addend = place_addend(c, t, key, keys, w);
+    const Addend addend = place_addend(c, t, kind, key, keys, w);
     if (addend == Addend::nothing_kept) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
     raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
@@ -127,7 +127,12 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
 
 }  // namespace
 
-Method tile_method(const Kernels& k) { return {"tile", k.rows, 8, 0, false, 0, 0, nullptr, pack_q, fold_keys}; }
+Method tile_method(const Problem& p, const Kernels& k) {
+    // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
+    constexpr int64_t kFewestTiles = 8, kKept = 1 << 20;
+    const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
+    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), 0, false, 0, 0, nullptr, pack_q, fold_keys};
+}
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
     const Problem& p = *c.p;
