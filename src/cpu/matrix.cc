@@ -148,8 +148,9 @@ void begin_pair(const Call& c, const RowTile& t, int64_t begin, int64_t end, Pai
     }
 }
 
+// Of a sequence without keys nothing is read.
 float descale_of(const float* factors, const int64_t* stride, const RowTile& t) {
-    return factors ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+    return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
 MatrixTask task_of(const Call& c, const RowTile& t, char* slots) {
