@@ -6,17 +6,6 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Position and head of the tile's lanes in turn, without a division for each.
-struct Lanes {
-    int64_t position, member, group;
-    Lanes(const RowTile& t, int64_t group_) : position(t.first / group_), member(t.first % group_), group(group_) {}
-    void next() {
-        if (++member < group) return;
-        member = 0;
-        position++;
-    }
-};
-
 // The row's band among keys [key, key + keys), counted from the first.
 KeyBand band_within(const RowTile& t, int64_t position, int64_t key, int keys) {
     const KeyBand b = key_band(t.rule, position, t.seq.k_len);

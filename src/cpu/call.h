@@ -26,6 +26,8 @@ struct Method {
     // What is done once for all row tiles, before them, in so many pieces; it leaves its results in Call.shared.
     int64_t shared_bytes, preparations;
     void (*prepare)(const Call&, int64_t index, Scratch&);
+    // Sets a worker's own scratch up; NULL where nothing needs to be.
+    void (*begin)(const Problem&, const Kernels&, char* own);
     // Gathers the tile's rows of q, scaled, into place `slot` of the panel.
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
     // Folds keys [begin, end) into the sums of neighbouring row tiles.
@@ -74,6 +76,17 @@ struct RowTile {
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
 
+// Position and head of the tile's lanes in turn, without a division for each.
+struct Lanes {
+    int64_t position, member, group;
+    Lanes(const RowTile& t, int64_t group_) : position(t.first / group_), member(t.first % group_), group(group_) {}
+    void next() {
+        if (++member < group) return;
+        member = 0;
+        position++;
+    }
+};
+
 // A worker's memory: carved from the workspace, 64-byte aligned pieces.
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
@@ -104,8 +117,8 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w);
 // o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
 
-// Element index of the row of q behind a lane.
-int64_t q_index(const Call& c, const RowTile& t, int lane);
+// Addresses of the tile's rows of q in memory.
+void point_q(const Call& c, const RowTile& t, const char** rows);
 
 // keys.cc: key side.
 // Addresses of rows [key, key + keys) in memory.

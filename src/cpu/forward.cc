@@ -39,6 +39,7 @@ void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
     Scratch w = carve_scratch(*job.c->p, job.c->method, share);
+    if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);

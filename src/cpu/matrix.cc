@@ -21,8 +21,9 @@ MatrixShape shape_of(const Problem& p) {
     return s;
 }
 
-// A worker's memory.
+// A worker's memory, of which this is the beginning.
 struct Own {
+    MatrixShape shape;
     Pair* pairs;
     Step* steps;
     char* slots;
@@ -37,10 +38,12 @@ T* take(char*& at, int64_t count) {
     return p;
 }
 
-// With `at` NULL the sizes alone count: the end is the number of bytes.
-Own carve_own(const MatrixShape& s, const MatrixKernels& k, char*& at) {
+// With NULL memory the sizes alone count. Returns the number of bytes.
+int64_t carve_own(const Problem& p, const Kernels& k, char* memory) {
+    const MatrixShape s = shape_of(p);
     Own own;
-    const bool real = at != nullptr;
+    char* at = memory + round_up(int64_t(sizeof own), 64);
+    own.shape = s;
     own.pairs = take<Pair>(at, kPanel);
     for (int i = 0; i < kPanel; i++) {
         Pair pair{};
@@ -51,19 +54,19 @@ Own carve_own(const MatrixShape& s, const MatrixKernels& k, char*& at) {
         pair.rescale = take<float>(at, kPairRows);
         pair.factor = take<float>(at, kPairRows);
         pair.rows = take<MatrixRow>(at, kPairRows);
-        if (real) own.pairs[i] = pair;
+        if (memory) own.pairs[i] = pair;
     }
     own.steps = take<Step>(at, kPanel * kChunkSteps);
-    own.slots = take<char>(at, k.slot_bytes(s.parts));
+    own.slots = take<char>(at, k.matrix->slot_bytes(s.parts));
     own.packed = take<uint16_t>(at, kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
     for (uint16_t*& part : own.split) part = take<uint16_t>(at, int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
-    return own;
+    if (memory) memcpy(memory, &own, sizeof own);
+    return at - memory;
 }
 
-Own own_of(const Call& c, Scratch& w) {
-    char* at = w.own;
-    return carve_own(shape_of(*c.p), *c.k->matrix, at);
-}
+void begin(const Problem& p, const Kernels& k, char* own) { carve_own(p, k, own); }
+
+const Own& own_of(const Scratch& w) { return *reinterpret_cast<const Own*>(w.own); }
 
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, int, uint16_t*);
 
@@ -88,7 +91,7 @@ int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) /
 
 // Keys [key, key + kStepKeys) of the tile's sequence, k before v.
 void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const Own& own) {
-    const MatrixShape s = shape_of(*c.p);
+    const MatrixShape& s = own.shape;
     const char* rows[kStepKeys] = {};
     const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
     point_k(c, t, key, keys, rows);
@@ -111,38 +114,38 @@ void prepare(const Call& c, int64_t index, Scratch& w) {
     t.batch = head / c.p->d.heads_kv;
     t.kv_head = head % c.p->d.heads_kv;
     t.seq = sequence_of(*c.p, *c.a, t.batch);
-    const Own own = own_of(c, w);
+    const Own& own = own_of(w);
     const int64_t first = index % chunks * kChunkSteps, end = min_of(first + kChunkSteps, ceil_div(t.seq.k_len, kStepKeys));
     for (int64_t step = first; step < end; step++) pack_step(c, t, step * kStepKeys, shared_step(c, t, step), own);
 }
 
 void pack_q_tiles(const Call& c, RowTile& t, int slot, Scratch& w) {
-    const MatrixShape s = shape_of(*c.p);
-    const Own own = own_of(c, w);
+    const Own& own = own_of(w);
+    const MatrixShape& s = own.shape;
     const char* rows[kPairRows] = {};
-    for (int lane = 0; lane < t.rows; lane++) rows[lane] = element(static_cast<const char*>(c.a->q), q_index(c, t, lane), c.p->d.q_dtype);
+    point_q(c, t, rows);
     pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[slot].q, own);
 }
 
-void begin_pair(const Call& c, const RowTile& t, int64_t begin, int64_t end, Pair& pair) {
+void begin_pair(const Call& c, const MatrixShape& s, const RowTile& t, int64_t begin, int64_t end, Pair& pair) {
     const Problem& p = *c.p;
-    const MatrixShape s = shape_of(p);
     memset(pair.o, 0, size_t(s.o_bytes()));
     memset(pair.l[0], 0, kPairRows * 16 * sizeof(float));
     pair.now = 0;
     pair.fresh = true;
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
-    for (int lane = 0; lane < kPairRows; lane++) {
+    for (int lane = 0; lane < kPairRows; lane++) pair.from[lane] = kPosInf;
+    for (int lane = t.rows; lane < kPairRows; lane++) pair.rows[lane] = {};
+    Lanes place(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, place.next()) {
         MatrixRow& row = pair.rows[lane];
-        pair.from[lane] = kPosInf;
-        row = {};
-        if (lane >= t.rows) continue;
-        const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+        const int64_t i = place.position, h = t.kv_head * p.group + place.member;
         const KeyBand band = key_band(t.rule, i, t.seq.k_len);
         row.begin = max_of(band.begin, begin);
         row.end = min_of(band.end, end);
         row.bias = t.batch * bs[0] + h * bs[1] + i * bs[2];
         row.mask = t.batch * ms[0] + h * ms[1] + i * ms[2];
+        row.slope = 0;
         if (p.has(FA_OPERAND_ALIBI)) row.slope = c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + h];
         row.diagonal = i + t.rule.off;
     }
@@ -153,10 +156,10 @@ float descale_of(const float* factors, const int64_t* stride, const RowTile& t) 
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
-MatrixTask task_of(const Call& c, const RowTile& t, char* slots) {
+MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     const Problem& p = *c.p;
     MatrixTask task{};
-    task.shape = shape_of(p);
+    task.shape = own.shape;
     task.scale = p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t);
     task.factor = task.scale * kLog2e;
     task.natural = c.natural || !(task.scale > 0);  // −inf times any other factor would not remove a key
@@ -168,26 +171,26 @@ MatrixTask task_of(const Call& c, const RowTile& t, char* slots) {
     task.mask_step = p.d.mask_stride[3];
     task.alibi = p.has(FA_OPERAND_ALIBI);
     task.lse = p.has(FA_OPERAND_LSE);
-    task.slots = slots;
+    task.slots = own.slots;
     return task;
 }
 
-void end_pair(const Call& c, const RowTile& t, const Pair& pair, RowSums& sums) {
+void end_pair(const Call& c, const MatrixShape& shape, const RowTile& t, const Pair& pair, RowSums& sums) {
     const Problem& p = *c.p;
     const float scale = descale_of(p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, t);
     for (int lane = 0; lane < t.rows; lane++) {
-        c.k->matrix->finish_row(shape_of(p), pair, lane, scale, sums.o + lane * p.d.dim_v, sums.m + lane, sums.l + lane);
+        c.k->matrix->finish_row(shape, pair, lane, scale, sums.o + lane * p.d.dim_v, sums.m + lane, sums.l + lane);
     }
 }
 
 void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
-    const Own own = own_of(c, w);
-    const MatrixShape shape = shape_of(*c.p);
-    const MatrixTask task = task_of(c, tiles[0], own.slots);
+    const Own& own = own_of(w);
+    const MatrixShape& shape = own.shape;
+    const MatrixTask task = task_of(c, tiles[0], own);
     KeyBand seen[kPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
-        begin_pair(c, tiles[i], begin, end, own.pairs[i]);
+        begin_pair(c, shape, tiles[i], begin, end, own.pairs[i]);
         seen[i] = visible_keys(tiles[i], *c.p, begin, end);
         if (seen[i].begin >= seen[i].end) continue;
         first = min_of(first, seen[i].begin);
@@ -212,7 +215,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         }
         c.k->matrix->run(task, own.steps, n);
     }
-    for (int i = 0; i < count; i++) end_pair(c, tiles[i], own.pairs[i], sums[i]);
+    for (int i = 0; i < count; i++) end_pair(c, shape, tiles[i], own.pairs[i], sums[i]);
 }
 
 // One factor for all keys of a head can be taken out of the products.
@@ -228,9 +231,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if ((d.seqlen_q * p.group < few_rows && d.split_size == 0) || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    char* at = nullptr;
-    carve_own(s, *k.matrix, at);
-    *m = {"matrix", kPairRows, kPanel, reinterpret_cast<intptr_t>(at), true, 0, 0, prepare, pack_q_tiles, fold_steps};
+    *m = {"matrix", kPairRows, kPanel, carve_own(p, k, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

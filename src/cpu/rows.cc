@@ -48,8 +48,9 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     float* const lines = w.k;
     float factor[kMaxRows];
     t.q = w.q + slot * dim * kMaxRows;
-    for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+    Lanes place(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, place.next()) {
+        const int64_t position = place.position, head = t.kv_head * p.group + place.member;
         const int64_t at = row_index(p, p.d.q_stride, t, position, head);
         c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), dim, lines + lane * dim);
         factor[lane] = c.q_factor;
@@ -63,9 +64,11 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
 }
 
-int64_t q_index(const Call& c, const RowTile& t, int lane) {
+void point_q(const Call& c, const RowTile& t, const char** rows) {
     const Problem& p = *c.p;
-    return row_index(p, p.d.q_stride, t, t.position(lane, p.group), t.head(lane, p.group));
+    Lanes at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next())
+        rows[lane] = element(static_cast<const char*>(c.a->q), row_index(p, p.d.q_stride, t, at.position, t.kv_head * p.group + at.member), p.d.q_dtype);
 }
 
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
@@ -122,8 +125,9 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         c.k->transpose(sums.o, t.width, dim, t.width, nullptr, w.v, dim);
         lines = w.v;
     }
-    for (int lane = 0; lane < t.rows; lane++) {
-        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+    Lanes place(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, place.next()) {
+        const int64_t position = place.position, head = t.kv_head * p.group + place.member;
         const int64_t at = row_index(p, p.d.o_stride, t, position, head);
         c.k->narrow[p.d.o_dtype](lines + lane * dim, dim, element(c.a->o, at, p.d.o_dtype));
         if (p.has(FA_OPERAND_LSE))

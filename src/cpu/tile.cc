@@ -131,7 +131,7 @@ Method tile_method(const Problem& p, const Kernels& k) {
     // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
     constexpr int64_t kFewestTiles = 8, kKept = 1 << 20;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
-    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), 0, false, 0, 0, nullptr, pack_q, fold_keys};
+    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
 }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
