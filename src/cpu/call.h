@@ -158,8 +158,6 @@ bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, i
 void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend);
 // Zeroes the weights that dropout removes.
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
-// Whether all, some or none of the pairs of a tile are kept.
-Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.

@@ -127,27 +127,28 @@ void pack_q_tiles(const Call& c, RowTile& t, int slot, Scratch& w) {
     pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[slot].q, own);
 }
 
-void begin_pair(const Call& c, const MatrixShape& s, const RowTile& t, int64_t begin, int64_t end, Pair& pair) {
-    const Problem& p = *c.p;
+void begin_pair(const MatrixShape& s, Pair& pair) {
     memset(pair.o, 0, size_t(s.o_bytes()));
     memset(pair.l[0], 0, kPairRows * 16 * sizeof(float));
+    for (int lane = 0; lane < kPairRows; lane++) pair.from[lane] = kPosInf;
     pair.now = 0;
     pair.fresh = true;
+}
+
+void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+    const Problem& p = *c.p;
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
-    for (int lane = 0; lane < kPairRows; lane++) pair.from[lane] = kPosInf;
-    for (int lane = t.rows; lane < kPairRows; lane++) pair.rows[lane] = {};
-    Lanes place(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, place.next()) {
-        MatrixRow& row = pair.rows[lane];
-        const int64_t i = place.position, h = t.kv_head * p.group + place.member;
-        const KeyBand band = key_band(t.rule, i, t.seq.k_len);
-        row.begin = max_of(band.begin, begin);
-        row.end = min_of(band.end, end);
-        row.bias = t.batch * bs[0] + h * bs[1] + i * bs[2];
-        row.mask = t.batch * ms[0] + h * ms[1] + i * ms[2];
-        row.slope = 0;
-        if (p.has(FA_OPERAND_ALIBI)) row.slope = c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + h];
-        row.diagonal = i + t.rule.off;
+    for (int lane = t.rows; lane < kPairRows; lane++) rows[lane] = {};
+    Lanes at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        const int64_t head = t.kv_head * p.group + at.member;
+        const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
+        rows[lane] = {max_of(band.begin, begin),
+                      min_of(band.end, end),
+                      t.batch * bs[0] + head * bs[1] + at.position * bs[2],
+                      t.batch * ms[0] + head * ms[1] + at.position * ms[2],
+                      p.has(FA_OPERAND_ALIBI) ? c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head] : 0.f,
+                      at.position + t.rule.off};
     }
 }
 
@@ -183,36 +184,52 @@ void end_pair(const Call& c, const MatrixShape& shape, const RowTile& t, const P
     }
 }
 
+// Keys that some row of a pair sees, and those that all of its rows see.
+struct Seen {
+    KeyBand some, all;
+};
+
+Seen seen_by(const Call& c, const RowTile& t, int64_t begin, int64_t end) {
+    const int64_t group = c.p->group;
+    const KeyBand first = key_band(t.rule, t.position(0, group), t.seq.k_len), last = key_band(t.rule, t.position(t.rows - 1, group), t.seq.k_len);
+    return {{max_of(begin, first.begin), min_of(end, last.end)}, {max_of(begin, last.begin), min_of(end, first.end)}};
+}
+
+// The steps of a pair among those of a chunk, whose operands begin at `packed`.
+int64_t list_steps(const Seen& seen, Pair* pair, const MatrixShape& shape, int64_t chunk, int64_t steps, const uint16_t* packed, Step* to) {
+    const int64_t first = max_of(seen.some.begin / kStepKeys, chunk), end = min_of(ceil_div(seen.some.end, kStepKeys), chunk + steps);
+    int64_t n = 0;
+    if (seen.some.begin >= seen.some.end) return n;
+    for (int64_t step = first; step < end; step++) {
+        const int64_t key = step * kStepKeys;
+        const uint16_t* k = packed + (step - chunk) * step_values(shape);
+        to[n++] = {pair, k, k + shape.k_bytes() / 2, key, key < seen.all.begin || key + kStepKeys > seen.all.end};
+    }
+    return n;
+}
+
 void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Own& own = own_of(w);
     const MatrixShape& shape = own.shape;
     const MatrixTask task = task_of(c, tiles[0], own);
-    KeyBand seen[kPanel];
+    Seen seen[kPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
-        begin_pair(c, shape, tiles[i], begin, end, own.pairs[i]);
-        seen[i] = visible_keys(tiles[i], *c.p, begin, end);
-        if (seen[i].begin >= seen[i].end) continue;
-        first = min_of(first, seen[i].begin);
-        last = max_of(last, seen[i].end);
+        begin_pair(shape, own.pairs[i]);
+        seen[i] = seen_by(c, tiles[i], begin, end);
+        if (seen[i].some.begin >= seen[i].some.end) continue;
+        place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
+        first = min_of(first, seen[i].some.begin);
+        last = max_of(last, seen[i].some.end);
     }
     // Steps lie at multiples of kStepKeys, wherever the split begins.
     for (int64_t chunk = first / kStepKeys; chunk * kStepKeys < last; chunk += kChunkSteps) {
         const int64_t steps = min_of(kChunkSteps, ceil_div(last, kStepKeys) - chunk);
+        uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : own.packed;
         if (!c.shared)
-            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, own.packed + s * step_values(shape), own);
+            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, packed + s * step_values(shape), own);
         int64_t n = 0;
-        for (int i = 0; i < count; i++) {
-            const RowTile& t = tiles[i];
-            for (int64_t s = 0; s < steps; s++) {
-                const int64_t key = (chunk + s) * kStepKeys;
-                if (key >= seen[i].end || key + kStepKeys <= seen[i].begin) continue;
-                const Tile kind = classify(*c.p, t, key, kStepKeys);
-                if (kind == Tile::empty) continue;
-                const uint16_t* k = c.shared ? shared_step(c, t, chunk + s) : own.packed + s * step_values(shape);
-                own.steps[n++] = {&own.pairs[i], k, k + shape.k_bytes() / 2, key, kind == Tile::partial || key < begin || key + kStepKeys > end};
-            }
-        }
+        for (int i = 0; i < count; i++) n += list_steps(seen[i], &own.pairs[i], shape, chunk, steps, packed, own.steps + n);
         c.k->matrix->run(task, own.steps, n);
     }
     for (int i = 0; i < count; i++) end_pair(c, shape, tiles[i], own.pairs[i], sums[i]);

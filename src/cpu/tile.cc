@@ -16,6 +16,11 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
 
 int64_t last_position(const Problem& p, const RowTile& t) { return t.position(t.rows - 1, p.group); }
 
+Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
+    const int64_t top = t.position(0, p.group);
+    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
+}
+
 // The product alone, in the units of q_factor.
 void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
     c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
@@ -23,11 +28,6 @@ void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scr
 }
 
 }  // namespace
-
-Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
-    const int64_t top = t.position(0, p.group);
-    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
-}
 
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end) {
     const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
