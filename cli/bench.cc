@@ -1,5 +1,6 @@
 // flashattn bench: how fast this library is here, by shape or by suite.
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include "commands.h"
@@ -10,6 +11,7 @@
 #include "masks.h"
 #include "options.h"
 #include "plot.h"
+#include "suites.h"
 #include "table.h"
 #include "timing.h"
 
@@ -22,59 +24,15 @@ struct BenchOptions {
     MaskOptions masks;
     std::optional<float> softcap, milliseconds;
     int64_t keys = 0, heads_kv = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
-    bool cold = false, json = false;
+    bool cold = false, list = false, json = false;
 };
 
 struct Result {
     Load load;
     std::string kernel, skipped;
     Speed speed;
+    bool held() const { return skipped.empty() && !speed.ceilings.empty(); }
 };
-
-fa_attention_desc_t describe(const std::string& dtype, const Shape& shape, int64_t keys) {
-    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    d.q_dtype = value_of(kDtypes, dtype);
-    d.batch = shape.batch;
-    d.heads_q = shape.heads;
-    d.seqlen_q = shape.n;
-    d.seqlen_k = keys;
-    d.dim_qk = shape.dim;
-    return d;
-}
-
-// ---- suites
-
-Load forward_load(const std::string& dtype, const Shape& shape, bool causal) {
-    Load load{"forward", text_of_shape(shape) + (causal ? " causal" : ""), dtype, describe(dtype, shape, shape.n), false};
-    load.desc.flags = causal ? FA_CAUSAL : 0;
-    load.desc.alignment = causal ? FA_ALIGN_BOTTOM_RIGHT : FA_ALIGN_UNSET;
-    return load;
-}
-
-Load decode_load(const std::string& dtype, int64_t batch, int64_t heads, int64_t heads_kv, int64_t keys) {
-    Load load{"decode", text_of("B", batch, " ", heads, "/", heads_kv, " ", keys, " keys"), dtype,
-              describe(dtype, {batch, heads, 1, 128}, keys), true};
-    load.desc.heads_kv = heads_kv;
-    return load;
-}
-
-const std::vector<std::string> kSuites = {"forward", "decode", "small"};
-
-void add_suite(std::vector<Load>& loads, const std::string& suite, const std::string& dtype) {
-    if (suite == "forward") {
-        for (int64_t dim : {64, 128})
-            for (bool causal : {false, true}) loads.push_back(forward_load(dtype, {2, 16, 2048, dim}, causal));
-    } else if (suite == "decode") {
-        loads.push_back(decode_load(dtype, 1, 32, 8, 16384));
-        loads.push_back(decode_load(dtype, 16, 32, 8, 4096));
-        loads.push_back(decode_load(dtype, 1, 8, 1, 65536));
-    } else {
-        for (const Shape& shape : {Shape{16, 12, 64, 64}, Shape{8, 12, 64, 64}, Shape{16, 12, 256, 64}}) {
-            loads.push_back(forward_load(dtype, shape, false));
-            loads.back().suite = "small";
-        }
-    }
-}
 
 // ---- shapes of one's own
 
@@ -105,7 +63,7 @@ bool about_shapes(const BenchOptions& o) {
            !o.kv_dtype.empty() || o.algorithm != "flash";
 }
 
-std::vector<Load> loads_of(const BenchOptions& o) {
+void check(const BenchOptions& o) {
     if (!o.shapes.empty() && !o.suite.empty()) fail("--shape and --suite are both given; expected one of them");
     if (o.shapes.empty() && about_shapes(o)) fail("options of a shape are given without --shape; a suite has its own");
     for (const auto& [name, value] : {std::pair{"--keys", o.keys},
@@ -114,19 +72,29 @@ std::vector<Load> loads_of(const BenchOptions& o) {
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
         if (value < 0 || value > INT32_MAX) fail(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
+    if (o.list && !o.plot.empty()) fail("--list and --plot are both given; nothing is timed, and there is nothing to draw");
+    if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
+    if (o.milliseconds.value_or(0) < 0) fail("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
+}
+
+std::vector<Group> wanted_groups(const BenchOptions& o, bool gpu) {
     const std::vector<std::string> dtypes =
         o.dtype.empty() ? std::vector<std::string>{"f32", "bf16"} : std::vector<std::string>{o.dtype};
-    std::vector<Load> loads;
+    std::vector<Group> groups;
     for (const Shape& shape : o.shapes)
-        for (const std::string& dtype : dtypes) loads.push_back(own_load(dtype, shape, o));
-    if (!loads.empty()) return loads;
-    for (const std::string& suite : kSuites)
-        if (o.suite.empty() || o.suite == suite || o.suite == "all")
-            for (const std::string& dtype : dtypes) add_suite(loads, suite, dtype);
-    return loads;
+        for (const std::string& dtype : dtypes) groups.push_back({own_load(dtype, shape, o)});
+    if (!groups.empty()) return groups;
+    for (const std::string& suite : kSuites) {
+        if (!o.suite.empty() && o.suite != suite && o.suite != "all") continue;
+        for (Group& group : groups_of(suite, o.dtype, gpu)) groups.push_back(std::move(group));
+    }
+    return groups;
 }
 
 // ---- reports
+
+std::string percent(double share) { return text_of(int64_t(100 * share + 0.5), " %"); }
+double rounded(double ratio) { return std::round(ratio * 100) / 100; }
 
 Json json_of(const Result& r) {
     const fa_attention_desc_t& d = r.load.desc;
@@ -135,66 +103,83 @@ Json json_of(const Result& r) {
                 {"dtype", r.load.series},
                 {"cold", r.load.cold},
                 {"shape", {d.batch, d.heads_q, d.seqlen_q, d.dim_qk}},
-                {"keys", d.seqlen_k}};
+                {"keys", d.seqlen_k},
+                {"flops", flops_of(r.load)},
+                {"kv_bytes", cache_bytes_of(r.load)}};
     if (!r.skipped.empty()) return row["skipped"] = r.skipped, row;
+    row["kernel"] = r.kernel;
+    if (r.speed.calls == 0) return row;
     const Speed& s = r.speed;
     row.update({{"seconds", s.median},
                 {"best", s.best},
                 {"worst", s.worst},
                 {"enqueue_seconds", s.enqueue},
                 {"calls", s.calls},
-                {"flops_per_second", flops_of(d) / s.median},
-                {"kv_bytes_per_second", cache_bytes_of(d) / s.median},
-                {"kernel", r.kernel}});
+                {"flops_per_second", flops_of(r.load) / s.median},
+                {"kv_bytes_per_second", cache_bytes_of(r.load) / s.median}});
+    if (s.cost) row["cost"] = *s.cost;
+    for (const Ceiling& c : s.ceilings)
+        row["ceilings"].push_back({{"name", c.name}, {"unit", c.unit}, {"rate", c.rate}, {"share", c.share}});
     return row;
 }
 
 void print(const std::vector<Result>& results, bool gpu, const BenchOptions& o) {
-    std::vector<std::string> titles = {"suite", "shape", "type", "median", "best", "spread", "speed", "k and v"};
+    std::vector<std::string> titles = {"suite", "shape", "type", "median", "best", "spread", "speed", "k and v", "÷ first"};
     if (gpu) titles.push_back("CPU time");
+    else titles.insert(titles.end(), {"share", "of what the machine can do"});
     Table table(titles, 3);
     for (const Result& r : results) {
         std::vector<std::string> row = {r.load.suite, r.load.shape, r.load.series};
         if (r.skipped.empty()) {
             const Speed& s = r.speed;
-            row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"),
-                                   text_of(int64_t(100 * (s.worst - s.best) / s.median + 0.5), " %"),
-                                   engineering(flops_of(r.load.desc) / s.median, "FLOP/s"),
-                                   engineering(cache_bytes_of(r.load.desc) / s.median, "B/s")});
+            row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"), percent((s.worst - s.best) / s.median),
+                                   engineering(flops_of(r.load) / s.median, "FLOP/s"),
+                                   engineering(cache_bytes_of(r.load) / s.median, "B/s"), s.cost ? text_of(rounded(*s.cost)) : ""});
             if (gpu) row.push_back(engineering(s.enqueue, "s"));
+            else if (r.held()) {
+                const Ceiling& c = s.ceilings[0];
+                row.insert(row.end(), {percent(c.share), engineering(c.rate, c.unit) + " " + c.name});
+            }
         }
         table.add(row);
     }
     table.print(std::cout);
     for (const Result& r : results)
         if (!r.skipped.empty()) std::cout << r.load.shape << " " << r.load.series << " skipped: " << r.skipped << "\n";
-    std::cout << "\n[batch,heads,n,d]. Median of " << o.rounds << " rounds of calls; spread: worst less best, of the median."
-              << (gpu ? " CPU time: until a call returns.\n" : "\n");
+    std::cout << "\n[batch,heads,n,d], or batch, heads of q / of k and v, and keys. Median of " << o.rounds
+              << " rounds of calls; spread: worst less best, of the median.\n÷ first: a variant's time, for equal work, of that of the row "
+                 "that its group begins with.\n"
+              << (gpu ? "CPU time: until a call returns.\n" : "Share: of the ceiling that the call is nearest to, measured by turns with it.\n");
 }
 
 std::string drawing_of(const std::vector<Result>& results, const std::string& device) {
-    std::vector<std::string> suites, series;
+    std::vector<std::string> suites;
     const auto note = [](std::vector<std::string>& list, const std::string& name) {
         if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+        return size_t(std::find(list.begin(), list.end(), name) - list.begin());
     };
-    for (const Result& r : results) note(suites, r.load.suite), note(series, r.load.series);
+    for (const Result& r : results) note(suites, r.load.suite);
     std::vector<Panel> panels;
+    bool marks = false;
     for (const std::string& suite : suites) {
         const bool memory = suite == "decode";
         Panel panel{suite, memory ? "k and v read" : "speed", memory ? "B/s" : "FLOP/s", {}, {}};
+        std::vector<std::string> series;
         for (const Result& r : results)
-            if (r.load.suite == suite) note(panel.groups, r.load.shape);
-        for (const std::string& name : series)
-            panel.series.push_back({name, std::vector<std::optional<double>>(panel.groups.size()), {}});
+            if (r.load.suite == suite) note(panel.groups, r.load.shape), note(series, r.load.series);
+        const std::vector<std::optional<double>> nothing(panel.groups.size());
+        for (const std::string& name : series) panel.series.push_back({name, nothing, nothing});
         for (const Result& r : results) {
             if (r.load.suite != suite || !r.skipped.empty()) continue;
-            const auto group = std::find(panel.groups.begin(), panel.groups.end(), r.load.shape) - panel.groups.begin();
-            const auto which = std::find(series.begin(), series.end(), r.load.series) - series.begin();
-            panel.series[size_t(which)].bars[size_t(group)] = (memory ? cache_bytes_of : flops_of)(r.load.desc) / r.speed.median;
+            const size_t group = note(panel.groups, r.load.shape);
+            Series& bars = panel.series[note(series, r.load.series)];
+            const double rate = (memory ? cache_bytes_of : flops_of)(r.load) / r.speed.median;
+            bars.bars[group] = rate;
+            if (r.held()) bars.marks[group] = rate / r.speed.ceilings[0].share, marks = true;
         }
         panels.push_back(panel);
     }
-    return bar_charts("flashattn bench on " + device, panels, "");
+    return bar_charts("flashattn bench on " + device, panels, marks ? "the machine's ceiling" : "");
 }
 
 std::string device_of(const Handle& handle) {
@@ -204,30 +189,58 @@ std::string device_of(const Handle& handle) {
     return info.name;
 }
 
+void print_list(const std::vector<Result>& results) {
+    Table table({"suite", "shape", "type", "flops", "k and v", "kernel"}, 3);
+    for (const Result& r : results)
+        table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""), engineering(cache_bytes_of(r.load), "B"),
+                   r.skipped.empty() ? r.kernel : "skipped: " + r.skipped});
+    table.print(std::cout);
+}
+
+std::vector<Result> measure_all(Handle& handle, const std::vector<Group>& groups, const Rounds& rounds, bool list) {
+    std::vector<Result> results;
+    for (const Group& group : groups) {
+        const size_t first = results.size();
+        Group fitting;
+        for (const Load& load : group) {
+            results.push_back({load, "", obstacle(handle, load), {}});
+            if (!results.back().skipped.empty()) continue;
+            results.back().kernel = handle.explain(&load.desc);
+            fitting.push_back(load);
+        }
+        if (fitting.empty() || list) continue;
+        const std::vector<Speed> speeds = measure(handle, fitting, rounds);
+        size_t next = 0;
+        for (size_t i = first; i < results.size(); ++i)
+            if (results[i].skipped.empty()) results[i].speed = speeds[next++];
+    }
+    return results;
+}
+
 void bench(const BenchOptions& o) {
-    if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
-    const float milliseconds = o.milliseconds.value_or(100);
-    if (milliseconds < 0) fail("--milliseconds is ", milliseconds, "; expected 0 or more");
-    const std::vector<Load> loads = loads_of(o);
-    std::optional<OutputFile> plot;
-    if (!o.plot.empty()) plot.emplace(o.plot);
+    check(o);
     Handle handle(value_of(kBackends, o.backend), FA_MEMORY_DEVICE);
     if (o.threads) handle.set(FA_PARAM_THREADS, o.threads);
+    const bool gpu = handle.backend() != FA_BACKEND_CPU;
+    const std::vector<Group> groups = wanted_groups(o, gpu);
+    std::optional<OutputFile> plot;
+    if (!o.plot.empty()) plot.emplace(o.plot);
     const std::string device = device_of(handle);
-    std::vector<Result> results;
-    for (const Load& load : loads) {
-        results.push_back({load, "", obstacle(handle, load), {}});
-        if (!results.back().skipped.empty()) continue;
-        results.back().kernel = handle.explain(&load.desc);
-        results.back().speed = measure(handle, load, {o.rounds, milliseconds / 1e3});
-    }
+    const std::vector<Result> results = measure_all(handle, groups, {o.rounds, o.milliseconds.value_or(100) / 1e3}, o.list);
+    const int threads = threads_of(o.threads);
     if (o.json) {
         Json rows = Json::array();
         for (const Result& r : results) rows.push_back(json_of(r));
-        print_json({{"backend", name_of(kBackends, handle.backend())}, {"device", device}, {"rounds", o.rounds}, {"rows", rows}});
+        Json report = {{"backend", name_of(kBackends, handle.backend())}, {"device", device}, {"rounds", o.rounds}};
+        if (!gpu) report["threads"] = threads;
+        report["rows"] = rows;
+        print_json(report);
     } else {
-        std::cout << name_of(kBackends, handle.backend()) << ": " << device << "\n";
-        print(results, handle.backend() != FA_BACKEND_CPU, o);
+        std::cout << name_of(kBackends, handle.backend()) << ": " << device;
+        if (!gpu) std::cout << ", " << threads << (threads == 1 ? " thread" : " threads");
+        std::cout << "\n";
+        if (o.list) print_list(results);
+        else print(results, gpu, o);
     }
     if (!plot) return;
     plot->write(drawing_of(results, device));
@@ -255,7 +268,7 @@ void add_bench(CLI::App& app) {
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
     add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
     c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
-    add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"}, "Type of q, k and v; default f32 and bf16");
+    add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"}, "Type of q, k and v; default f32 and bf16, or the suite's own");
     add_choice(c, "--kv-dtype", o->kv_dtype, names_of(kDtypes), "Type of k and v; default that of q");
     add_mask_options(c, o->masks);
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
@@ -265,6 +278,7 @@ void add_bench(CLI::App& app) {
     add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
     add_int(c, "--rounds", o->rounds, "Timed rounds; default 7");
     add_real(c, "--milliseconds", o->milliseconds, "Length of a round; default 100, and at least one call");
+    c.add_flag("--list", o->list, "Say what would be timed, and time nothing");
     c.add_flag("--json", o->json, "Print JSON");
     add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG file");
     c.callback([o] { bench(*o); });

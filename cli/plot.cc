@@ -9,7 +9,10 @@
 namespace tool {
 namespace {
 
-constexpr double kPanelWidth = 380, kPanelHeight = 300, kLeft = 74, kRight = 20, kTop = 96, kBottom = 56;
+constexpr double kLeastPanel = 380, kLeastGroup = 26, kLeastBar = 9, kRowWidth = 1300;
+constexpr double kPanelHeight = 300, kLeft = 92, kRight = 20, kHead = 66, kTop = 30, kFoot = 26;
+constexpr double kSlant = 30, kCharacter = 2.9;  // degrees of a group's name, and how deep a character of it reaches
+constexpr double kBarPart = 0.8;  // of a group's width; the rest lies between the groups
 constexpr double kLogFrom = 20;  // largest over smallest value from which a linear axis would hide the small bars
 constexpr std::array<const char*, 6> kColours = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"};
 
@@ -89,8 +92,13 @@ class Drawing {
     std::ostringstream svg_;
 };
 
+double width_of(const Panel& panel) {
+    const double group = std::max(kLeastGroup, kLeastBar / kBarPart * double(panel.series.size()));
+    return std::max(kLeastPanel, kLeft + kRight + group * double(panel.groups.size()));
+}
+
 void draw_axes(Drawing& draw, const Panel& panel, const Axis& axis, double x, double y) {
-    const double width = kPanelWidth - kLeft - kRight;
+    const double width = width_of(panel) - kLeft - kRight;
     draw.text(x + width / 2, y - 14, panel.title, "middle", 14, " font-weight='bold'");
     for (double tick : axis.ticks) {
         const double at = y + kPanelHeight * (1 - axis.at(tick));
@@ -99,27 +107,28 @@ void draw_axes(Drawing& draw, const Panel& panel, const Axis& axis, double x, do
     }
     draw.line(x, y, x, y + kPanelHeight, "black");
     draw.line(x, y + kPanelHeight, x + width, y + kPanelHeight, "black");
-    const double middle = y + kPanelHeight / 2, left = x - 58;
+    const double middle = y + kPanelHeight / 2, left = x - 78;
     draw.slanted(left, middle, panel.axis + (axis.logarithmic ? " (log scale)" : ""), -90, "middle", 12);
 }
 
-void draw_panel(Drawing& draw, const Panel& panel, double x, double y) {
+void draw_panel(Drawing& draw, const Panel& panel, const std::vector<std::string>& legend, double x, double y) {
     const Axis axis = axis_for(panel);
     draw_axes(draw, panel, axis, x, y);
-    const double foot = y + kPanelHeight, group_width = (kPanelWidth - kLeft - kRight) / double(panel.groups.size());
-    const double bar_width = group_width * 0.8 / double(panel.series.size());
+    const double foot = y + kPanelHeight, group_width = (width_of(panel) - kLeft - kRight) / double(panel.groups.size());
+    const double bar_width = group_width * kBarPart / double(panel.series.size());
     for (size_t g = 0; g < panel.groups.size(); ++g) {
         const double group_x = x + group_width * double(g);
-        draw.slanted(group_x + group_width / 2 + 8, foot + 16, panel.groups[g], -20, "end", 11);
+        draw.slanted(group_x + group_width / 2 + 8, foot + 16, panel.groups[g], -kSlant, "end", 11);
         for (size_t s = 0; s < panel.series.size(); ++s) {
             const Series& series = panel.series[s];
+            const size_t colour = size_t(std::find(legend.begin(), legend.end(), series.name) - legend.begin()) % kColours.size();
             const double bar_x = group_x + group_width * 0.1 + bar_width * double(s), middle = bar_x + bar_width / 2;
             if (!series.bars[g]) {
                 draw.text(middle, foot - 4, "–", "middle", 11);
                 continue;
             }
             const double height = kPanelHeight * axis.at(*series.bars[g]);
-            draw.rectangle(bar_x, foot - height, bar_width * 0.92, height, kColours[s % kColours.size()]);
+            draw.rectangle(bar_x, foot - height, bar_width * 0.92, height, kColours[colour]);
             if (*series.bars[g] == 0) draw.text(middle, foot - 4, "0", "middle", 11);
             else if (!series.marks.empty() && series.marks[g])
                 draw.diamond(middle, foot - kPanelHeight * axis.at(*series.marks[g]));
@@ -132,19 +141,32 @@ void draw_panel(Drawing& draw, const Panel& panel, double x, double y) {
 std::string bar_charts(const std::string& title, const std::vector<Panel>& panels, const std::string& mark_name) {
     Drawing draw;
     draw.text(20, 28, title, "start", 17, " font-weight='bold'");
+    std::vector<std::string> legend;
+    size_t longest = 0;
+    for (const Panel& panel : panels) {
+        for (const Series& s : panel.series)
+            if (std::find(legend.begin(), legend.end(), s.name) == legend.end()) legend.push_back(s.name);
+        for (const std::string& group : panel.groups) longest = std::max(longest, group.size());
+    }
     double x = 24;
-    for (size_t s = 0; s < panels[0].series.size(); ++s) {
-        const std::string& name = panels[0].series[s].name;
+    for (size_t s = 0; s < legend.size(); ++s) {
         draw.rectangle(x, 44, 14, 14, kColours[s % kColours.size()]);
-        draw.text(x + 20, 56, name, "start", 13);
-        x += 44 + 8 * double(name.size());
+        draw.text(x + 20, 56, legend[s], "start", 13);
+        x += 44 + 8 * double(legend[s].size());
     }
     if (!mark_name.empty()) {
         draw.diamond(x + 7, 51);
         draw.text(x + 20, 56, mark_name, "start", 13);
     }
-    for (size_t p = 0; p < panels.size(); ++p) draw_panel(draw, panels[p], kPanelWidth * double(p) + kLeft, kTop);
-    return draw.finish(kPanelWidth * double(panels.size()), kTop + kPanelHeight + kBottom);
+    const double row_height = kTop + kPanelHeight + kFoot + kCharacter * double(longest);
+    double left = 0, top = kHead, width = 0;
+    for (const Panel& panel : panels) {
+        if (left > 0 && left + width_of(panel) > kRowWidth) left = 0, top += row_height;
+        draw_panel(draw, panel, legend, left + kLeft, top + kTop);
+        left += width_of(panel);
+        width = std::max(width, left);
+    }
+    return draw.finish(width, top + row_height);
 }
 
 }  // namespace tool

@@ -1,4 +1,4 @@
-// Bar charts as SVG: panels side by side, groups of bars, one colour for each series, and optional marks that are to meet the bars.
+// Bar charts as SVG: panels in rows, groups of bars, one colour for each series, and optional marks that are to meet the bars.
 #pragma once
 #include <optional>
 #include <string>
@@ -21,7 +21,7 @@ struct Panel {
     std::vector<Series> series;
 };
 
-// The legend names the series of the first panel, and what the marks are when mark_name is not empty.
+// A series has one colour in all panels. mark_name: what the marks are; empty when there are none.
 std::string bar_charts(const std::string& title, const std::vector<Panel>& panels, const std::string& mark_name);
 
 }  // namespace tool

@@ -12,8 +12,8 @@ EMULATOR = os.environ["FLASHATTN_EMULATOR"]
 
 
 class Bench(ToolCase):
-    def rows(self, *options):
-        return json.loads(self.output_of("bench", "--json", "--backend", "cpu", *SHORT, *options))["rows"]
+    def rows(self, *options, short=SHORT):
+        return json.loads(self.output_of("bench", "--json", "--backend", "cpu", *short, *options))["rows"]
 
     def work_of(self, *options):
         """Pairs of row and key of a head, and bytes of k and v, as the report counts them."""
@@ -53,8 +53,62 @@ class Bench(ToolCase):
 
     def test_a_suite(self):
         rows = self.rows("--suite", "small", "--dtype", "f32")
-        self.assertEqual([row["name"] for row in rows], ["[16,12,64,64]", "[8,12,64,64]", "[16,12,256,64]"])
+        self.assertEqual([row["name"] for row in rows], ["[1,1,16,64]", "[16,12,64,64]", "[8,12,64,64]", "[16,12,256,64]"])
         self.assertEqual({row["suite"] for row in rows}, {"small"})
+        self.assertFalse(any("cost" in row for row in rows))
+
+    def test_every_suite_has_kernels(self):
+        """Nothing is timed: whole suites take minutes."""
+        rows = self.rows("--list")
+        self.assertEqual({row["suite"] for row in rows}, {"forward", "decode", "models", "packed", "options", "small"})
+        for row in rows:
+            self.assertRegex(row["kernel"], r"\Acpu.*flash", row["name"])
+            self.assertNotIn("seconds", row)
+        text = self.output_of("bench", "--backend", "cpu", "--list")
+        self.assertEqual(len(text.splitlines()), 2 + len(rows))
+        decode = [row for row in rows if row["suite"] == "decode"]
+        self.assertEqual({row["dtype"] for row in decode}, {"bf16", "bf16, i8", "bf16, e4m3", "f16"})
+        self.assertEqual({(row["name"].rsplit()[-1], row["cold"]) for row in decode}, {("hot", False), ("cold", True)})
+        self.assertEqual([row["kv_bytes"] for row in decode if row["name"] == "B1 32/8 16384 hot" and row["dtype"] != "f16"],
+                         [2 * 16384 * 8 * 128 * size for size in (2, 1, 1)])
+
+    def test_variants_cost_a_multiple_of_their_groups_first(self):
+        """For equal work: a triangle has half of it."""
+        plain, *variants = self.rows("--suite", "options", "--dtype", "f32", short=("--milliseconds", "0", "--rounds", "1"))
+        self.assertNotIn("cost", plain)
+        pairs = {row["name"]: row["flops"] / (4 * row["shape"][1] * 128) for row in variants}
+        for row in variants:
+            work = row["flops"] / plain["flops"]
+            self.assertAlmostEqual(row["cost"] / (row["seconds"] / plain["seconds"] / work), 1, places=9, msg=row["name"])
+        self.assertEqual(pairs["mask, 7 of 10"], 1024 * 1024)
+        self.assertEqual(pairs["mask, triangle"], 1024 * 1025 // 2)
+        self.assertEqual(pairs["causal"], 1024 * 1025 // 2)
+        self.assertEqual(pairs["packed sequences"], 700 ** 2 + 300 ** 2 + 1000 ** 2 + 450 ** 2)
+        self.assertEqual(pairs["window of 1024 in 32768"], 1024 * 1025 // 2 + (32768 - 1024) * 1024)
+
+    def test_ceilings_stand_beside_the_calls(self):
+        """Of arithmetic always, and of reading where caches do not hide it. No kernel is faster than its machine, but for what other
+        work does to one of the two."""
+        for dtype in ("f32", "bf16"):
+            row, = self.rows("--shape", "1,2,256,64", "--keys", "16384", "--dtype", dtype, short=("--milliseconds", "20"))
+            self.assertEqual([c["unit"] for c in sorted(row["ceilings"], key=lambda c: c["unit"])], ["B/s", "FLOP/s"])
+            self.assertEqual(row["ceilings"], sorted(row["ceilings"], key=lambda c: -c["share"]))
+            for ceiling in row["ceilings"]:
+                self.assertGreater(ceiling["share"], 0)
+                self.assertLess(ceiling["share"], 2)
+                amount = row["flops_per_second"] if ceiling["unit"] == "FLOP/s" else row["kv_bytes_per_second"]
+                self.assertLess(ceiling["share"] * ceiling["rate"] / amount, 5)
+        tiny, = self.rows("--shape", "1,1,16,8", "--dtype", "f32")
+        self.assertEqual([c["unit"] for c in tiny["ceilings"]], ["FLOP/s"])
+
+    def test_a_lower_instruction_set_has_a_lower_ceiling(self):
+        rates = []
+        for isa in ("generic", "avx2", "avx512"):
+            done = self.run_tool("bench", "--json", "--backend", "cpu", "--shape", "1,1,64,32", "--dtype", "f32", "--milliseconds", "20",
+                                 "--threads", "1", env={"FLASHATTN_MAX_ISA": isa})
+            if done.returncode == 0:
+                rates.append(json.loads(done.stdout)["rows"][0]["ceilings"][0]["name"])
+        self.assertEqual(len(rates), len(set(rates)))
 
     def test_what_cannot_be_run_is_skipped_with_the_reason(self):
         row = self.rows("--shape", "1000000,1000,1000,1000", "--dtype", "f32")[0]
@@ -65,12 +119,13 @@ class Bench(ToolCase):
 
     def test_table_and_plot(self):
         text = self.output_of("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--shape", "1,2,16,8", "--plot", "bench.svg")
-        self.assertRegex(text, r"\Acpu: ")
+        self.assertRegex(text, r"\Acpu: .*, \d+ threads?\n")
+        self.assertIn("what the machine can do", text)
         self.assertEqual(len([line for line in text.splitlines() if line.startswith("shapes")]), 4)
         self.assertNotIn("CPU time", text)
         tree = xml.parse(self.folder / "bench.svg")
         texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
-        self.assertTrue({"f32", "bf16", "shapes", "[1,1,16,8]", "[1,2,16,8]"} <= texts, texts)
+        self.assertTrue({"f32", "bf16", "shapes", "[1,1,16,8]", "[1,2,16,8]", "the machine's ceiling"} <= texts, texts)
 
     @unittest.skipUnless(EMULATOR, "no emulator in this build")
     def test_a_device_of_its_own_memory(self):
@@ -91,7 +146,7 @@ class Bench(ToolCase):
                 ([*shape, "--milliseconds", "-1"], "--milliseconds"), ([*shape, "--milliseconds", "nan"], "--milliseconds"),
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),
                 ([*shape, "--heads-kv", "3"], "heads_kv", "3"), ([*shape, "--softcap", "-1"], "--softcap"),
-                ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--backend", "tpu"], "tpu")):
+                ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--plot", "x.svg", "--list"], "--list", "--plot"), ([*shape, "--backend", "tpu"], "tpu")):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("bench", *options), *words)
                 self.assertEqual(list(self.folder.iterdir()), [])

@@ -1,0 +1,175 @@
+#include "suites.h"
+#include <algorithm>
+#include <functional>
+
+namespace tool {
+namespace {
+
+using Dtypes = std::vector<std::string>;
+
+Load dense(const std::string& suite, const std::string& dtype, const Shape& shape, const std::string& note = "") {
+    return {suite, text_of_shape(shape) + note, dtype, describe(dtype, shape, shape.n)};
+}
+
+Load causal(Load load) {
+    load.shape += " causal";
+    load.desc.flags |= FA_CAUSAL;
+    load.desc.alignment = FA_ALIGN_BOTTOM_RIGHT;
+    return load;
+}
+
+// ---- forward: prefill of one sequence, or on a GPU of many
+
+void forward(std::vector<Group>& groups, const std::string& dtype, bool gpu) {
+    for (int64_t dim : {64, 128}) {
+        for (int64_t n : {512, 2048, 8192}) {
+            const int64_t many = 16384 / n;
+            const Load load = dense("forward", dtype, gpu ? Shape{many, 16, n, dim} : Shape{1, std::min<int64_t>(many, 16), n, dim});
+            groups.push_back({load, causal(load)});
+        }
+    }
+}
+
+// ---- decode: one row over a cache that stayed near (hot), or that other layers have pushed out (cold)
+
+void decode(std::vector<Group>& groups, const std::string& dtype, bool) {
+    struct Cache {
+        int64_t batch, heads, heads_kv, keys;
+    };
+    for (const Cache& c : {Cache{1, 32, 32, 4096}, {1, 32, 8, 16384}, {16, 32, 8, 4096}, {1, 8, 1, 65536}}) {
+        for (const char* kv : {"", "i8", "e4m3"}) {
+            if (*kv && dtype != "bf16") continue;
+            for (bool cold : {false, true}) {
+                const std::string name = text_of("B", c.batch, " ", c.heads, "/", c.heads_kv, " ", c.keys, cold ? " cold" : " hot");
+                Load load{"decode", name, dtype, describe(dtype, {c.batch, c.heads, 1, 128}, c.keys), cold};
+                load.desc.heads_kv = c.heads_kv;
+                if (*kv) {
+                    load.series += text_of(", ", kv);
+                    load.desc.kv_dtype = value_of(kDtypes, kv);
+                    load.desc.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+                }
+                groups.push_back({load});
+            }
+        }
+    }
+}
+
+// ---- models: head dimensions that models have; one that is no multiple of 16 beside the next that is
+
+void models(std::vector<Group>& groups, const std::string& dtype, bool) {
+    const auto of = [&](int64_t dim) { return dense("models", dtype, {1, 8, 1024, dim}); };
+    for (int64_t dim : {32, 64, 96, 128, 160, 192, 256}) groups.push_back({of(dim)});
+    for (auto [whole, odd] : {std::pair<int64_t, int64_t>{48, 40}, {80, 72}, {112, 100}}) groups.push_back({of(whole), of(odd)});
+    Load narrow_v = of(192);
+    narrow_v.shape = "[1,8,1024,192/128]";
+    narrow_v.desc.dim_v = 128;
+    Load latent{"models", "B8 16/1 4096 576/512", dtype, describe(dtype, {8, 16, 1, 576}, 4096)};
+    latent.desc.heads_kv = 1;
+    latent.desc.dim_v = 512;
+    groups.insert(groups.end(), {{narrow_v}, {dense("models", dtype, {1, 2, 1024, 1024})}, {latent}});
+}
+
+// ---- packed: many short sequences, beside a batch of sequences that are all alike
+
+Load packed(Load load, const std::vector<int32_t>& lengths) {
+    load.lengths = lengths;
+    load.desc.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    load.desc.batch = int64_t(lengths.size());
+    for (const int32_t length : lengths) load.desc.total_q = load.desc.total_k += length;
+    load.desc.seqlen_q = load.desc.seqlen_k = *std::max_element(lengths.begin(), lengths.end());
+    return load;
+}
+
+void packed_sequences(std::vector<Group>& groups, const std::string& dtype, bool) {
+    std::vector<int32_t> lengths;
+    for (int32_t i = 0; i < 64; ++i) lengths.push_back(8 + i * 37 % 121);  // 8 … 128, in no order
+    const Load alike = dense("packed", dtype, {64, 12, 80, 64});
+    Load mixed = packed(alike, lengths);
+    mixed.shape = "64 of 8…128, 12 heads of 64";
+    groups.push_back({alike, mixed});
+}
+
+// ---- options: each beside the plain kernel
+
+void options(std::vector<Group>& groups, const std::string& dtype, bool) {
+    constexpr int64_t kRows = 1024, kHeads = 8, kDim = 128;
+    Group group = {dense("options", dtype, {1, kHeads, kRows, kDim})};
+    const auto add = [&](const std::string& name, const std::function<void(Load&)>& change) {
+        Load load = group.front();
+        change(load);
+        load.shape = name;
+        group.push_back(load);
+    };
+    const auto stand = [](Load& l) { l.desc.alignment = FA_ALIGN_BOTTOM_RIGHT; };
+    const auto pages = [](Load& l, int64_t size) {
+        l.desc.operands |= FA_OPERAND_PAGE_TABLE;
+        l.desc.page_size = size;
+        l.desc.num_pages = l.desc.seqlen_k / size;
+    };
+    add("causal", [](Load& l) { l = causal(l); });
+    add("window of 1024 in 32768", [&](Load& l) {
+        l.desc = describe(dtype, {1, 1, 32768, kDim}, 32768);
+        l = causal(l);
+        l.desc.flags |= FA_WINDOW;
+        l.desc.window_left = 1023;
+        l.desc.window_right = -1;
+    });
+    add("ALiBi", [&](Load& l) { stand(l), l.desc.operands |= FA_OPERAND_ALIBI; });
+    add("sinks", [](Load& l) { l.desc.operands |= FA_OPERAND_SINKS; });
+    add("softcap", [](Load& l) { l.desc.softcap = 20; });
+    add("mask, 7 of 10", [](Load& l) { l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1; });
+    add("mask, triangle", [](Load& l) {
+        l.desc.operands |= FA_OPERAND_MASK, l.desc.mask_stride[2] = kRows, l.desc.mask_stride[3] = 1;
+        l.triangle = true;
+    });
+    add("bias of keys", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[1] = kRows, l.desc.bias_stride[3] = 1; });
+    add("bias of pairs", [](Load& l) { l.desc.operands |= FA_OPERAND_BIAS, l.desc.bias_stride[2] = kRows, l.desc.bias_stride[3] = 1; });
+    add("pages of 16", [&](Load& l) { pages(l, 16); });
+    add("pages of 64", [&](Load& l) { pages(l, 64); });
+    add("packed sequences", [](Load& l) { l = packed(l, {700, 300, 1000, 450}); });
+    groups.push_back(group);
+}
+
+void small(std::vector<Group>& groups, const std::string& dtype, bool) {
+    for (const Shape& shape : {Shape{1, 1, 16, 64}, {16, 12, 64, 64}, {8, 12, 64, 64}, {16, 12, 256, 64}})
+        groups.push_back({dense("small", dtype, shape)});
+}
+
+struct Suite {
+    const char* name;
+    Dtypes dtypes;
+    void (*add)(std::vector<Group>&, const std::string& dtype, bool gpu);
+};
+
+const Suite kTable[] = {{"forward", {"f32", "bf16", "f16"}, forward}, {"decode", {"bf16", "f16"}, decode},
+                        {"models", {"f32", "bf16"}, models},          {"packed", {"f32", "bf16"}, packed_sequences},
+                        {"options", {"f32", "bf16"}, options},        {"small", {"f32", "bf16"}, small}};
+
+}  // namespace
+
+const std::vector<std::string> kSuites = [] {
+    std::vector<std::string> names;
+    for (const Suite& suite : kTable) names.push_back(suite.name);
+    return names;
+}();
+
+fa_attention_desc_t describe(const std::string& dtype, const Shape& shape, int64_t keys) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = value_of(kDtypes, dtype);
+    d.batch = shape.batch;
+    d.heads_q = shape.heads;
+    d.seqlen_q = shape.n;
+    d.seqlen_k = keys;
+    d.dim_qk = shape.dim;
+    return d;
+}
+
+std::vector<Group> groups_of(const std::string& suite, const std::string& dtype, bool gpu) {
+    std::vector<Group> groups;
+    for (const Suite& s : kTable)
+        if (s.name == suite)
+            for (const std::string& type : dtype.empty() ? s.dtypes : Dtypes{dtype}) s.add(groups, type, gpu);
+    return groups;
+}
+
+}  // namespace tool
