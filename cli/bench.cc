@@ -119,7 +119,8 @@ Json json_of(const Result& r) {
                 {"kv_bytes_per_second", cache_bytes_of(r.load) / s.median}});
     if (s.cost) row["cost"] = *s.cost;
     for (const Ceiling& c : s.ceilings)
-        row["ceilings"].push_back({{"name", c.name}, {"unit", c.unit}, {"rate", c.rate}, {"share", c.share}});
+        row["ceilings"].push_back(
+            {{"name", c.name}, {"unit", c.unit}, {"rate", c.rate}, {"share", c.share}, {"low", c.low}, {"high", c.high}});
     return row;
 }
 
@@ -147,9 +148,11 @@ void print(const std::vector<Result>& results, bool gpu, const BenchOptions& o) 
     for (const Result& r : results)
         if (!r.skipped.empty()) std::cout << r.load.shape << " " << r.load.series << " skipped: " << r.skipped << "\n";
     std::cout << "\n[batch,heads,n,d], or batch, heads of q / of k and v, and keys. Median of " << o.rounds
-              << " rounds of calls; spread: worst less best, of the median.\n÷ first: a variant's time, for equal work, of that of the row "
+              << " rounds of calls; spread: worst less best, of the median.\n÷ first: a variant's time, for equal work, of that of "
+                 "the row "
                  "that its group begins with.\n"
-              << (gpu ? "CPU time: until a call returns.\n" : "Share: of the ceiling that the call is nearest to, measured by turns with it.\n");
+              << (gpu ? "CPU time: until a call returns.\n"
+                      : "Share: of the ceiling that the call is nearest to, measured by turns with it.\n");
 }
 
 std::string drawing_of(const std::vector<Result>& results, const std::string& device) {
@@ -192,8 +195,8 @@ std::string device_of(const Handle& handle) {
 void print_list(const std::vector<Result>& results) {
     Table table({"suite", "shape", "type", "flops", "k and v", "kernel"}, 3);
     for (const Result& r : results)
-        table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""), engineering(cache_bytes_of(r.load), "B"),
-                   r.skipped.empty() ? r.kernel : "skipped: " + r.skipped});
+        table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""),
+                   engineering(cache_bytes_of(r.load), "B"), r.skipped.empty() ? r.kernel : "skipped: " + r.skipped});
     table.print(std::cout);
 }
 
@@ -268,7 +271,8 @@ void add_bench(CLI::App& app) {
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
     add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
     c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
-    add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"}, "Type of q, k and v; default f32 and bf16, or the suite's own");
+    add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"},
+               "Type of q, k and v; default f32 and bf16, or the suite's own");
     add_choice(c, "--kv-dtype", o->kv_dtype, names_of(kDtypes), "Type of k and v; default that of q");
     add_mask_options(c, o->masks);
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");

@@ -22,28 +22,31 @@ constexpr int kTurns = 1000;  // of a run
 
 #if defined(__x86_64__)
 #define FA_CHAINS "0,1,2,3,4,5,6,7,8,9,10,11"
-#define FA_CLOBBERED                                                                                                          \
+#define FA_CLOBBERED \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15"
 
 constexpr int kChains = 12;
 
 __attribute__((target("avx512f"))) void fma_avx512() {
     int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
+    asm volatile(".irp r," FA_CHAINS
+                 ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
                  "1:\n .irp r," FA_CHAINS "\n vfmadd231ps %%zmm14,%%zmm15,%%zmm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
                  : "+r"(turns)::FA_CLOBBERED);
 }
 
 __attribute__((target("avx512f"))) void dot_bf16() {
     int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
+    asm volatile(".irp r," FA_CHAINS
+                 ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
                  "1:\n .irp r," FA_CHAINS "\n vdpbf16ps %%zmm14,%%zmm15,%%zmm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
                  : "+r"(turns)::FA_CLOBBERED);
 }
 
 __attribute__((target("avx2,fma"))) void fma_avx2() {
     int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS ",14,15\n vpxor %%ymm\\r,%%ymm\\r,%%ymm\\r\n .endr\n"
+    asm volatile(".irp r," FA_CHAINS
+                 ",14,15\n vpxor %%ymm\\r,%%ymm\\r,%%ymm\\r\n .endr\n"
                  "1:\n .irp r," FA_CHAINS "\n vfmadd231ps %%ymm14,%%ymm15,%%ymm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
                  : "+r"(turns)::FA_CLOBBERED);
 }
@@ -51,10 +54,12 @@ __attribute__((target("avx2,fma"))) void fma_avx2() {
 // Half of the chains multiply, half add: the baseline has no instruction for both.
 void multiply_add_sse2() {
     int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS ",14,15\n xorps %%xmm\\r,%%xmm\\r\n .endr\n"
-                 "1:\n .irp r,0,2,4,6,8,10\n mulps %%xmm14,%%xmm\\r\n .endr\n .irp r,1,3,5,7,9,11\n addps %%xmm15,%%xmm\\r\n .endr\n"
-                 "dec %0\n jnz 1b"
-                 : "+r"(turns)::FA_CLOBBERED);
+    asm volatile(
+        ".irp r," FA_CHAINS
+        ",14,15\n xorps %%xmm\\r,%%xmm\\r\n .endr\n"
+        "1:\n .irp r,0,2,4,6,8,10\n mulps %%xmm14,%%xmm\\r\n .endr\n .irp r,1,3,5,7,9,11\n addps %%xmm15,%%xmm\\r\n .endr\n"
+        "dec %0\n jnz 1b"
+        : "+r"(turns)::FA_CLOBBERED);
 }
 
 // Eight tiles of 16 rows of 64 bytes: the operand of ldtilecfg.
@@ -68,18 +73,19 @@ struct alignas(64) TileShape {
 void amx_bf16() {
     static const TileShape shape;
     int turns = kTurns;
-    asm volatile("ldtilecfg %1\n .irp r,0,1,2,3,4,5,6,7\n tilezero %%tmm\\r\n .endr\n"
-                 "1:\n tdpbf16ps %%tmm6,%%tmm4,%%tmm0\n tdpbf16ps %%tmm7,%%tmm4,%%tmm1\n"
-                 "tdpbf16ps %%tmm6,%%tmm5,%%tmm2\n tdpbf16ps %%tmm7,%%tmm5,%%tmm3\n dec %0\n jnz 1b\n tilerelease"
-                 : "+r"(turns)
-                 : "m"(shape));
+    asm volatile(
+        "ldtilecfg %1\n .irp r,0,1,2,3,4,5,6,7\n tilezero %%tmm\\r\n .endr\n"
+        "1:\n tdpbf16ps %%tmm6,%%tmm4,%%tmm0\n tdpbf16ps %%tmm7,%%tmm4,%%tmm1\n"
+        "tdpbf16ps %%tmm6,%%tmm5,%%tmm2\n tdpbf16ps %%tmm7,%%tmm5,%%tmm3\n dec %0\n jnz 1b\n tilerelease"
+        : "+r"(turns)
+        : "m"(shape));
 }
 
 const Unit kAmx = {"AMX bf16", 4.0 * kTurns * 2 * 16 * 16 * 32, amx_bf16};
-const Unit kDot = {"AVX-512 BF16 dot", 4.0 * kTurns * kChains * 16, dot_bf16};
-const Unit kAvx512 = {"AVX-512 FMA", 2.0 * kTurns * kChains * 16, fma_avx512};
-const Unit kAvx2 = {"AVX2 FMA", 2.0 * kTurns * kChains * 8, fma_avx2};
-const Unit kSse2 = {"SSE2 multiply and add", 1.0 * kTurns * kChains * 4, multiply_add_sse2};
+const Unit kDot = {"AVX-512 BF16 dot", 4.0 * kTurns* kChains * 16, dot_bf16};
+const Unit kAvx512 = {"AVX-512 FMA", 2.0 * kTurns* kChains * 16, fma_avx512};
+const Unit kAvx2 = {"AVX2 FMA", 2.0 * kTurns* kChains * 8, fma_avx2};
+const Unit kSse2 = {"SSE2 multiply and add", 1.0 * kTurns* kChains * 4, multiply_add_sse2};
 
 bool has_dot() {
     uint32_t a, b, c, d;
@@ -109,12 +115,14 @@ std::vector<const Unit*> units(int32_t dtype, int64_t max_isa) {
 #elif defined(__aarch64__)
 void fma_neon() {
     int turns = kTurns;
-    asm volatile(".irp r,0,1,2,3,4,5,6,7,16,17,18,19,20,21,22,23,30,31\n movi v\\r\\().4s, #0\n .endr\n"
-                 "1:\n .irp r,0,1,2,3,4,5,6,7,16,17,18,19,20,21,22,23\n fmla v\\r\\().4s, v30.4s, v31.4s\n .endr\n"
-                 "subs %w0, %w0, #1\n b.ne 1b"
-                 : "+r"(turns)
-                 :
-                 : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30", "v31");
+    asm volatile(
+        ".irp r,0,1,2,3,4,5,6,7,16,17,18,19,20,21,22,23,30,31\n movi v\\r\\().4s, #0\n .endr\n"
+        "1:\n .irp r,0,1,2,3,4,5,6,7,16,17,18,19,20,21,22,23\n fmla v\\r\\().4s, v30.4s, v31.4s\n .endr\n"
+        "subs %w0, %w0, #1\n b.ne 1b"
+        : "+r"(turns)
+        :
+        : "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v30",
+          "v31");
 }
 
 const Unit kNeon = {"NEON FMA", 2.0 * kTurns * 16 * 4, fma_neon};
@@ -127,8 +135,9 @@ std::vector<const Unit*> units(int32_t, int64_t) { return {}; }
 // ---- reading
 
 #if defined(__x86_64__)
-#define FA_READ_512(r)                                                                                                          \
-    "vmovups (%0)," r "0\n vmovups 64(%0)," r "1\n vmovups 128(%0)," r "2\n vmovups 192(%0)," r "3\n"                           \
+#define FA_READ_512(r)                                                                          \
+    "vmovups (%0)," r "0\n vmovups 64(%0)," r "1\n vmovups 128(%0)," r "2\n vmovups 192(%0)," r \
+    "3\n"                                                                                       \
     "vmovups 256(%0)," r "4\n vmovups 320(%0)," r "5\n vmovups 384(%0)," r "6\n vmovups 448(%0)," r "7\n"
 
 __attribute__((target("avx512f"))) void read_avx512(const std::byte* at, const std::byte* end) {

@@ -10,11 +10,11 @@
 namespace tool {
 
 struct Load {
-    std::string suite, shape, series;    // as tables and plots call it
-    fa_attention_desc_t desc;            // operands: none but what Tensors can make
-    bool cold = false;                   // k and v come from memory, not from a cache: sets of them take turns
-    std::vector<int32_t> lengths = {};   // of packed sequences
-    bool triangle = false;               // the boolean mask keeps keys up to the row's own; else seven of ten, here and there
+    std::string suite, shape, series;   // as tables and plots call it
+    fa_attention_desc_t desc;           // operands: none but what Tensors can make
+    bool cold = false;                  // k and v come from memory, not from a cache: sets of them take turns
+    std::vector<int32_t> lengths = {};  // of packed sequences
+    bool triangle = false;              // the boolean mask keeps keys up to the row's own; else seven of ten, here and there
 };
 
 // Loads that take turns on the clock. Those after the first are its variants: what they cost is told as a multiple of the first's time

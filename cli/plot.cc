@@ -12,8 +12,8 @@ namespace {
 constexpr double kLeastPanel = 380, kLeastGroup = 26, kLeastBar = 9, kRowWidth = 1300;
 constexpr double kPanelHeight = 300, kLeft = 92, kRight = 20, kHead = 66, kTop = 30, kFoot = 26;
 constexpr double kSlant = 30, kCharacter = 2.9;  // degrees of a group's name, and how deep a character of it reaches
-constexpr double kBarPart = 0.8;  // of a group's width; the rest lies between the groups
-constexpr double kLogFrom = 20;  // largest over smallest value from which a linear axis would hide the small bars
+constexpr double kBarPart = 0.8;                 // of a group's width; the rest lies between the groups
+constexpr double kLogFrom = 20;                  // largest over smallest value from which a linear axis would hide the small bars
 constexpr std::array<const char*, 6> kColours = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"};
 
 std::string escaped(const std::string& text) {

@@ -53,9 +53,11 @@ class Contestant {
         for (const Bound& b : bounds_) {
             std::vector<double> shares;
             for (size_t r = 0; r < seconds_.size(); ++r) shares.push_back(b.amount / b.rates[r] / seconds_[r]);
-            speed_.ceilings.push_back({b.name, b.unit, median(b.rates), median(shares)});
+            const auto [low, high] = std::minmax_element(shares.begin(), shares.end());
+            speed_.ceilings.push_back({b.name, b.unit, median(b.rates), median(shares), *low, *high});
         }
-        std::sort(speed_.ceilings.begin(), speed_.ceilings.end(), [](const Ceiling& a, const Ceiling& b) { return a.share > b.share; });
+        std::sort(speed_.ceilings.begin(), speed_.ceilings.end(),
+                  [](const Ceiling& a, const Ceiling& b) { return a.share > b.share; });
         if (this != &first) {
             std::vector<double> costs;
             const double work = flops_of(load_) / flops_of(first.load_);
@@ -70,7 +72,8 @@ class Contestant {
         const int64_t isa = handle_.get(FA_PARAM_MAX_ISA);
         const int threads = threads_of(handle_.get(FA_PARAM_THREADS));
         if (const Unit* unit = unit_for(load_.desc.q_dtype, isa))
-            bounds_.push_back({unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});
+            bounds_.push_back(
+                {unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});
         if (cache_bytes_of(load_) < kFewestReadBytes) return;
         const auto rate = [this, threads, read = reader_for(isa), sets = tensors_.sets()](double s) {
             return read_rate(read, sets, tensors_.turn, threads, s);

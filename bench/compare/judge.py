@@ -6,6 +6,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Callable
 
+PREFIXES = {"T": 1e12, "G": 1e9}  # of units
+AT_LEAST = {"speed", "share"}  # kinds of figures whose bounds lie below
 TOLERANCE = 0.02  # medians of ratios repeat to about this; a bound counts as kept within it
 
 
@@ -33,7 +35,8 @@ class Comparison:
     """`ours` against another contestant.
 
     speed: our work per second over the other's; at least `must`. time: the other way round; at most `must`. microseconds: our time of
-    one call, beside nobody's; at most `must`. Without a bound the figures are for information.
+    one call, beside nobody's; at most `must`. share: what part of a ceiling is reached; at least `must`. Without a bound the figures
+    are for information.
     """
 
     name: str
@@ -80,7 +83,7 @@ def values_of(c: Comparison, contestants: dict[str, Contestant], times: Times) -
 def keeps(c: Comparison, value: float, bound: float) -> bool:
     if c.kind == "microseconds":
         return value <= bound
-    return value >= bound - TOLERANCE if c.kind == "speed" else value <= bound + TOLERANCE
+    return value >= bound - TOLERANCE if c.kind in AT_LEAST else value <= bound + TOLERANCE
 
 
 def is_wrong(c: Comparison, contestants: dict[str, Contestant]) -> bool:
@@ -102,7 +105,7 @@ def figures_of(name: str, contestant: Contestant, seconds: list[float]) -> dict:
     middle = statistics.median(seconds)
     figures = {"name": name, "microseconds": middle * 1e6}
     if contestant.unit:
-        figures.update(rate=contestant.work / middle / 1e12, unit=contestant.unit)
+        figures.update(rate=contestant.work / middle / PREFIXES[contestant.unit[0]], unit=contestant.unit)
     if contestant.kernel:
         figures["kernel"] = contestant.kernel
     if contestant.error is not None:

@@ -1,4 +1,4 @@
-"""This library on torch's tensors and torch's stream, through the C ABI."""
+"""This library on torch's tensors, on a GPU in torch's stream, through the C ABI."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ DTYPES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16
 
 
 class Library:
-    """A CUDA handle on device memory."""
+    """A handle on the memory of its own device."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: int = _abi.FA_BACKEND_CUDA) -> None:
+        self.streams = backend != _abi.FA_BACKEND_CPU
         self.lib = library()
         self.lib.fa_workspace_size.argtypes = [*_abi.PROTOTYPES["fa_forward_ex"][1][:2], ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64)]
         self.handle = _abi.Handle()
-        info = _abi.CreateInfo(backend=_abi.FA_BACKEND_CUDA, memory=_abi.FA_MEMORY_DEVICE)
+        info = _abi.CreateInfo(backend=backend, memory=_abi.FA_MEMORY_DEVICE)
         if self.lib.fa_create(ctypes.byref(self.handle), ctypes.byref(info)):
             raise RuntimeError(self.lib.fa_last_error(None).decode())
 
@@ -42,7 +43,7 @@ class Call:
         self.ours, self.problem = ours, p
         self.o = torch.full((*p.q.shape[:-1], p.v.shape[-1]), float("nan"), dtype=p.q.dtype, device=p.q.device)
         self.desc = self.describe()
-        self.args = _abi.ForwardArgs(flags=_abi.FA_ARGS_STREAM, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
+        self.args = _abi.ForwardArgs(flags=_abi.FA_ARGS_STREAM if ours.streams else 0, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
             if tensor is not None:
                 self.desc.operands |= bit
@@ -50,9 +51,9 @@ class Call:
                     setattr(self.args, name, tensor.data_ptr())
         size = ctypes.c_uint64()
         ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, ctypes.byref(size)))
-        # Never empty: with no workspace at all a call might look for memory of its own.
-        self.workspace = torch.empty(max(size.value, 256), dtype=torch.uint8, device=p.q.device)
-        self.args.workspace, self.args.workspace_size = self.workspace.data_ptr(), self.workspace.numel()
+        # Never empty: with no workspace at all a call might look for memory of its own. Aligned as fa_workspace_size says.
+        self.workspace = torch.empty(max(size.value, 256) + 256, dtype=torch.uint8, device=p.q.device)
+        self.args.workspace, self.args.workspace_size = -(-self.workspace.data_ptr() // 256) * 256, max(size.value, 256)
         self.pointers = ours.handle, ctypes.byref(self.desc), ctypes.byref(self.args)
 
     def describe(self) -> _abi.AttentionDesc:
@@ -74,6 +75,9 @@ class Call:
             d.total_q, d.total_k = p.q.shape[0], p.k.shape[0]
         if p.table is not None:
             d.num_pages, d.page_size, d.page_table_stride = p.k.shape[0], p.k.shape[1], p.table.stride(0)
+        d.softcap = p.softcap
+        if p.bias is not None:
+            d.bias_stride[:] = (0, *p.bias.stride())
         if p.mask is not None:
             d.mask_stride[:] = (0, 0, *p.mask.stride())
         d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1) if p.k_descale is not None else (0, 0, 0)
@@ -81,14 +85,15 @@ class Call:
 
     def operands(self):
         p = self.problem
-        return ((_abi.FA_OPERAND_MASK, ["mask"], p.mask), (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes),
-                (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
+        return ((_abi.FA_OPERAND_BIAS, ["bias"], p.bias), (_abi.FA_OPERAND_MASK, ["mask"], p.mask),
+                (_abi.FA_OPERAND_ALIBI, ["alibi_slopes"], p.slopes), (_abi.FA_OPERAND_SINKS, ["sinks"], p.sinks), (_abi.FA_OPERAND_SEQUSED_K, ["seqused_k"], p.used),
                 (_abi.FA_OPERAND_PAGE_TABLE, ["page_table"], p.table),
                 (_abi.FA_OPERAND_CU_SEQLENS_Q | _abi.FA_OPERAND_CU_SEQLENS_K, ["cu_seqlens_q", "cu_seqlens_k"], p.offsets),
                 (_abi.FA_OPERAND_K_DESCALE, ["k_descale"], p.k_descale), (_abi.FA_OPERAND_V_DESCALE, ["v_descale"], p.v_descale))
 
     def __call__(self) -> None:
-        self.args.stream = torch.cuda.current_stream().cuda_stream
+        if self.ours.streams:
+            self.args.stream = torch.cuda.current_stream().cuda_stream
         self.ours.check(self.ours.lib.fa_forward_ex(*self.pointers))
 
     def kernel(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-KINDS = {"speed": "times the speed", "time": "times the time", "microseconds": "µs"}
+KINDS = {"speed": "times the speed", "time": "times the time", "microseconds": "µs", "share": "of the ceiling"}
 COLOURS = {"aim": "#228833", "must": "#4477aa", "not met": "#ee6677", "WRONG": "black", "": "#bbbbbb"}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .judge import AT_LEAST
+
 TITLES = ["row", "ours", "", "against", "", "", "value", "spread", "must", "aim", "verdict", "error", "kernel"]
 LEFT = {0, 3, 10, 12}
 
@@ -22,17 +24,21 @@ def kernel_name(explanation: str) -> str:
     return found.group(1).rstrip(",;") if found else explanation[:40]
 
 
+def time_text(microseconds: float) -> str:
+    return f"{microseconds:.4g} µs" if microseconds < 1e4 else f"{microseconds / 1e3:.4g} ms"
+
+
 def rate_cells(figures: dict | None) -> list[str]:
-    if not figures or "microseconds" not in figures:
+    if not figures:
         return ["", ""]
     rate = f"{figures['rate']:.3g} {figures['unit']}" if "rate" in figures else ""
-    return [f"{figures['microseconds']:.4g} µs", rate]
+    return [time_text(figures["microseconds"]) if "microseconds" in figures else "", rate]
 
 
 def bound_text(row: dict, key: str) -> str:
     if row[key] is None:
         return ""
-    return ("≥ " if row["kind"] == "speed" else "≤ ") + f"{row[key]:g}"
+    return ("≥ " if row["kind"] in AT_LEAST else "≤ ") + f"{row[key]:g}"
 
 
 def cells_of(row: dict) -> list[str]:

@@ -21,6 +21,8 @@ def spread(n: int, most: int) -> list[int]:
 def head_truth(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """o of one head: q [row, dim] stands on the keys `at` of k [key, dim]."""
     scores = q @ k.T * q.shape[1] ** -0.5
+    if p.softcap:
+        scores = p.softcap * torch.tanh(scores / p.softcap)
     distance = at[:, None] - torch.arange(k.shape[0], device=q.device)
     if p.slopes is not None:
         scores -= p.slopes[h].double() * distance.abs()
@@ -31,6 +33,8 @@ def head_truth(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, v: torch.Te
     if p.mask is not None:
         rows = at - (p.mask.shape[1] - p.mask.shape[0])
         scores.masked_fill_(~p.mask[rows], -torch.inf)
+    if p.bias is not None:
+        scores += p.bias[h, at - (p.bias.shape[2] - p.bias.shape[1])].double()
     if p.sinks is not None:
         sink = p.sinks[h].double().expand(len(scores), 1)
         return torch.softmax(torch.cat([scores, sink], 1), 1)[:, :-1] @ v

@@ -26,13 +26,13 @@ L2_ESCAPE_BYTES = 300e6  # K and V sets that rotate add up to this, six times th
 GRAPH_CALLS = 32         # at least, in a graph: its launch is then lost among them
 
 
-def parse_suites(text: str) -> list[str]:
-    """'decode,f32' in the order of the table above; 'all' is every one."""
+def parse_suites(text: str, known: dict[str, str] = SUITES) -> list[str]:
+    """'decode,f32' in the order of `known`; 'all' is every one."""
     wanted = {name.strip() for name in text.split(",") if name.strip()}
-    unknown = sorted(wanted - set(SUITES) - {"all"})
+    unknown = sorted(wanted - set(known) - {"all"})
     if unknown or not wanted:
-        raise ValueError(f"suite {', '.join(unknown) or repr(text)} is not known; there are: all, {', '.join(SUITES)}")
-    return [name for name in SUITES if name in wanted or "all" in wanted]
+        raise ValueError(f"suite {', '.join(unknown) or repr(text)} is not known; there are: all, {', '.join(known)}")
+    return [name for name in known if name in wanted or "all" in wanted]
 
 
 def kept_pairs(rows: int, keys: int, causal: bool = False, left: int | None = None) -> int:

@@ -1,0 +1,1 @@
+"""The comparison on CPUs. work, targets and ceilings need no torch."""
