@@ -32,6 +32,7 @@ struct Method {
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
     // Folds keys [begin, end) into the sums of neighbouring row tiles.
     void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
+    double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
 };
 
 // Work and traffic of a counted call, in units of one worker.

@@ -1,5 +1,6 @@
 #include "forward.h"
 #include <atomic>
+#include "types.h"
 
 namespace fa {
 namespace cpu {
@@ -29,9 +30,10 @@ struct Job {
     int panel;  // row tiles of an item
     char* shared;
     char* shares;
-    std::atomic<int64_t> next;
     int64_t count;
     void (*run)(const Job&, int64_t index, char* share, Scratch&);
+    // Every worker writes here, and reads what stands above while it works: so a cache line of its own.
+    alignas(64) std::atomic<int64_t> next;
     std::atomic<int64_t> flops, read, written;
 };
 
@@ -167,6 +169,8 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    const double bytes = double(d.batch * d.heads_kv) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.kv_dtype);
+    s.flops = max_of(s.flops / s.method.speed, kFlopsOfByte * bytes);
     s.worker_bytes = scratch_bytes(p, s.method);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;

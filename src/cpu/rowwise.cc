@@ -15,7 +15,7 @@ struct Rows {
     void (*row)(const void*, int64_t);
     const void* context;
     int64_t count;
-    std::atomic<int64_t> next;
+    alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
 };
 
 void work(void* arg, int64_t) {
@@ -185,7 +185,7 @@ void for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(c
     rows.context = context;
     rows.count = count;
     rows.next = 0;
-    run_workers(threads, worker_count(threads, ceil_div(count, kChunk), bytes), work, &rows);
+    run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), work, &rows);
 }
 
 void run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads) {
