@@ -5,11 +5,11 @@
 #include <memory>
 #include "commands.h"
 #include "experiment.h"
-#include "files.h"
 #include "json.h"
 #include "library.h"
 #include "masks.h"
 #include "options.h"
+#include "picture.h"
 #include "plot.h"
 #include "suites.h"
 #include "table.h"
@@ -226,7 +226,7 @@ void bench(const BenchOptions& o) {
     if (o.threads) handle.set(FA_PARAM_THREADS, o.threads);
     const bool gpu = handle.backend() != FA_BACKEND_CPU;
     const std::vector<Group> groups = wanted_groups(o, gpu);
-    std::optional<OutputFile> plot;
+    std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
     const std::string device = device_of(handle);
     const std::vector<Result> results = measure_all(handle, groups, {o.rounds, o.milliseconds.value_or(100) / 1e3}, o.list);
@@ -245,9 +245,7 @@ void bench(const BenchOptions& o) {
         if (o.list) print_list(results);
         else print(results, gpu, o);
     }
-    if (!plot) return;
-    plot->write(drawing_of(results, device));
-    plot->commit();
+    if (plot) plot->draw(drawing_of(results, device));
 }
 
 }  // namespace
@@ -284,7 +282,7 @@ void add_bench(CLI::App& app) {
     add_real(c, "--milliseconds", o->milliseconds, "Length of a round; default 100, and at least one call");
     c.add_flag("--list", o->list, "Say what would be timed, and time nothing");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG file");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG or PNG file");
     c.callback([o] { bench(*o); });
 }
 

@@ -5,10 +5,10 @@
 #include <memory>
 #include "commands.h"
 #include "experiment.h"
-#include "files.h"
 #include "json.h"
 #include "library.h"
 #include "options.h"
+#include "picture.h"
 #include "plot.h"
 #include "table.h"
 
@@ -132,7 +132,7 @@ void study(const StudyOptions& o) {
     if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
     const float seconds = o.seconds.value_or(10);
     if (seconds < 0) fail("--seconds is ", seconds, "; expected 0 or more");
-    std::optional<OutputFile> plot;
+    std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
     const std::vector<int32_t> backends =
         o.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, o.backend)).backend()};
@@ -146,9 +146,7 @@ void study(const StudyOptions& o) {
     } else {
         print(findings);
     }
-    if (!plot) return;
-    plot->write(drawing_of(findings));
-    plot->commit();
+    if (plot) plot->draw(drawing_of(findings));
 }
 
 }  // namespace
@@ -171,7 +169,7 @@ void add_study(CLI::App& app) {
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG file");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG or PNG file");
     c.callback([o] { study(*o); });
 }
 

@@ -31,7 +31,7 @@ def time_text(microseconds: float) -> str:
 def rate_cells(figures: dict | None) -> list[str]:
     if not figures:
         return ["", ""]
-    rate = f"{figures['rate']:.3g} {figures['unit']}" if "rate" in figures else ""
+    rate = f"{figures['rate']:{'.0f' if figures['rate'] >= 1000 else '.3g'}} {figures['unit']}" if "rate" in figures else ""
     return [time_text(figures["microseconds"]) if "microseconds" in figures else "", rate]
 
 

@@ -127,6 +127,17 @@ class Bench(ToolCase):
         texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
         self.assertTrue({"f32", "bf16", "shapes", "[1,1,16,8]", "[1,2,16,8]", "the machine's ceiling"} <= texts, texts)
 
+    def test_a_plot_may_be_a_png(self):
+        done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "bench.png")
+        if done.returncode == 0:
+            self.assertEqual((self.folder / "bench.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        else:
+            self.assert_sentence(done, "bench.png", "rsvg-convert")
+            self.assertEqual(list(self.folder.iterdir()), [])
+        done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "none.png", env={"PATH": ""})
+        self.assert_sentence(done, "none.png", "rsvg-convert")
+        self.assertFalse((self.folder / "none.png").exists())
+
     @unittest.skipUnless(EMULATOR, "no emulator in this build")
     def test_a_device_of_its_own_memory(self):
         """As on a GPU: a module of its own, device memory, calls that are only enqueued."""
