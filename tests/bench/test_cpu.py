@@ -125,7 +125,7 @@ class Readme(unittest.TestCase):
         result = {"suites": {"prefill, 1 thread": [rival], "ceilings, 1 thread": [share, cold]}}
         lines = readme.table_of([("Here", result)]).splitlines()
         self.assertEqual(lines[0], "| | Here, 1 thread |")
-        self.assertIn("| f32, d 64, S 2048 | 146, 1.3×, 82 % |", lines)
+        self.assertIn("| f32, d 64, S 2048 | 146, 1.28×, 82 % |", lines)
         self.assertIn("| decode bf16, 32 heads on 8, 16384 keys | 12.0 GB/s, 3 % |", lines)
         self.assertIn("| f16, d 128, S 512 |  |", lines)
 

@@ -36,7 +36,7 @@ def prefill_cell(result: dict, threads: int, dtype: str, dim: int, n: int) -> st
     if beside is None:
         return ""
     ceiling = f", {100 * share['value']:.0f} %" if share else ""
-    return f"{amount(beside['ours']['rate'])}, {beside['value']:.2g}×{ceiling}"
+    return f"{amount(beside['ours']['rate'])}, {beside['value']:.2f}×{ceiling}"
 
 
 def decode_cell(result: dict, threads: int, dtype: str, shape: str) -> str:
