@@ -11,7 +11,7 @@ namespace tool {
 struct Kernel {
     std::string name;  // "cpu avx2"
     Handle& handle;
-    bool cpu;  // has every call, and multiplies v by probabilities in f32; a GPU may round them to q's type
+    bool cpu;  // has every call
 };
 
 struct Outcome {
