@@ -30,7 +30,7 @@ int64_t usable_threads() {
 }
 
 struct Called {
-    int64_t threads;
+    int64_t threads;  // of the same call for many sequences, which no machine has too many threads for
     bool right;
 };
 
@@ -39,7 +39,9 @@ Called call(int64_t wanted = 0) {
     const fa_handle_t handle = make_handle();
     EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, wanted), FA_OK);
     Workload w(Op::forward, kManyRows);
-    const int64_t threads = threads_of(handle, w.desc);
+    fa_attention_desc_t many = w.desc;
+    many.batch = 1024;
+    const int64_t threads = threads_of(handle, many);
     const bool right = w.run(handle) == FA_OK && w.result() == reference(Op::forward, kManyRows);
     EXPECT_EQ(fa_destroy(handle), FA_OK);
     return {threads, right};
@@ -63,17 +65,18 @@ TEST(Teams, SmallWorkTakesNone) {
     EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
-// Its multiply-adds are few, but it reads 4 MB.
+// Its multiply-adds are few, but it reads 4 MB a sequence.
 TEST(Teams, ReadingIsWorkToo) {
     const fa_handle_t handle = make_handle();
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_BF16;
-    d.batch = 1;
+    d.batch = 1024;
     d.heads_q = 8;
     d.seqlen_q = 1;
     d.seqlen_k = 1024;
     d.dim_qk = 128;
     EXPECT_EQ(threads_of(handle, d), usable_threads());
+    d.batch = 1;
     d.seqlen_k = 32;
     EXPECT_EQ(threads_of(handle, d), 1);
     EXPECT_EQ(fa_destroy(handle), FA_OK);
@@ -159,9 +162,8 @@ TEST(Teams, CallersPoolIsAskedForLargeWorkAlone) {
     cpu_set_t set;
     ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
     EXPECT_EQ(pool.calls > 0, CPU_COUNT(&set) > 1) << "its size is its own, whatever OpenMP's is: only the process's CPUs bound it";
-    if (pool.calls > 0) {
-        EXPECT_EQ(pool.bodies, pool.calls * int64_t(CPU_COUNT(&set)));
-    }
+    EXPECT_GE(pool.bodies, 2 * pool.calls);
+    EXPECT_LE(pool.bodies, CPU_COUNT(&set) * pool.calls);
     EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 

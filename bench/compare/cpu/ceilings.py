@@ -24,7 +24,10 @@ def find_tool() -> Path | None:
 def run_tool(tool: Path, threads: int, effort, *options: str, isa: str | None = None) -> list[dict]:
     command = [str(tool), "bench", "--json", "--backend", "cpu", "--threads", str(threads), "--rounds", str(effort.rounds),
                "--milliseconds", str(effort.milliseconds), *options]
-    environment = {**os.environ, "FLASHATTN_MAX_ISA": isa} if isa else None
+    environment = {**os.environ, **({"FLASHATTN_MAX_ISA": isa} if isa else {})}
+    if "FLASHATTN_LIBRARY" in environment:  # the tool is to run the library that is compared, wherever it was built
+        folders = [str(Path(environment["FLASHATTN_LIBRARY"]).parent.absolute()), environment.get("LD_LIBRARY_PATH", "")]
+        environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"{tool} ended with status {done.returncode}")
