@@ -8,6 +8,7 @@
 #include <float.h>
 #include "spec/mask.h"
 #include "spec/online_softmax.h"
+#include "spec/random.h"
 
 namespace fa {
 namespace cpu {
@@ -23,6 +24,11 @@ constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit 
 constexpr float kFaintest = -118.f;
 
 struct MatrixKernels;
+
+// What tells the rows of a tile apart to dropout: position, and batch · heads + head by its low and high bits.
+struct DropoutRows {
+    uint32_t position[kMaxRows], low[kMaxRows], high[kMaxRows];
+};
 
 struct Kernels {
     const char* name;
@@ -54,6 +60,8 @@ struct Kernels {
     void (*spread_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
     // How many elements of the lines, `stride` apart, are not −inf.
     int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
+    // Zeroes the weights that dropout removes, of keys [key, key + keys).
+    void (*drop)(float* weights, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);

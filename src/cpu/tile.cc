@@ -94,6 +94,19 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float*
 
 namespace {
 
+// drop_weights(), for all rows at once.
+void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
+    DropoutRows rows{};
+    Lanes row(t, c.p->group);
+    for (int lane = 0; lane < t.rows; lane++, row.next()) {
+        const uint64_t batch_head = uint64_t(t.batch * c.p->d.heads_q + t.kv_head * row.group + row.member);
+        rows.position[lane] = uint32_t(row.position);
+        rows.low[lane] = uint32_t(batch_head);
+        rows.high[lane] = uint32_t(batch_head >> 32);
+    }
+    c.k->drop(weights, t.vectors, keys, key, c.dropout, rows);
+}
+
 constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
 
 void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
@@ -117,7 +130,7 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
             const int keys = int(min_of(block.keys, seen[i].end - key)) - skipped;
             if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
             c.k->fold(w.s, t.vectors, keys, sums[i].m, sums[i].l, w.rescale);
-            if (c.drop) drop_weights(c, t, key + skipped, keys, w.s);
+            if (c.drop) drop_tile(c, t, key + skipped, keys, w.s);
             if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
             c.k->values(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale, sums[i].o);
             if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
