@@ -18,6 +18,7 @@ ISAS = {
     "generic": _abi.FA_ISA_GENERIC,
     "avx2": _abi.FA_ISA_AVX2,
     "avx512": _abi.FA_ISA_AVX512,
+    "amx": _abi.FA_ISA_AMX,
     "neon": _abi.FA_ISA_NEON,
     "sve": _abi.FA_ISA_SVE,
 }
@@ -33,7 +34,8 @@ class Handle:
     backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "neon" or "sve".
+    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx",
+        "neon" or "sve".
 
     Arrays are always host memory; a GPU backend copies them. One handle serves one thread at a time and only the process that
     made it: anything else raises FlashAttnError (FA_INVALID_STATE).
