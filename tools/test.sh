@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # All tests: installs what is missing, builds with warnings as errors, tests under the address and undefined-behaviour sanitizers,
-# then the optimised build with the CUDA and HIP modules, and checks what that build cost. No GPU is needed.
+# then a build for 64-bit ARM on an emulated CPU, then the optimised build with the CUDA and HIP modules, and checks what that build cost.
+# No GPU is needed.
 #   test.sh          what every change must pass
-#   test.sh --full   also an unoptimised build and the thread sanitizer
+#   test.sh --full   also an unoptimised build, the thread sanitizer and, for an hour, all tests on ARM
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1-}" in
     "") presets=(asan release) ;;
     --full) presets=(dev asan tsan release) ;;
-    *) sed -n '2,5s/^# *//p' "$0"; exit 2 ;;
+    *) sed -n '2,6s/^# *//p' "$0"; exit 2 ;;
 esac
 
 packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
@@ -32,6 +33,7 @@ export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(npr
 within_budget=yes
 for preset in "${presets[@]}"; do
     modules=()
+    [ "$preset" != release ] || tools/test_aarch64.sh "$@"
     [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc"
         -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/keep_time")
     printf '\n== Building %s\n' "$preset"

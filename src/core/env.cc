@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "backend/isa.h"
 
 namespace fa {
 namespace {
@@ -19,7 +20,6 @@ struct Word {
     int32_t value;
 };
 constexpr Word kLogWords[] = {{"none", FA_LOG_NONE}, {"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
-constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"amx", FA_ISA_AMX}};
 
 // secure_getenv: a set-user-id program must not take folders of code from whoever started it.
 void copy(char* to, size_t size, const char* name) {
@@ -33,10 +33,10 @@ void read_all() {
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
 }
 
-template <size_t N>
-bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
+template <class W, size_t N>
+bool look_up(const W (&words)[N], const char* text, int32_t* value) {
     if (text[0] == 0) return true;
-    for (const Word& w : words)
+    for (const W& w : words)
         if (strcmp(w.text, text) == 0) {
             *value = w.value;
             return true;
@@ -53,7 +53,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (!look_up(kLogWords, variables.log, &out->log_level))
         return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\": expected none, error, info or debug", variables.log);
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512 or amx",
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, amx, neon or sve",
                     variables.max_isa);
     return FA_OK;
 }

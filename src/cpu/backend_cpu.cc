@@ -1,6 +1,7 @@
 // The CPU backend's table.
 #include <stdlib.h>
 #include <sys/sysinfo.h>
+#include "backend/isa.h"
 #include "forward.h"
 #include "rowwise.h"
 
@@ -24,9 +25,16 @@ namespace {
 
 constexpr uint64_t kAlignment = 256;
 
-const char* isa_name(int64_t isa) {
-    const Kernels* k = select_kernels(isa);
-    return k ? k->name : isa == FA_ISA_AVX2 ? "avx2" : isa == FA_ISA_AVX512 ? "avx512" : "unknown";
+fa_status_t no_such_isa(int64_t isa, Message* m) {
+    char wanted[24], offered[64] = "";
+    snprintf(wanted, sizeof wanted, "%lld", (long long)isa);
+    for (const IsaWord& word : kIsaWords) {
+        if (word.value == isa) snprintf(wanted, sizeof wanted, "%s", word.text);
+        if (!select_kernels(word.value)) continue;
+        const size_t used = strlen(offered);
+        snprintf(offered + used, sizeof offered - used, "%s%s", used ? ", " : "", word.text);
+    }
+    return fail(m, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers %s", wanted, offered);
 }
 
 fa_status_t no_streams(const void* stream, Message* m) {
@@ -63,7 +71,7 @@ fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
     struct sysinfo system;
     if (sysinfo(&system) == 0) info->memory_bytes = uint64_t(system.totalram) * system.mem_unit;
     cpu_name(info->name, sizeof info->name);
-    snprintf(info->arch, sizeof info->arch, "%s", isa_name(best_isa()));
+    snprintf(info->arch, sizeof info->arch, "%s", select_kernels(0)->name);
     return FA_OK;
 }
 
@@ -92,7 +100,7 @@ fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
         case FA_PARAM_COUNT: c->count = value != 0; return FA_OK;
         case FA_PARAM_MAX_ISA: {
             const Kernels* k = select_kernels(value);
-            if (!k) return fail(m, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers at most %s", isa_name(value), isa_name(best_isa()));
+            if (!k) return no_such_isa(value, m);
             c->kernels = k;
             c->max_isa = value;
             return FA_OK;

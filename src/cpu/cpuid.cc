@@ -1,9 +1,13 @@
-// Which kernel tables this CPU can run: the instruction set in CPUID and its registers enabled by the system (XCR0).
+// Which kernel tables this CPU can run: on x86-64 by CPUID and the registers that the system enables (XCR0), on aarch64 by what the system
+// says it has.
 #include "kernel.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 namespace fa {
@@ -38,7 +42,8 @@ bool permit_tiles() {
     return syscall(SYS_arch_prctl, request, tile_data) == 0;
 }
 
-bool detect(int32_t isa) {
+bool detect(const Kernels& k) {
+    if (k.isa == FA_ISA_GENERIC) return true;
     uint32_t a, b, c, d, a7, b7, c7, d7;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return false;
     constexpr uint32_t osxsave = 1u << 27, fma = 1u << 12, f16c = 1u << 29;
@@ -46,39 +51,32 @@ bool detect(int32_t isa) {
     if ((c & (osxsave | fma | f16c)) != (osxsave | fma | f16c) || !(b7 & avx2)) return false;
     const uint64_t state = enabled_state();
     if ((state & 0x6) != 0x6) return false;  // xmm, ymm
-    if (isa == FA_ISA_AVX2) return true;
+    if (k.isa == FA_ISA_AVX2) return true;
     if ((b7 & (f | dq | bw | vl)) != (f | dq | bw | vl) || (state & 0xe6) != 0xe6) return false;  // mask registers, zmm
-    if (isa == FA_ISA_AVX512) return true;
+    if (k.isa == FA_ISA_AVX512) return true;
     // The kernel's flags in /proc/cpuinfo do not tell all: only CPUID is asked.
     constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5;
     uint32_t a71, b71, c71, d71;
     return __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (d7 & (amx_bf16 | amx_tile)) == (amx_bf16 | amx_tile) && (a71 & avx512_bf16) && (state & 0x60000) == 0x60000 && permit_tiles();
 }
+#elif defined(__aarch64__)
+bool detect(const Kernels& k) {
+    if (k.isa != FA_ISA_SVE) return true;
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return false;
+    const int length = prctl(PR_SVE_GET_VL);
+    return length > 0 && (length & PR_SVE_VL_LEN_MASK) == k.lanes * int(sizeof(float));
+}
 #else
-bool detect(int32_t) { return false; }
+bool detect(const Kernels&) { return true; }
 #endif
 
 }  // namespace
 
-bool cpu_has(int32_t isa) {
-    if (isa == FA_ISA_GENERIC) return true;
-    for (const Level& level : kLevels)
-        if (level.isa == isa) return detect(isa);
-    return false;
-}
-
-int32_t best_isa() {
-    int32_t best = FA_ISA_GENERIC;
-    for (const Level& level : kLevels)
-        if (cpu_has(level.isa)) best = level.isa;
-    return best;
-}
-
 const Kernels* select_kernels(int64_t isa) {
-    const int64_t wanted = isa == 0 ? best_isa() : isa;
+    const Kernels* best = nullptr;
     for (const Level& level : kLevels)
-        if (level.isa == wanted) return cpu_has(level.isa) ? level.kernels : nullptr;
-    return nullptr;
+        if ((isa == 0 || level.isa == isa) && detect(*level.kernels)) best = level.kernels;
+    return best;
 }
 
 }  // namespace cpu

@@ -70,11 +70,8 @@ struct Kernels {
     const MatrixKernels* matrix = nullptr;  // matrix.h
 };
 
-// The table for a cap (FA_ISA_…, 0: none) on this CPU; NULL when the CPU lacks the level that is named.
+// The best table of a level (FA_ISA_…, 0: of all) for this CPU; NULL when the CPU lacks the level that is named.
 const Kernels* select_kernels(int64_t isa);
-// FA_ISA_… of the best table that this CPU runs.
-int32_t best_isa();
-bool cpu_has(int32_t isa);
 
 }  // namespace cpu
 }  // namespace fa

@@ -38,7 +38,8 @@ KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t 
 void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend) {
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
-    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
+    const bool alibi = p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p);
     memset(addend, 0, size_t(keys) * t.width * sizeof(float));
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);

@@ -74,6 +74,13 @@ TEST_P(Accuracy, EveryTypeOnBenignData) {
     for (const Types& types : kAll)
         for (const bool is_causal : {false, true}) check_benign(handle, types, 700, is_causal, 23);
 }
+
+TEST_P(Accuracy, EveryTypeOnFewKeys) {
+    const Handle handle = make_handle();
+    FA_USE_ISA(handle, GetParam());
+    for (const Types& types : kAll)
+        for (const bool is_causal : {false, true}) check_benign(handle, types, 70, is_causal, 3);
+}
 INSTANTIATE_TEST_SUITE_P(Isa, Accuracy, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return isa_name(info.param); });
 

@@ -1,6 +1,6 @@
 // Random forward calls against the oracle, with guard pages around every buffer.
 //
-// FA_SEED=n starts another run; FA_CASE=n repeats the one case that a failure printed.
+// FA_SEED=n starts another run; FA_CASES=n has n cases in each shard; FA_CASE=n repeats the one case that a failure printed.
 #include <gtest/gtest.h>
 #include <cstdlib>
 #include "support/handle.h"
@@ -52,10 +52,11 @@ class Random : public testing::TestWithParam<int> {};
 TEST_P(Random, AgreesWithTheOracle) {
     const Handle handle = make_handle();
     const uint64_t base = number_from("FA_SEED", kDefaultSeed);
-    printf("FA_SEED=%llu, shard %d, %d cases\n", (unsigned long long)base, GetParam(), kCasesPerShard);
+    const uint64_t cases = number_from("FA_CASES", kCasesPerShard);
+    printf("FA_SEED=%llu, shard %d, %llu cases\n", (unsigned long long)base, GetParam(), (unsigned long long)cases);
     int faults = 0;
-    for (int n = 0; n < kCasesPerShard && faults < kFaultsShown; n++) {
-        const uint64_t seed = derive(base, uint64_t(GetParam()), uint64_t(n));
+    for (uint64_t n = 0; n < cases && faults < kFaultsShown; n++) {
+        const uint64_t seed = derive(base, uint64_t(GetParam()), n);
         const std::string fault = run_one(handle, seed);
         if (fault.empty()) continue;
         faults++;

@@ -137,7 +137,7 @@ TEST(Environment, UnknownWordIsInvalid) {
     EXPECT_TRUE(holds(log, "create: FA_INVALID_ARGUMENT: FLASHATTN_LOG is \"loud\": expected none, error, info or debug\n"));
     EXPECT_TRUE(holds(log, "status: FA_INVALID_ARGUMENT: FLASHATTN_LOG"));
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
-                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512 or amx\n"));
+                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512, amx, neon or sve\n"));
 }
 
 TEST(Environment, MaxIsaSetsTheParameter) {
@@ -145,15 +145,17 @@ TEST(Environment, MaxIsaSetsTheParameter) {
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=", "1"), "max_isa: 0\n"));
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=generic", "1"), "max_isa: 1\n"));
     // Every level is either there or refused, by fa_create and fa_backend_status alike.
-    for (const char* level : {"avx2", "avx512"}) {
+    const struct {
+        const char *level, *number;
+    } levels[] = {{"avx2", "2"}, {"avx512", "3"}, {"amx", "5"}, {"neon", "16"}, {"sve", "17"}};
+    for (const auto& [level, number] : levels) {
         const std::string out = probe(std::string("FLASHATTN_MAX_ISA=") + level, "1");
-        const std::string number = level == std::string("avx2") ? "2" : "3";
         if (out.find("create: FA_OK") != std::string::npos) {
             EXPECT_TRUE(holds(out, "status: FA_OK: usable (built in)\n"));
-            EXPECT_TRUE(holds(out, "max_isa: " + number + "\n"));
+            EXPECT_TRUE(holds(out, std::string("max_isa: ") + number + "\n"));
         } else {
-            EXPECT_TRUE(holds(out, "create: FA_UNSUPPORTED: max_isa is "));
-            EXPECT_TRUE(holds(out, "status: FA_UNSUPPORTED: max_isa is "));
+            EXPECT_TRUE(holds(out, std::string("create: FA_UNSUPPORTED: max_isa is ") + level + ": this CPU or build offers generic"));
+            EXPECT_TRUE(holds(out, std::string("status: FA_UNSUPPORTED: max_isa is ") + level + ": this CPU or build offers generic"));
         }
     }
 }

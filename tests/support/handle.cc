@@ -4,6 +4,15 @@
 #include <cstring>
 
 namespace test {
+namespace {
+
+const struct {
+    const char* name;
+    int32_t value;
+} kIsas[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
+             {"amx", FA_ISA_AMX},         {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
+
+}  // namespace
 
 int64_t Handle::get(int32_t key) const {
     int64_t value = -1;
@@ -32,7 +41,9 @@ Handle make_handle(fa_create_info_t info) {
 
 std::vector<int32_t> isas_under_test() {
     if (!testing_the_cpu()) return {0};
-    return {FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512, FA_ISA_AMX};
+    std::vector<int32_t> all;
+    for (const auto& isa : kIsas) all.push_back(isa.value);
+    return all;
 }
 
 const std::vector<int32_t>& usable_isas() {
@@ -47,14 +58,9 @@ const std::vector<int32_t>& usable_isas() {
 }
 
 const char* isa_name(int32_t isa) {
-    switch (isa) {
-        case 0: return "default";
-        case FA_ISA_GENERIC: return "generic";
-        case FA_ISA_AVX2: return "avx2";
-        case FA_ISA_AVX512: return "avx512";
-        case FA_ISA_AMX: return "amx";
-        default: return "unknown";
-    }
+    for (const auto& known : kIsas)
+        if (known.value == isa) return known.name;
+    return "default";
 }
 
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {

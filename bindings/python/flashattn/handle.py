@@ -13,7 +13,15 @@ from ._library import library
 from .errors import check
 
 BACKENDS = {"auto": _abi.FA_BACKEND_AUTO, "cpu": _abi.FA_BACKEND_CPU, "cuda": _abi.FA_BACKEND_CUDA, "hip": _abi.FA_BACKEND_HIP}
-ISAS = {"best": 0, "generic": _abi.FA_ISA_GENERIC, "avx2": _abi.FA_ISA_AVX2, "avx512": _abi.FA_ISA_AVX512}
+ISAS = {
+    "best": 0,
+    "generic": _abi.FA_ISA_GENERIC,
+    "avx2": _abi.FA_ISA_AVX2,
+    "avx512": _abi.FA_ISA_AVX512,
+    "amx": _abi.FA_ISA_AMX,
+    "neon": _abi.FA_ISA_NEON,
+    "sve": _abi.FA_ISA_SVE,
+}
 _NAMES = {number: name for name, number in BACKENDS.items()}
 
 
@@ -26,7 +34,8 @@ class Handle:
     backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", "generic", "avx2" or "avx512", the highest instruction set to use.
+    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx",
+        "neon" or "sve".
 
     Arrays are always host memory; a GPU backend copies them. One handle serves one thread at a time and only the process that
     made it: anything else raises FlashAttnError (FA_INVALID_STATE).

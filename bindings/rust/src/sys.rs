@@ -66,6 +66,9 @@ pub const FA_STAT_EXTRA_BYTES: i32 = 105;
 pub const FA_ISA_GENERIC: i32 = 1;
 pub const FA_ISA_AVX2: i32 = 2;
 pub const FA_ISA_AVX512: i32 = 3;
+pub const FA_ISA_AMX: i32 = 5;
+pub const FA_ISA_NEON: i32 = 16;
+pub const FA_ISA_SVE: i32 = 17;
 
 // Element types.
 pub const FA_F32: i32 = 1;
