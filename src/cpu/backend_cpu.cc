@@ -183,7 +183,7 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     char* memory = workspace(c, a->workspace, bytes);
     if (!memory) return fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
     Counters counters{};
-    run_forward(make_call(*p, *a, *c->kernels, s.method, c->count), s, c->threads, workers, memory, &counters);
+    run_forward(make_call(*p, *a, *c->kernels, s.method, s.few, c->count), s, c->threads, workers, memory, &counters);
     if (c->count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;

@@ -21,6 +21,7 @@ struct Method {
     const char* name;
     int rows;   // of a full tile, at most kMaxRows
     int panel;  // row tiles that a worker takes at once, so that each block of k and v is fetched once for all of them: no bits
+    bool heads;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
     int64_t own_bytes;  // of scratch, for each worker
     bool by_rows;       // RowSums.o is [row][dim_v], not [dim_v][width]
     // What is done once for all row tiles, before them, in so many pieces; it leaves its results in Call.shared.
@@ -30,7 +31,7 @@ struct Method {
     void (*begin)(const Problem&, const Kernels&, char* own);
     // Gathers the tile's rows of q, scaled, into place `slot` of the panel.
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
-    // Folds keys [begin, end) into the sums of neighbouring row tiles.
+    // Folds keys [begin, end) into the sums, still clear, of neighbouring row tiles.
     void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
     double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
 };
@@ -44,7 +45,7 @@ struct Call {
     const Problem* p;
     const fa_forward_args_t* a;
     const Kernels* k;
-    Method method;
+    Method method, few;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
     char* shared;       // the method's, NULL when it wants none
     float q_factor;  // scale, times log2 e when the scores need no work in natural units
     bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
@@ -69,10 +70,11 @@ struct RowSums {
 struct RowTile {
     Sequence seq;
     MaskRule rule;
+    const Method* method;  // of the call, chosen by the sequence's length alone
     int64_t batch, kv_head;
     int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
-    float* q;  // packed: [dim_qk][width]
+    float* q;  // packed as the method wants it; by pack_q(): [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
@@ -92,22 +94,24 @@ struct Lanes {
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
     RowSums run[kMostPanel], total[kMostPanel];  // of each row tile: current split; all splits so far
-    char* own;                                   // the method's
+    char *own, *few_own;                         // the method's, and that of `few`
     int32_t *band_begin, *band_end;
     Counters counters;
 };
 
 // Bytes of one Scratch, and of one stored RowSums.
-int64_t scratch_bytes(const Problem& p, const Method& m);
-int64_t sums_bytes(const Problem& p);
-Scratch carve_scratch(const Problem& p, const Method& m, char* memory);
-RowSums carve_sums(const Problem& p, char* memory);
+int64_t scratch_bytes(const Problem& p, const Method& m, const Method& few);
+int64_t sums_bytes(const Problem& p, const Method& m);
+Scratch carve_scratch(const Problem& p, const Method& m, const Method& few, char* memory);
+RowSums carve_sums(const Problem& p, const Method& m, char* memory);
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, bool count);
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& few, bool count);
 
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
+// Widens a row of q, and gives the factor that it is to be multiplied by.
+float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line);
 // Widens the tile's rows of q, scaled, into place `slot` of w.q.
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
@@ -122,9 +126,7 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
 void point_q(const Call& c, const RowTile& t, const char** rows);
 
 // keys.cc: key side.
-// Addresses of rows [key, key + keys) in memory.
-void point_k(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows);
-void point_v(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows);
+enum class Operand { k, v };
 struct KeyRows {
     const float* data;  // NULL: not loaded yet
     int64_t stride;
@@ -132,6 +134,13 @@ struct KeyRows {
 // f32 rows of keys [key, key + keys): in place where memory already holds them so, else widened into `buffer`.
 KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
+
+// Where a kv head's rows of keys [key, key + keys) lie as they are stored; the de-scale factors of the tile's own.
+void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows);
+void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors);
+
+// few.cc: few rows for a kv head.
+Method few_method(const Problem& p, const Kernels& k);
 
 // matrix.cc: products of tiles of 16-bit values; false where the CPU or the call does not suit.
 bool matrix_method(const Problem& p, const Kernels& k, Method* m);
@@ -155,10 +164,11 @@ struct KeyBlock {
 };
 // Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is kept.
 bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w);
-// bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile.
-void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend);
+// bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so many
+// elements apart.
+void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
 // Zeroes the weights that dropout removes.
-void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
+void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* weights);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.

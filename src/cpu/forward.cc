@@ -6,22 +6,39 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Splits are worth their fold only where row tiles alone cannot occupy a machine, and where each still has some hundred keys.
-constexpr int64_t kEnoughItems = 32, kFewestSplitKeys = 512;
-// Beyond this many kept sums, splits of a tile run one after the other instead (to the same bits).
-constexpr int64_t kMostKeptSums = 512;
+// Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
+constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
+// Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
+constexpr int64_t kMostKeptBytes = 16 << 20;
 
-// Row tiles [block, block + count) of a sequence and kv head.
+// Row tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
 struct Item {
     int64_t batch, kv_head, block;
     int count;
+    bool heads;
 };
+
+int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
+    return m.heads ? ceil_div(p.d.heads_kv, panel) : p.d.heads_kv * ceil_div(blocks, panel);
+}
 
 // Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows.
 Item item_at(const Call& c, int panel, int64_t index) {
-    const int64_t panels = ceil_div(c.blocks, panel), head = index / panels;
-    const int64_t block = (c.p->causal() ? panels - 1 - index % panels : index % panels) * panel;
-    return {head / c.p->d.heads_kv, head % c.p->d.heads_kv, block, int(min_of(panel, c.blocks - block))};
+    const int64_t heads = c.p->d.heads_kv, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+    const int64_t batch = index / batch_panels, within = index % batch_panels;
+    if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
+    const int64_t panels = ceil_div(c.blocks, panel);
+    const int64_t block = (c.p->causal() ? panels - 1 - within % panels : within % panels) * panel;
+    return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
+}
+
+int64_t head_of(const Item& item, int n) { return item.kv_head + (item.heads ? n : 0); }
+int64_t block_of(const Item& item, int n) { return item.block + (item.heads ? 0 : n); }
+
+// Where a tile's kept sums lie, one for each split.
+char* kept_sums(const Call& c, const Item& item, int n, int64_t splits, char* shared) {
+    const int64_t tile = (item.batch * c.p->d.heads_kv + head_of(item, n)) * c.blocks + block_of(item, n);
+    return shared + tile * splits * sums_bytes(*c.p, c.method);
 }
 
 struct Job {
@@ -40,7 +57,7 @@ struct Job {
 void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
-    Scratch w = carve_scratch(*job.c->p, job.c->method, share);
+    Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->few, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
@@ -61,8 +78,8 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 // The tiles of an item that hold rows, with q packed.
 int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
     int n = 0;
-    while (n < item.count && place_tile(c, item.batch, item.kv_head, item.block + n, &tiles[n])) {
-        c.method.pack_q(c, tiles[n], n, w);
+    while (n < item.count && place_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        tiles[n].method->pack_q(c, tiles[n], n, w);
         n++;
     }
     return n;
@@ -71,11 +88,11 @@ int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
 void fold_split(const Call& c, const Schedule& s, const RowTile* tiles, int count, int64_t split, RowSums* sums, Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
     for (int i = 0; i < count; i++) clear_sums(tiles[i], c.p->d.dim_v, sums[i]);
-    c.method.fold_keys(c, tiles, count, range.begin, range.end, sums, w);
+    tiles[0].method->fold_keys(c, tiles, count, range.begin, range.end, sums, w);
 }
 
 void pad_tiles(const Call& c, const Item& item, Scratch& w) {
-    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, item.kv_head, item.block + n, w);
+    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
 }
 
 // All splits of an item in turn.
@@ -96,31 +113,35 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     pad_tiles(c, item, w);
 }
 
-// One split of one row tile, its sums kept.
+// One split of an item, its sums kept.
 void run_split(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
-    RowTile tile;
-    if (place_tiles(c, item_at(c, 1, index / job.s->max_splits), &tile, w) == 0) return;
-    if (split >= split_count(tile.seq.k_len, job.s->num_splits, job.s->split_size)) return;
-    RowSums sums = carve_sums(*c.p, job.shared + index * sums_bytes(*c.p));
-    fold_split(c, *job.s, &tile, 1, split, &sums, w);
+    const Item item = item_at(c, job.panel, index / job.s->max_splits);
+    RowTile tiles[kMostPanel];
+    RowSums sums[kMostPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
+    for (int n = 0; n < count; n++)
+        sums[n] = carve_sums(*c.p, c.method, kept_sums(c, item, n, job.s->max_splits, job.shared) + split * sums_bytes(*c.p, c.method));
+    fold_split(c, *job.s, tiles, count, split, sums, w);
 }
 
-// Folds the kept sums of one row tile, in ascending order.
+// Folds an item's kept sums, in ascending order.
 void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
-    const Item item = item_at(c, 1, index);
-    RowTile t;
-    if (place_tiles(c, item, &t, w) == 1) {
-        const int64_t splits = split_count(t.seq.k_len, job.s->num_splits, job.s->split_size);
-        char* kept = job.shared + index * job.s->max_splits * sums_bytes(*c.p);
-        RowSums total = carve_sums(*c.p, kept);
+    const Item item = item_at(c, job.panel, index);
+    RowTile tiles[kMostPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    for (int n = 0; n < count; n++) {
+        const int64_t splits = split_count(tiles[n].seq.k_len, job.s->num_splits, job.s->split_size);
+        char* kept = kept_sums(c, item, n, job.s->max_splits, job.shared);
+        RowSums total = carve_sums(*c.p, c.method, kept);
         for (int64_t split = 1; split < splits; split++) {
-            const RowSums part = carve_sums(*c.p, kept + split * sums_bytes(*c.p));
-            merge_sums(c, t, part, total);
+            const RowSums part = carve_sums(*c.p, c.method, kept + split * sums_bytes(*c.p, c.method));
+            merge_sums(c, tiles[n], part, total);
         }
-        finish_tile(c, t, total, w);
+        finish_tile(c, tiles[n], total, w);
     }
     pad_tiles(c, item, w);
 }
@@ -128,7 +149,7 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
     const int64_t batch = index / c.p->d.heads_kv, kv_head = index % c.p->d.heads_kv;
-    char* memory = share + scratch_bytes(*c.p, c.method);
+    char* memory = share + scratch_bytes(*c.p, c.method, c.few);
     if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
     else run_flash1(c, batch, kv_head, memory, w);
     for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
@@ -148,11 +169,12 @@ void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
 }
 
 // Counted calls, the baselines and the scores output are those of the f32 tiles.
-Method choose_method(const Problem& p, const Kernels& k, bool count) {
-    Method m;
-    const bool any = !count && p.d.algorithm == FA_ALGORITHM_FLASH && !p.has(FA_OPERAND_SCORES);
-    if (any && matrix_method(p, k, &m)) return m;
-    return tile_method(p, k);
+void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s) {
+    s.method = tile_method(p, k);
+    if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
+    s.few = few_method(p, k);
+    if (p.d.seqlen_q * p.group <= s.few.rows) s.method = s.few;
+    else matrix_method(p, k, &s.method);
 }
 
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
@@ -163,7 +185,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const fa_attention_desc_t& d = p.d;
     const int64_t heads = d.batch * d.heads_kv;
     Schedule s{};
-    s.method = choose_method(p, k, count);
+    choose_methods(p, k, count, s);
     s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
     s.num_splits = d.num_splits;
     s.split_size = d.split_size;
@@ -171,7 +193,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     const double bytes = double(d.batch * d.heads_kv) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.kv_dtype);
     s.flops = max_of(s.flops / s.method.speed, kFlopsOfByte * bytes);
-    s.worker_bytes = scratch_bytes(p, s.method);
+    s.worker_bytes = scratch_bytes(p, s.method, s.few);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;
         s.max_splits = 1;
@@ -179,12 +201,13 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
         s.extra_bytes = study_bytes(p, k);
         return s;
     }
-    if (s.num_splits == 0 && s.split_size == 0 && s.items > 0 && s.items < kEnoughItems)
-        s.num_splits = int64_t(min_of(ceil_div(kEnoughItems, s.items), d.seqlen_k / kFewestSplitKeys));
+    const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
+    if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kEnoughPanels)
+        s.num_splits = int64_t(min_of(ceil_div(kEnoughPanels, panels), d.seqlen_k / kFewestSplitKeys));
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
-    s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptSums / s.items;
-    if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p);
+    s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptBytes / sums_bytes(p, s.method) / s.items;
+    if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p, s.method);
     s.shared_bytes += s.method.shared_bytes;
     return s;
 }
@@ -207,14 +230,15 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
     if (c.p->has(FA_OPERAND_SCORES)) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);
-    } else if (s.side_by_side) {
-        run(s.items * s.max_splits, run_split);
-        run(s.items, run_combine);
     } else {
         // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
         constexpr int64_t kItemsPerWorker = 4;
-        job.panel = c.count ? 1 : int(max_of(min_of(c.method.panel, s.items / (kItemsPerWorker * workers)), 1));
-        run(s.items / max_of(c.blocks, 1) * ceil_div(c.blocks, job.panel), run_item);
+        const int64_t parts = s.side_by_side ? s.max_splits : 1;
+        const bool alone = c.count || (s.side_by_side && !c.method.heads);
+        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (kItemsPerWorker * workers)), 1));
+        const int64_t items = s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0;
+        if (s.side_by_side) run(items * parts, run_split);
+        run(items, s.side_by_side ? run_combine : run_item);
     }
     *counters = {job.flops, job.read, job.written};
 }

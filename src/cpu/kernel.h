@@ -23,6 +23,27 @@ constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit = 0x1p-8f;
 constexpr float kFaintest = -118.f;
 
+// So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
+static inline int few_block(int rows, int lanes) {
+    int block = lanes < 8 ? lanes : 8;
+    while (block > rows) block /= 2;
+    return block;
+}
+
+// Few rows against keys as they are stored. Here lanes are elements of a head: q and o are of whole twins, 2 · lanes elements, with zeros behind
+// the last element of q. o lies [row][twin]; q, in blocks of few_block() rows, [twin][row of the block]. Scores and weights lie [row][kTileKeys]. Rows of k and v come as a list
+// of addresses, each with `offset` bytes added; meanwhile as many bytes are fetched from each address that lies `ahead`.
+struct FewKernels {
+    // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
+    void (*scores)(const float* q, int rows, const char* const* k, int64_t offset, const char* const* ahead, int keys, int dim, float* s);
+    // o = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p · v
+    void (*values)(const float* p, int rows, const char* const* v, int64_t offset, const char* const* ahead, int keys, int dim, const float* rescale,
+                   float* o);
+    // Whether the two above can read all these keys; NULL: always.
+    bool (*plain)(const char* const* rows, int64_t offset, int keys, int dim);
+    bool split;  // q and o have the even elements of each twin first, then the odd ones
+};
+
 struct MatrixKernels;
 
 // What tells the rows of a tile apart to dropout: position, and batch · heads + head by its low and high bits.
@@ -66,6 +87,10 @@ struct Kernels {
     // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
+
+    // fold() for scores [row][kTileKeys].
+    void (*few_fold)(float* s, int rows, float* m, float* l, float* rescale);
+    FewKernels few[kTypes];
 
     const MatrixKernels* matrix = nullptr;  // matrix.h
 };

@@ -30,6 +30,10 @@ int64_t row_index(const Problem& p, const Source& s, Slot at, int64_t head) {
     return (p.packed_k() ? 0 : at.outer * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];
 }
 
+int64_t descale_index(const Source& s, Slot at, int64_t head) {
+    return at.outer * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
+}
+
 KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
     const int32_t type = p.d.kv_dtype;
@@ -46,38 +50,51 @@ KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int 
         float* to = buffer + j * s.dim;
         c.k->widen[type](element(s.data, row_index(p, s, at, t.kv_head), type), s.dim, to);
         if (!s.descale) continue;
-        const float factor = s.descale[at.outer * s.descale_stride[0] + at.row * s.descale_stride[1] + t.kv_head * s.descale_stride[2]];
+        const float factor = s.descale[descale_index(s, at, t.kv_head)];
         for (int64_t x = 0; x < s.dim; x++) to[x] *= factor;
     }
     return {buffer, s.dim};
 }
 
-void point(const Call& c, const RowTile& t, const Source& s, int64_t key, int keys, const char** rows) {
-    const Problem& p = *c.p;
-    for (int j = 0; j < keys; j++)
-        rows[j] = element(static_cast<const char*>(s.data), row_index(p, s, find_slot(p, *c.a, t, key + j), t.kv_head), p.d.kv_dtype);
-}
+// How many of `keys` slots lie behind one another from there on.
+int slots_in_a_row(const Problem& p, Slot first, int keys) { return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys; }
 
-Source k_of(const Call& c) {
+Source source(const Call& c, Operand operand) {
     const Problem& p = *c.p;
-    return {c.a->k, p.d.k_stride, p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, p.d.dim_qk};
-}
-
-Source v_of(const Call& c) {
-    const Problem& p = *c.p;
+    if (operand == Operand::k)
+        return {c.a->k, p.d.k_stride, p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, p.d.dim_qk};
     return {c.a->v, p.d.v_stride, p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, p.d.dim_v};
 }
 
 }  // namespace
 
-void point_k(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows) { point(c, t, k_of(c), key, keys, rows); }
-void point_v(const Call& c, const RowTile& t, int64_t key, int keys, const char** rows) { point(c, t, v_of(c), key, keys, rows); }
-
 KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, k_of(c), key, keys, buffer, w);
+    return load(c, t, source(c, Operand::k), key, keys, buffer, w);
 }
+
 KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, v_of(c), key, keys, buffer, w);
+    return load(c, t, source(c, Operand::v), key, keys, buffer, w);
+}
+
+void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows) {
+    const Source s = source(c, operand);
+    const int64_t step = s.stride[1] * type_bytes(c.p->d.kv_dtype);
+    for (int j = 0; j < keys;) {
+        const Slot first = find_slot(*c.p, *c.a, t, key + j);
+        const int end = j + slots_in_a_row(*c.p, first, keys - j);
+        const char* row = element(s.data, row_index(*c.p, s, first, head), c.p->d.kv_dtype);
+        for (; j < end; j++, row += step) rows[j] = row;
+    }
+}
+
+void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors) {
+    const Source s = source(c, operand);
+    for (int j = 0; j < keys;) {
+        const Slot first = find_slot(*c.p, *c.a, t, key + j);
+        const int end = j + slots_in_a_row(*c.p, first, keys - j);
+        const float* factor = s.descale + descale_index(s, first, t.kv_head);
+        for (; j < end; j++, factor += s.descale_stride[1]) factors[j] = *factor;
+    }
 }
 
 }  // namespace cpu

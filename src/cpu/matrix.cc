@@ -95,9 +95,9 @@ void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const
     const MatrixShape& s = own.shape;
     const char* rows[kStepKeys] = {};
     const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
-    point_k(c, t, key, keys, rows);
+    find_rows(c, t, Operand::k, t.kv_head, key, keys, rows);
     pack_rows(c, s, c.k->matrix->pack_k, c.p->d.kv_dtype, rows, kStepKeys, s.dim_qk, to, own);
-    point_v(c, t, key, keys, rows);
+    find_rows(c, t, Operand::v, t.kv_head, key, keys, rows);
     pack_rows(c, s, c.k->matrix->pack_v, c.p->d.kv_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
 }
 
@@ -249,7 +249,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if ((d.seqlen_q * p.group < few_rows && d.split_size == 0) || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kPairRows, kPanel, carve_own(p, k, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};
+    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, k, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

@@ -34,12 +34,22 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
     const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
     if (rows <= 0) return false;
     t->rule = mask_rule(p, t->seq);
+    t->method = t->seq.q_len * p.group <= c.few.rows ? &c.few : &c.method;
     t->batch = batch;
     t->kv_head = kv_head;
     t->rows = int(rows);
     t->vectors = int(ceil_div(rows, c.k->lanes));
     t->width = t->vectors * c.k->lanes;
     return true;
+}
+
+float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
+    const Problem& p = *c.p;
+    const int64_t at = row_index(p, p.d.q_stride, t, position, head);
+    c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
+    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
+    const int64_t* s = p.d.q_descale_stride;
+    return c.q_factor * c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
 }
 
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
@@ -49,15 +59,8 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     float factor[kMaxRows];
     t.q = w.q + slot * dim * kMaxRows;
     Lanes place(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, place.next()) {
-        const int64_t position = place.position, head = t.kv_head * p.group + place.member;
-        const int64_t at = row_index(p, p.d.q_stride, t, position, head);
-        c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), dim, lines + lane * dim);
-        factor[lane] = c.q_factor;
-        if (!p.has(FA_OPERAND_Q_DESCALE)) continue;
-        const int64_t* s = p.d.q_descale_stride;
-        factor[lane] *= c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
-    }
+    for (int lane = 0; lane < t.rows; lane++, place.next())
+        factor[lane] = load_q(c, t, place.position, t.kv_head * p.group + place.member, lines + lane * dim);
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
     c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
@@ -89,7 +92,7 @@ void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& i
         a[lane] = f.scale_a;
         b[lane] = f.scale_b;
     }
-    if (c.method.by_rows) {
+    if (t.method->by_rows) {
         for (int lane = 0; lane < t.rows; lane++)
             for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.o[i] = into.o[i] * a[lane] + part.o[i] * b[lane];
         return;
@@ -118,7 +121,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         sums.l[lane] = state.l;
     }
     const float* lines = sums.o;
-    if (c.method.by_rows) {
+    if (t.method->by_rows) {
         for (int lane = 0; lane < t.rows; lane++) c.k->average_row(sums.o + lane * dim, dim, factor[lane], c.drop_rescale * c.o_scale);
     } else {
         c.k->average(sums.o, t.vectors, dim, factor, c.drop_rescale * c.o_scale);

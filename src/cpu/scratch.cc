@@ -17,18 +17,19 @@ struct Carver {
     }
 };
 
-RowSums take_sums(const Problem& p, Carver& c) {
+RowSums take_sums(const Problem& p, const Method& m, Carver& c) {
+    const int64_t width = m.heads ? m.rows : kMaxRows;
     RowSums s;
-    s.o = c.take<float>(p.d.dim_v * kMaxRows);
-    s.m = c.take<float>(kMaxRows);
-    s.l = c.take<float>(kMaxRows);
+    s.o = c.take<float>(p.d.dim_v * width);
+    s.m = c.take<float>(width);
+    s.l = c.take<float>(width);
     return s;
 }
 
-Scratch take_scratch(const Problem& p, const Method& m, Carver& c) {
+Scratch take_scratch(const Problem& p, const Method& m, const Method& few, Carver& c) {
     Scratch w;
-    const int64_t panel = max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
-    w.q = c.take<float>(p.d.dim_qk * kMaxRows * panel);
+    const int64_t panel = m.heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
+    w.q = m.heads ? nullptr : c.take<float>(p.d.dim_qk * kMaxRows * panel);
     w.s = c.take<float>(kTileKeys * kMaxRows);
     w.addend = c.take<float>(kTileKeys * kMaxRows);
     w.k = c.take<float>(kTileKeys * p.d.dim_qk);
@@ -36,10 +37,11 @@ Scratch take_scratch(const Problem& p, const Method& m, Carver& c) {
     w.line = c.take<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
     w.rescale = c.take<float>(kMaxRows);
     for (int i = 0; i < panel; i++) {
-        w.run[i] = take_sums(p, c);
-        w.total[i] = take_sums(p, c);
+        w.run[i] = take_sums(p, m, c);
+        w.total[i] = take_sums(p, m, c);
     }
     w.own = c.take<char>(m.own_bytes);
+    w.few_own = m.heads ? w.own : c.take<char>(few.own_bytes);
     w.band_begin = c.take<int32_t>(kMaxRows);
     w.band_end = c.take<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};
@@ -48,34 +50,35 @@ Scratch take_scratch(const Problem& p, const Method& m, Carver& c) {
 
 }  // namespace
 
-int64_t scratch_bytes(const Problem& p, const Method& m) {
+int64_t scratch_bytes(const Problem& p, const Method& m, const Method& few) {
     Carver c{nullptr, 0};
-    take_scratch(p, m, c);
+    take_scratch(p, m, few, c);
     return c.used;
 }
 
-int64_t sums_bytes(const Problem& p) {
+int64_t sums_bytes(const Problem& p, const Method& m) {
     Carver c{nullptr, 0};
-    take_sums(p, c);
+    take_sums(p, m, c);
     return c.used;
 }
 
-Scratch carve_scratch(const Problem& p, const Method& m, char* memory) {
+Scratch carve_scratch(const Problem& p, const Method& m, const Method& few, char* memory) {
     Carver c{memory, 0};
-    return take_scratch(p, m, c);
+    return take_scratch(p, m, few, c);
 }
 
-RowSums carve_sums(const Problem& p, char* memory) {
+RowSums carve_sums(const Problem& p, const Method& m, char* memory) {
     Carver c{memory, 0};
-    return take_sums(p, c);
+    return take_sums(p, m, c);
 }
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, bool count) {
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& few, bool count) {
     Call c;
     c.p = &p;
     c.a = &a;
     c.k = &k;
     c.method = m;
+    c.few = few;
     c.shared = nullptr;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
     c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);

@@ -96,7 +96,7 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
         RowSums& sums = w.total[0];
         clear_sums(t, p.d.dim_v, sums);
         c.k->fold(scores, t.vectors, int(t.seq.k_len), sums.m, sums.l, w.rescale);
-        if (c.drop) drop_weights(c, t, 0, int(t.seq.k_len), scores);
+        if (c.drop) drop_weights(c, t, 0, int(t.seq.k_len), t.width, 1, scores);
         s.add(0, t.rows * t.seq.k_len * 4, t.rows * t.seq.k_len * 4);
         for (int lane = 0; lane < t.width; lane++) w.rescale[lane] = 1.f;
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
@@ -135,7 +135,7 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
             if (!score_tile(s.quiet, t, block_of_keys, key, keys, w)) continue;
             read_o(c, t, w.total[0].o);
             c.k->fold(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
-            if (c.drop) drop_weights(c, t, key, keys, w.s);
+            if (c.drop) drop_weights(c, t, key, keys, t.width, 1, w.s);
             const KeyRows v = load_v(s.quiet, t, key, keys, w.v, w);
             c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].o);
             write_o(c, t, w.total[0].o);

@@ -35,12 +35,10 @@ KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t 
     return {max_of(begin, first.begin), min_of(end, last.end)};
 }
 
-void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float* addend) {
+void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
-    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
-    const bool alibi = p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p);
-    memset(addend, 0, size_t(keys) * t.width * sizeof(float));
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
         const int64_t* bs = p.d.bias_stride;
@@ -51,7 +49,8 @@ void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, float*
         const KeyBand band = key_band(t.rule, i, t.seq.k_len);
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
-            float* to = addend + j * t.width + lane;
+            float* to = addend + j * key_step + lane * row_step;
+            *to = 0.f;
             // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
             if (at < band.begin || at >= band.end || (mask && !a.mask[mask_row + at * ms[3]])) {
                 *to = kNegInf;
@@ -80,7 +79,7 @@ bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, i
     return true;
 }
 
-void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
+void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* weights) {
     const int64_t group = c.p->group;
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t row = t.position(lane, group), batch_head = t.batch * c.p->d.heads_q + t.head(lane, group);
@@ -88,7 +87,7 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, float*
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
             if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
-            if (words.word[at & 3] < c.dropout.threshold) weights[int64_t(j) * t.width + lane] = 0.f;
+            if (words.word[at & 3] < c.dropout.threshold) weights[j * key_step + lane * row_step] = 0.f;
         }
     }
 }
@@ -145,7 +144,7 @@ Method tile_method(const Problem& p, const Kernels& k) {
     // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
     constexpr int64_t kFewestTiles = 8, kKept = 1 << 20;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
-    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
+    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
 }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {

@@ -1,0 +1,310 @@
+// Few query rows for a kv head: decoding, small batches. Keys and values are read once for all of them, where they lie and as they are
+// stored; lanes are elements of a head, and nothing but q, the weights and the sums is ever widened in memory.
+#include "call.h"
+#include "types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// With more rows than this that share a kv head, lanes are better used as rows.
+constexpr int kFewRows = 16;
+// Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other. So it reads memory
+// nearly in order, without which a core does not come near its bandwidth. A few such blocks should fit its cache of second level.
+constexpr int64_t kPanelBytes = 512 * 1024;
+constexpr int kPartKeys = 16;
+// Memory is fetched so much further on, or the next part where that is more. From k and v in turn: two streams keep more of a core's
+// requests under way than one.
+constexpr int64_t kAheadBytes = 8192;
+// Addresses of so many keys are looked up at once.
+constexpr int kStretch = 4 * kTileKeys;
+// De-scale factors go into scores and weights where that cannot overflow nor lose bits; others meet the stored values first.
+constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 0x1p40f;
+
+int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
+
+// One operand's rows for a stretch of keys, of kv head 0, and what they are read with.
+struct Side {
+    Operand operand;
+    int dim;
+    int ahead;  // keys
+    int64_t head_step;  // bytes
+    const char** rows;  // [kStretch + kTileKeys]
+};
+
+// A worker's memory for this method. q, o, rescale and, twice, s: of each tile of the panel; scores and weights lie [row][kTileKeys].
+struct Own {
+    float *q, *o, *s, *rescale, *addend, *widened;
+    const char **k, **v;
+};
+
+Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
+    Own own;
+    int64_t used = 0;
+    const auto take = [&](int64_t size) {
+        char* at = memory ? memory + used : nullptr;
+        used += round_up(size, 64);
+        return at;
+    };
+    const auto floats = [&](int64_t count) { return reinterpret_cast<float*>(take(count * int64_t(sizeof(float)))); };
+    const auto list = [&] { return reinterpret_cast<const char**>(take((kStretch + kTileKeys) * int64_t(sizeof(char*)))); };
+    own.q = floats(panel * rows * padded(k, p.d.dim_qk));
+    own.o = floats(panel * rows * padded(k, p.d.dim_v));
+    own.s = floats(2 * panel * rows * kTileKeys);
+    own.rescale = floats(panel * rows);
+    own.addend = floats(rows * kTileKeys);
+    own.widened = floats(kPartKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
+    own.k = list();
+    own.v = list();
+    *bytes = used;
+    return own;
+}
+
+Own carve(const Call& c, const Scratch& w) {
+    int64_t bytes;
+    return carve(*c.p, *c.k, c.few.rows, c.few.panel, w.few_own, &bytes);
+}
+
+// A row's elements in the kernel's order, zeros behind, the pairs `step` apart; and back.
+void arrange(const Kernels& k, bool split, const float* from, int64_t dim, float* to, int64_t step) {
+    const int64_t lanes = k.lanes, pair = 2 * lanes;
+    for (int64_t first = 0; first < dim; first += pair, to += step) {
+        const int64_t count = min_of(pair, dim - first);
+        for (int64_t x = count; x < pair; x++) to[split ? x / 2 + (x & 1) * lanes : x] = 0.f;
+        for (int64_t x = 0; x < count; x++) to[split ? x / 2 + (x & 1) * lanes : x] = from[first + x];
+    }
+}
+void restore(const Kernels& k, bool split, const float* from, int64_t dim, float* to) {
+    const int64_t lanes = k.lanes, pair = 2 * lanes;
+    for (int64_t first = 0; first < dim; first += pair)
+        for (int64_t x = first; x < min_of(first + pair, dim); x++)
+            to[x] = from[split ? first + (x - first) / 2 + (x & 1) * lanes : x];
+}
+
+void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
+    const Problem& p = *c.p;
+    const int64_t stride = padded(*c.k, p.d.dim_qk);
+    t.q = carve(c, w).q + slot * c.few.rows * stride;
+    t.width = t.rows;
+    for (int first = 0, block; first < t.rows; first += block) {
+        block = few_block(t.rows - first, c.k->lanes);
+        for (int r = 0; r < block; r++) {
+            const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
+            for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
+            arrange(*c.k, c.k->few[p.d.kv_dtype].split, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+        }
+    }
+}
+
+Side make_side(const Call& c, Operand operand, int heads, const char** rows) {
+    const Problem& p = *c.p;
+    const bool k = operand == Operand::k;
+    const int64_t dim = k ? p.d.dim_qk : p.d.dim_v, bytes = type_bytes(p.d.kv_dtype);
+    return {operand, int(dim), kPartKeys * int(min_of(max_of(kAheadBytes / (heads * kPartKeys * dim * bytes), 1), kTileKeys / kPartKeys)), (k ? p.d.k_stride : p.d.v_stride)[2] * bytes, rows};
+}
+
+// Addresses for keys [key, key + kStretch), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
+// one stands for those that are missing.
+void find_stretch(const Call& c, const RowTile& t, int64_t key, int64_t end, const Side& side) {
+    const int known = int(min_of(kStretch + kTileKeys, end - key));
+    find_rows(c, t, side.operand, 0, key, known, side.rows);
+    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kStretch + kTileKeys); j++) side.rows[j] = side.rows[known - 1];
+}
+
+bool tame(const float* factors, int n) {
+    bool all = true;
+    for (int i = 0; i < n; i++) all &= fabsf(factors[i]) >= kLeastFactor && fabsf(factors[i]) <= kMostFactor;
+    return all;
+}
+
+// Some keys of a part, as the kernels get them.
+struct Part {
+    const FewKernels* kernels;
+    const char* const* rows;
+    int64_t offset;
+    int dim;
+    bool scaled;
+    float factors[kPartKeys];
+    const char* widened[kPartKeys];
+};
+
+// The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot take as they are stored, it gets widened
+// and multiplied by their factors.
+void find_part(const Call& c, const RowTile& t, const Side& side, const char* const* rows, int64_t key, int keys, const Own& own, Part& part,
+               Scratch& w) {
+    const Problem& p = *c.p;
+    const bool k = side.operand == Operand::k;
+    const FewKernels& kernels = c.k->few[p.d.kv_dtype];
+    part.kernels = &kernels;
+    part.rows = rows;
+    part.offset = t.kv_head * side.head_step;
+    part.dim = side.dim;
+    part.scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    if (part.scaled) {
+        for (float& factor : part.factors) factor = 1.f;
+        find_factors(c, t, side.operand, key, keys, part.factors);
+    }
+    const bool plain = !kernels.plain || kernels.plain(rows, part.offset, keys, part.dim);
+    if (plain && (!part.scaled || tame(part.factors, keys))) return;
+    const KeyRows whole = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
+    part.kernels = &c.k->few[FA_F32];
+    part.rows = part.widened;
+    part.offset = 0;
+    part.dim = int(padded(*c.k, side.dim));
+    part.scaled = false;
+    for (int j = 0; j < kPartKeys; j++) {
+        float* row = own.widened + min_of(j, keys - 1) * part.dim;
+        if (j < keys) arrange(*c.k, kernels.split, whole.data + j * whole.stride, side.dim, row, 2 * c.k->lanes);
+        part.widened[j] = reinterpret_cast<const char*>(row);
+    }
+}
+
+void scale(float* s, int rows, int keys, const float* factors) {
+    for (int r = 0; r < rows; r++, s += kTileKeys)
+        for (int j = 0; j < keys; j++) s[j] *= factors[j];
+}
+
+// Removes what lies outside each row's band, and outside the block's keys.
+void clip(const Call& c, const RowTile& t, int64_t key, int to, float* s) {
+    for (int r = 0; r < t.rows; r++, s += kTileKeys) {
+        const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
+        const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
+        for (int64_t j = 0; j < begin; j++) s[j] = kNegInf;
+        for (int64_t j = end; j < kTileKeys; j++) s[j] = kNegInf;
+    }
+}
+
+// Scores of the block at `key` into weights.
+void weigh(const Call& c, const RowTile& t, int64_t key, int to, RowSums& sums, float* s, float* rescale, const Own& own) {
+    if (c.addend) build_addend(c, t, key, to, 1, kTileKeys, own.addend);
+    if (c.natural) c.k->modify(s, c.addend ? own.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
+    clip(c, t, key, to, s);
+    c.k->few_fold(s, t.rows, sums.m, sums.l, rescale);
+    if (c.drop) drop_weights(c, t, key, to, 1, kTileKeys, s);
+}
+
+// A panel on its way through the keys of a range.
+struct Walk {
+    const Call* c;
+    const RowTile* tiles;
+    int count;
+    Side k, v;
+    KeyBand seen[kMostPanel];
+    int64_t start;  // of the first block
+    int64_t at(int64_t key) const { return (key - start) % kStretch; }  // in the lists of addresses
+    Own own;
+    int from(int i, int64_t key) const { return int(max_of(seen[i].begin - key, 0)); }
+    int to(int i, int64_t key) const { return int(min_of(seen[i].end - key, kTileKeys)); }
+    // Scores and weights of one block live beside those of the next.
+    float* s(int i, int64_t key) const { return own.s + (key / kTileKeys % 2 * c->few.panel + i) * c->few.rows * kTileKeys; }
+    float* rescale(int i) const { return own.rescale + i * c->few.rows; }
+    float* o(int i) const { return own.o + i * c->few.rows * padded(*c->k, c->p->d.dim_v); }
+};
+
+// What is to be fetched while tile i works on a part: its share of the keys further on, through which the tiles as a whole go key by key
+// and head by head; half of them with the scores of one block, half with the values of the block before.
+void look_ahead(const Walk& walk, int i, bool second, int64_t key, int first, const char** ahead) {
+    const char* const* const k = walk.k.rows + walk.at(key) + first + walk.k.ahead;
+    const char* const* const v = key > walk.start ? walk.v.rows + walk.at(key - kTileKeys) + first + walk.v.ahead : k;
+    const int64_t kv_head = walk.tiles[0].kv_head;
+    const int heads = int(walk.tiles[walk.count - 1].kv_head - kv_head) + 1;
+    const int n = ((second ? walk.count : 0) + i) * (kPartKeys / 2);
+    int row = n / heads % kPartKeys, head = n % heads;
+    for (int j = 0; j < kPartKeys; j += 2) {
+        ahead[j] = k[row] + (kv_head + head) * walk.k.head_step;
+        ahead[j + 1] = v[row] + (kv_head + head) * walk.v.head_step;
+        if (++head == heads) head = 0, row++;
+    }
+}
+
+// Scores of part [first, first + kPartKeys) of the block at `key`: all of it, weigh() removes what lies outside the band.
+void score_part(const Walk& walk, int64_t key, int first, Scratch& w) {
+    const Call& c = *walk.c;
+    const char* const* const rows = walk.k.rows + walk.at(key) + first;
+    for (int i = 0; i < walk.count; i++) {
+        const RowTile& t = walk.tiles[i];
+        const int to = int(min_of(walk.to(i, key), first + kPartKeys));
+        if (walk.from(i, key) >= first + kPartKeys || first >= to) continue;
+        const char* ahead[kPartKeys];
+        Part part;
+        look_ahead(walk, i, false, key, first, ahead);
+        find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
+        float* s = walk.s(i, key) + first;
+        part.kernels->scores(t.q, t.rows, part.rows, part.offset, ahead, to - first, part.dim, s);
+        if (part.scaled) scale(s, t.rows, to - first, part.factors);
+    }
+}
+
+void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
+    const Call& c = *walk.c;
+    const float same[kFewRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const char* const* const rows = walk.v.rows + walk.at(key) + first;
+    for (int i = 0; i < walk.count; i++) {
+        const RowTile& t = walk.tiles[i];
+        const int from = int(max_of(walk.from(i, key), first)), to = int(min_of(walk.to(i, key), first + kPartKeys));
+        if (from >= to) continue;
+        const char* ahead[kPartKeys];
+        Part part;
+        look_ahead(walk, i, true, key + kTileKeys, first, ahead);
+        find_part(c, t, walk.v, rows + (from - first), key + from, to - from, walk.own, part, w);
+        float* p = walk.s(i, key) + from;
+        if (part.scaled) scale(p, t.rows, to - from, part.factors);
+        const bool rescaled = first > 0 && walk.from(i, key) < first;
+        part.kernels->values(p, t.rows, part.rows, part.offset, ahead, to - from, part.dim, rescaled ? same : walk.rescale(i), walk.o(i));
+    }
+}
+
+// Scores of the block at `key`, each part before the values of the same part of the block before it: so k and v are read at one steady pace.
+void advance(const Walk& walk, int64_t key, int64_t start, int64_t last, Scratch& w) {
+    if (key < last && walk.at(key) == 0)
+        find_stretch(*walk.c, walk.tiles[0], key, last, walk.k);
+    if (key > start && walk.at(key - kTileKeys) == 0)
+        find_stretch(*walk.c, walk.tiles[0], key - kTileKeys, last, walk.v);
+    for (int first = 0; first < kTileKeys; first += kPartKeys) {
+        if (key < last) score_part(walk, key, first, w);
+        if (key > start) add_part(walk, key - kTileKeys, first, w);
+    }
+}
+
+void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
+    const Problem& p = *c.p;
+    Walk walk{&c, tiles, count, {}, {}, {}, 0, carve(c, w)};
+    walk.k = make_side(c, Operand::k, count, walk.own.k);
+    walk.v = make_side(c, Operand::v, count, walk.own.v);
+    int64_t first = end, last = begin;
+    for (int i = 0; i < count; i++) {
+        const KeyBand seen = walk.seen[i] = visible_keys(tiles[i], p, begin, end);
+        if (seen.begin >= seen.end) continue;
+        first = min_of(first, seen.begin);
+        last = max_of(last, seen.end);
+    }
+    if (first >= last) return;
+    const int64_t stride = padded(*c.k, p.d.dim_v);
+    for (int i = 0; i < count; i++) memset(walk.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
+    // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    const int64_t start = walk.start = begin + (first - begin) / kTileKeys * kTileKeys;
+    for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) {
+        advance(walk, key, start, last, w);
+        for (int i = 0; i < count; i++)
+            if (walk.from(i, key) < walk.to(i, key)) weigh(c, tiles[i], key, walk.to(i, key), sums[i], walk.s(i, key), walk.rescale(i), walk.own);
+    }
+    const bool split = c.k->few[p.d.kv_dtype].split;
+    for (int i = 0; i < count; i++)
+        for (int r = 0; r < tiles[i].rows; r++) restore(*c.k, split, walk.o(i) + r * stride, p.d.dim_v, sums[i].o + r * p.d.dim_v);
+}
+
+}  // namespace
+
+Method few_method(const Problem& p, const Kernels& k) {
+    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kFewRows), bytes = type_bytes(p.d.kv_dtype);
+    const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
+    const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
+    // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
+    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostPanel) : 2;
+    int64_t own;
+    carve(p, k, int(rows), int(panel), nullptr, &own);
+    return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few};
+}
+
+}  // namespace cpu
+}  // namespace fa
