@@ -65,7 +65,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     finds "is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
 fi
 object tile.cc.o <<<'int f(void) { return 1; }'
-file objdump <<<'echo "  0: ld1w {z0.s}, p0/z, [x0]"'
+printf '#!/bin/sh\necho "  0: ld1w {z0.s}, p0/z, [x0]"\n' | file objdump
 chmod +x "$tree/objdump"
 OBJDUMP=$tree/objdump finds "uses z0.s, but is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
 echo "each check finds its fault"
