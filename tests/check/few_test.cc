@@ -1,0 +1,114 @@
+// Few query rows for a kv head: every storage type, size of group, width of head and way to hold keys goes through kernels of its own.
+#include <gtest/gtest.h>
+#include "isa.h"
+#include "support/shaped.h"
+
+namespace test {
+namespace {
+
+struct Keys {
+    int32_t q, kv;
+};
+
+class FewRows : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
+  protected:
+    const Handle handle = make_handle();
+    const Keys types = std::get<1>(GetParam());
+    Rng rng{derive(311, uint64_t(types.q * 16 + types.kv))};
+
+    void SetUp() override { FA_USE_ISA(handle, std::get<0>(GetParam())); }
+
+    void fill(Case& c, Rng& random) const {
+        c.fill_normal(random);
+        if (types.kv == FA_I8) c.set_descales(random, 1);
+    }
+    void check(const Shape& shape, int64_t page_size = 0) {
+        Case c = shaped(shape, types.q);
+        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+        if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        if (page_size > 0) paged(c, page_size);
+        c.bind(rng);
+        fill(c, rng);
+        ASSERT_EQ(run_and_check(handle, c), "");
+    }
+};
+
+// One byte beyond a row, and the guard page behind the last one ends the test.
+TEST_P(FewRows, EveryWidthOfAHead) {
+    for (int64_t dim = 1; dim <= 140; dim += dim < 36 ? 1 : 13) check({1, 2, 1, 1, 17, dim, 141 - dim});
+    for (const int64_t dim : {192, 255, 512, 545, 1024}) check({1, 3, 3, 1, 5, dim, dim > 512 ? dim - 64 : dim});
+}
+
+TEST_P(FewRows, EveryNumberOfRows) {
+    for (int64_t group = 1; group <= 17; group++) check({1, 2 * group, 2, 1, 70, 40, 36});
+    for (const int64_t rows : {2, 3, 5, 8}) check({1, 4, 2, rows, 130, 24, 33});
+}
+
+// Around the borders of parts, blocks, and lists of addresses; several heads at once and one.
+TEST_P(FewRows, EveryNumberOfKeys) {
+    for (const int64_t keys : {1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 319, 321, 577, 1100}) {
+        check({1, 3, 3, 1, keys, 8, 16});
+        check({1, 2, 1, 1, keys, 16, 8});
+    }
+}
+
+TEST_P(FewRows, Pages) {
+    for (const int64_t page_size : {1, 3, 16, 64, 100}) check({2, 6, 3, 1, 331, 24, 20}, page_size);
+}
+
+// A few columns of a band, at every offset from the blocks of keys.
+TEST_P(FewRows, Windows) {
+    for (const int64_t left : {0, 1, 15, 16, 63, 100})
+        for (const int64_t rows : {1, 3}) {
+            Case c = shaped({1, 4, 2, rows, 203, 8, 8}, types.q);
+            c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+            if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+            window(c, left, 0, FA_ALIGN_BOTTOM_RIGHT);
+            c.bind(rng);
+            fill(c, rng);
+            ASSERT_EQ(run_and_check(handle, c), "");
+        }
+}
+
+// A short sequence among long ones has the bits that it has among short ones: its own length alone chooses the kernels.
+TEST_P(FewRows, AmongLongSequences) {
+    auto run = [&](int64_t row_bound) {
+        Case c = shaped({2, 4, 2, row_bound, 300, 32, 32}, types.q);
+        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.split_size = 128;
+        if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        c.d.operands |= FA_OPERAND_SEQUSED_Q;
+        c.metadata.seqused_q = {int32_t(row_bound), 3};
+        Rng same(5);
+        c.bind(same);
+        const auto value = [](int64_t b, int64_t h, int64_t i, int64_t e) {
+            return Rng(derive(uint64_t(b * 100 + h), uint64_t(i), uint64_t(e))).normal();
+        };
+        c.fill_normal(same);
+        Rng factors(6);
+        if (types.kv == FA_I8) c.set_descales(factors, 1);
+        c.set_q(value), c.set_k(value), c.set_v(value);
+        EXPECT_EQ(run_and_check(handle, c), "");
+        const oracle::Reading r = c.reading();
+        std::vector<float> rows;
+        for (int64_t h = 0; h < 4; h++)
+            for (int64_t i = 0; i < 3; i++)
+                for (int64_t e = 0; e < 32; e++) rows.push_back(c.o.as<float>()[r.o(1, h, i) + e]);
+        return rows;
+    };
+    EXPECT_EQ(run(3), run(90));
+}
+
+std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info) {
+    const auto [isa, types] = info.param;
+    const std::string level = isa == FA_ISA_GENERIC ? "generic" : isa == FA_ISA_AVX2 ? "avx2" : isa == FA_ISA_AVX512 ? "avx512" : "best";
+    return level + "_" + oracle::name_of(types.q) + "_" + oracle::name_of(types.kv);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, FewRows,
+                         testing::Combine(testing::Values(0, FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512),
+                                          testing::Values(Keys{FA_F32, FA_F32}, Keys{FA_F16, FA_F16}, Keys{FA_BF16, FA_BF16},
+                                                          Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_F16, FA_I8})),
+                         name_of_keys);
+
+}  // namespace
+}  // namespace test
