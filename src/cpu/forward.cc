@@ -171,6 +171,7 @@ void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
 // Counted calls, the baselines and the scores output are those of the f32 tiles.
 void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s) {
     s.method = tile_method(p, k);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
     s.few = few_method(p, k);
     if (p.d.seqlen_q * p.group <= s.few.rows) s.method = s.few;

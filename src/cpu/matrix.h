@@ -8,7 +8,6 @@
 // so that both phases of a step are 2 × 2 blocks of products that read k and v straight on.
 #pragma once
 #include <flashattn.h>
-#include "backend/backend.h"
 
 namespace fa {
 namespace cpu {
