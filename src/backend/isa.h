@@ -8,7 +8,8 @@ struct IsaWord {
     const char* text;
     int32_t value;
 };
-constexpr IsaWord kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
-                                 {"amx", FA_ISA_AMX},         {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
+constexpr IsaWord kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2},         {"avx512", FA_ISA_AVX512},
+                                 {"amx", FA_ISA_AMX},         {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON},
+                                 {"sve", FA_ISA_SVE}};
 
 }  // namespace fa

@@ -1,4 +1,4 @@
-// AMX: bf16 products of 16 × 16 tiles (Sapphire Rapids and later), beside AVX-512 with its bf16 conversions.
+// AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with its bf16 conversions.
 //
 // Products and exponents take about the same time at 64 dims, so they run at once: while step i's weights are computed, the products
 // o += p v of step i − 1 and q kᵀ of step i + 1 are issued, with a row of exponents after each (the reorder buffer is too short to overlap
@@ -11,7 +11,7 @@
 namespace fa {
 namespace cpu {
 
-extern const Kernels kKernels_amx;
+extern const Kernels kKernels_amx, kKernels_amx_fp16;
 
 namespace {
 
@@ -26,14 +26,20 @@ namespace {
 #define FA_TILE_STREAM(t, p) __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(64)) : "memory")
 #define FA_TILE_STORE(t, p, stride) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(int64_t(stride)) : "memory")
 #define FA_TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
-#define FA_TILE_PRODUCT(c, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c)
+// Assemblers of today do not know tdpfp16ps.
+#define FA_TILE_PRODUCT(c, a, b)                                                                                              \
+    if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c);                                        \
+    else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
-constexpr int kTile = kTileBytes / 2;           // bf16 values
+constexpr int kTile = kTileBytes / 2;           // 16-bit values
 constexpr int kRowBytes = kStepKeys * 4;        // of scores
-// Weights and sums are kept 2^-16 of their value: what bf16 cannot hold of a weight is then below 2^-110 of the row's largest, and sums of
-// 2^16 values at the type's limit do not overflow.
-constexpr int kUnit = -16;
-constexpr float kUnitFactor = 0x1p-16f;         // from these sums to RowSums'
+// The power of two that weights and their sums are kept times. For bf16: what it cannot hold of a weight is then below 2^-110 of the row's
+// largest, and sums of 2^16 values at the type's limit do not overflow. For f16: what it cannot hold is below 2^-34.
+constexpr int unit_of(int32_t type) { return type == FA_BF16 ? -16 : 10; }
+// From these sums to RowSums'.
+constexpr float unit_factor(int32_t type) { return type == FA_BF16 ? 0x1p-16f : 0x1p-42f; }
+static_assert(kHeadroomUnit == 0x1p-32f, "unit_factor() leads to it");
+
 constexpr float kOldest = 1e30f;                // Pair.from of a reference below every score, of rows that have seen none
 
 void configure_tiles() {
@@ -53,15 +59,16 @@ void configure_tiles() {
 // Scores and weights of one step.
 struct Slot {
     float* s;         // [2 row tiles][16][kStepKeys]
-    uint16_t* p;      // [parts][2 row tiles][16][kStepKeys]
+    uint16_t* p;      // the same
     bool rescale;
 };
 constexpr int kScores = kPairRows * kStepKeys;
 
-int64_t slot_bytes(int parts) { return 2 * (kScores * 4 + parts * kScores * 2); }
+constexpr int64_t kSlotBytes = 2 * kScores * (4 + 2);
+static_assert(kSlotBytes == kMatrixSlots, "matrix.h says how much there is");
 
-// 2^x. The LSE wants its sum to 1e-5, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error is nearly the same
-// for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
+// 2^x. The LSE wants its sum to 1e-5, f16 weights 1e-4, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error
+// is nearly the same for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
 enum class Exponent { rough, fine };
 
 template <Exponent E>
@@ -81,7 +88,7 @@ inline V power(V x) {
 }
 
 // The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.
-template <int Parts, Exponent E>
+template <int32_t T, Exponent E>
 struct Weights {
     const float* s;
     uint16_t* p;
@@ -99,12 +106,11 @@ struct Weights {
         for (int j = 0; j < kStepKeys; j += 32) {
             const V a = power<E>(fma_v(load(at + j), scale, offset)), b = power<E>(fma_v(load(at + j + 16), scale, offset));
             sum = j == 0 ? a + b : sum + (a + b);
-            if (Parts == 2) {  // what truncation leaves is exact
-                const V top_a = (V)((VI)a & -65536), top_b = (V)((VI)b & -65536);
-                _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(top_b, top_a));
-                _mm512_storeu_si512(to + kScores + j, (__m512i)_mm512_cvtne2ps_pbh(b - top_b, a - top_a));
-            } else {
+            if (T == FA_BF16) {
                 _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+            } else {
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j + 16), _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
             }
         }
         largest = _mm512_max_epu32(largest, (__m512i)sum);  // as bits, in which NaN is above all numbers
@@ -112,10 +118,9 @@ struct Weights {
         row++;
     }
     // Some of the Rows that go with four products: their share after the product numbered 0 … 3.
-    template <int Rows>
-    inline __attribute__((always_inline)) void after(int product) {
-#pragma GCC unroll 4
-        for (int i = Rows * product / 4; i < Rows * (product + 1) / 4; i++)
+    template <int Rows, int Product>
+    inline __attribute__((always_inline)) void after() {
+        for (int i = Rows * Product / 4; i < Rows * (Product + 1) / 4; i++)
             if (row < 16) one();
     }
     inline __attribute__((always_inline)) void rest() {
@@ -123,8 +128,8 @@ struct Weights {
     }
 };
 struct Nothing {
-    template <int>
-    void after(int) {}
+    template <int, int>
+    void after() {}
 };
 
 // Sums lie in tiles 0 … 3: upper rows left and right, lower rows left and right. A sum is stored only when its tile is wanted for the next
@@ -143,61 +148,46 @@ struct Sums {
     }
 };
 
-// Four sums += two left tiles times two right ones, over one slice of the inner dimension. `a` and `b` point to a slice's tiles; parts of a
-// lie a_part apart, the two of b follow each other, and the next part of both follows them. begin(n) comes before the first product of sum n.
-template <int Parts, int Rows, class Between, class Begin>
-inline __attribute__((always_inline)) void product(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, int64_t a_part, const uint16_t* b,
-                                                   Between& between, const Begin& begin) {
-#define FA_FOUR_PRODUCTS(BEGIN)      \
-    BEGIN(0);                        \
-    FA_TILE_PRODUCT(0, 4, 6);        \
-    between.template after<Rows>(0); \
-    BEGIN(1);                        \
-    FA_TILE_PRODUCT(1, 4, 7);        \
-    between.template after<Rows>(1); \
-    BEGIN(2);                        \
-    FA_TILE_PRODUCT(2, 5, 6);        \
-    between.template after<Rows>(2); \
-    BEGIN(3);                        \
-    FA_TILE_PRODUCT(3, 5, 7);        \
-    between.template after<Rows>(3);
-#define FA_GO_ON(n) (void)0
+// Four sums += two left tiles times two right ones that follow each other. begin(n) comes before the product of sum n.
+template <int32_t T, int Rows, class Between, class Begin>
+inline __attribute__((always_inline)) void product(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, const uint16_t* b, Between& between,
+                                                   const Begin& begin) {
     FA_TILE_LOAD(4, a0, a_stride);
     FA_TILE_STREAM(6, b);
     FA_TILE_STREAM(7, b + kTile);
     FA_TILE_LOAD(5, a1, a_stride);
-    FA_FOUR_PRODUCTS(begin)
-    if (Parts == 1) return;
-    FA_TILE_STREAM(6, b + 2 * kTile);
-    FA_TILE_STREAM(7, b + 3 * kTile);
-    FA_FOUR_PRODUCTS(FA_GO_ON)
-    FA_TILE_LOAD(4, a0 + a_part, a_stride);
-    FA_TILE_STREAM(6, b);
-    FA_TILE_STREAM(7, b + kTile);
-    FA_TILE_LOAD(5, a1 + a_part, a_stride);
-    FA_FOUR_PRODUCTS(FA_GO_ON)
-#undef FA_FOUR_PRODUCTS
-#undef FA_GO_ON
+    begin(0);
+    FA_TILE_PRODUCT(0, 4, 6);
+    between.template after<Rows, 0>();
+    begin(1);
+    FA_TILE_PRODUCT(1, 4, 7);
+    between.template after<Rows, 1>();
+    begin(2);
+    FA_TILE_PRODUCT(2, 5, 6);
+    between.template after<Rows, 2>();
+    begin(3);
+    FA_TILE_PRODUCT(3, 5, 7);
+    between.template after<Rows, 3>();
 }
 
 // s = q kᵀ. Stores `before` on the way.
-template <int Parts, int Rows, class Between>
+template <int32_t T, int Rows, class Between>
 inline __attribute__((always_inline)) void multiply_k(const MatrixShape& shape, const Step& step, Slot& slot, Between& between, Sums before) {
     const uint16_t *q = step.pair->q, *k = step.k;
     const int depth = shape.depth;
-    const int64_t q_tile = int64_t(depth) * Parts * kTile;
+    const int64_t q_tile = int64_t(depth) * kTile;
     for (int half = 0; half < 2; half++) {
-        product<Parts, Rows>(q, q + q_tile, 64, kTile, k, between, [&](int n) __attribute__((always_inline)) {
+        product<T, Rows>(q, q + q_tile, 64, k, between, [&](int n) __attribute__((always_inline)) {
             if (before.upper) before.flush(n);
             if (n == 0) FA_TILE_ZERO(0);
             else if (n == 1) FA_TILE_ZERO(1);
             else if (n == 2) FA_TILE_ZERO(2);
             else FA_TILE_ZERO(3);
         });
-        k += 2 * Parts * kTile;
-        for (int c = 1; c < depth; c++, k += 2 * Parts * kTile) {
-            const uint16_t* a = q + c * Parts * kTile;
-            product<Parts, Rows>(a, a + q_tile, 64, kTile, k, between, [](int) {});
+        k += 2 * kTile;
+        for (int c = 1; c < depth; c++, k += 2 * kTile) {
+            const uint16_t* a = q + c * kTile;
+            product<T, Rows>(a, a + q_tile, 64, k, between, [](int) {});
         }
         before = {slot.s + half * 32, slot.s + half * 32 + 16 * kStepKeys, 16, kRowBytes};
     }
@@ -211,7 +201,7 @@ void rescale_o(const MatrixShape& shape, const Pair& pair) {
 }
 
 // o += p v, but for the last sums, which are left to be stored.
-template <int Parts, int Rows, class Between>
+template <int32_t T, int Rows, class Between>
 inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot, Between& between) {
     const int columns = shape.columns;
     float *o0 = step.pair->o, *o1 = o0 + int64_t(columns) * 256;
@@ -219,25 +209,25 @@ inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, 
     if (__builtin_expect(slot.rescale, 0)) rescale_o(shape, *step.pair);
     Sums before{};
     for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
-        product<Parts, Rows>(p0, p1, kStepKeys * 2, kScores, v, between, [&](int n) __attribute__((always_inline)) {
+        product<T, Rows>(p0, p1, kStepKeys * 2, v, between, [&](int n) __attribute__((always_inline)) {
             if (before.upper) before.flush(n);
             if (n == 0) FA_TILE_LOAD(0, o0, 64);
             else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
             else if (n == 2) FA_TILE_LOAD(2, o1, 64);
             else FA_TILE_LOAD(3, o1 + 256, 64);
         });
-        product<Parts, Rows>(p0 + 32, p1 + 32, kStepKeys * 2, kScores, v + 2 * Parts * kTile, between, [](int) {});
-        v += 4 * Parts * kTile;
+        product<T, Rows>(p0 + 32, p1 + 32, kStepKeys * 2, v + 2 * kTile, between, [](int) {});
+        v += 4 * kTile;
         before = {o0, o1, 256, 64};
     }
     return before;
 }
 
 // What log2 scores of a row are measured from, negated, by its scores in this step.
-float find_from(const Pair& pair, int row, float* s) {
+float find_from(const Pair& pair, int row, int unit, const float* s) {
     V top = load(s);
     for (int j = 16; j < kStepKeys; j += 16) top = max_v(load(s + j), top);
-    return -(_mm512_reduce_max_ps(top) * pair.factor[row] - kUnit);
+    return -(_mm512_reduce_max_ps(top) * pair.factor[row] - float(unit));
 }
 
 void multiply_row(float* s, float factor) {
@@ -248,12 +238,12 @@ void multiply_row(float* s, float factor) {
 // a row's scores are multiplied apart, in this step and all later ones.
 bool settle(const MatrixTask& t, Pair& pair, int row, float* s) {
     constexpr float huge = 8192.f;
-    float from = find_from(pair, row, s);
+    float from = find_from(pair, row, unit_of(t.shape.type), s);
     if (fabsf(from) > huge && pair.factor[row] == t.factor && t.factor != 1.f) {
         multiply_row(s, t.factor);
         pair.factor[row] = 1.f;
         pair.huge = true;
-        from = find_from(pair, row, s);
+        from = find_from(pair, row, unit_of(t.shape.type), s);
     }
     if (!(from < pair.from[row])) return false;
     pair.from[row] = from;
@@ -274,19 +264,20 @@ void multiply_huge_rows(const MatrixTask& t, Pair& pair, const Slot& slot) {
         if (pair.factor[row] != t.factor) multiply_row(slot.s + row * kStepKeys, t.factor);
 }
 
-template <int Parts, Exponent E>
-inline __attribute__((always_inline)) Weights<Parts, E> weights_of(const Pair& pair, const Slot& slot, int tile) {
+template <int32_t T, Exponent E>
+inline __attribute__((always_inline)) Weights<T, E> weights_of(const Pair& pair, const Slot& slot, int tile) {
     const int at = tile * 16 * kStepKeys, row = tile * 16;
     return {slot.s + at, slot.p + at, pair.factor + row, pair.from + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, _mm512_setzero_si512(), 0};
 }
 
-constexpr uint32_t kLimit = (127 + 4 + kUnit) << 23;  // 2^4 of the row's unit
+// 2^4 of the row's unit, as an f32's bits.
+constexpr uint32_t limit_of(int32_t type) { return uint32_t(127 + 4 + unit_of(type)) << 23; }
 
 // A reference may lag behind its row's largest score by some 4 (weights to 2^4). Rows of the tile that it lags behind more get it anew, and
 // their weights; others keep all their bits.
-template <int Parts, Exponent E>
+template <int32_t T, Exponent E>
 __attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot& slot, int tile) {
-    Weights<Parts, E> w = weights_of<Parts, E>(pair, slot, tile);
+    Weights<T, E> w = weights_of<T, E>(pair, slot, tile);
     if (!slot.rescale)
         for (int row = 0; row < kPairRows; row++) pair.rescale[row] = 1.f;
     slot.rescale = true;
@@ -294,24 +285,24 @@ __attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot
         w.row = row;
         w.largest = _mm512_setzero_si512();
         w.one();
-        if (!_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit))) continue;
+        if (!_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(limit_of(T)))) continue;
         const float before = pair.from[tile * 16 + row];
         if (!settle(t, pair, tile * 16 + row, slot.s + (tile * 16 + row) * kStepKeys)) continue;
         const V factor = power<Exponent::fine>(splat(pair.from[tile * 16 + row] - before));
         pair.rescale[tile * 16 + row] = factor[0];
         alignas(64) float scaled[16 * 16];  // the row's sum where Weights reads it
         store(scaled + row * 16, load(w.l_before + row * 16) * factor);
-        Weights<Parts, E> again = w;
+        Weights<T, E> again = w;
         again.l_before = scaled;
         again.row = row;
         again.one();
     }
 }
 
-template <int Parts, Exponent E>
-inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<Parts, E>& w) {
+template <int32_t T, Exponent E>
+inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<T, E>& w) {
     w.rest();
-    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(kLimit)) != 0, 0)) renew<Parts, E>(t, pair, slot, tile);
+    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(limit_of(T))) != 0, 0)) renew<T, E>(t, pair, slot, tile);
 }
 
 inline V bias_of(const MatrixTask& t, int64_t at, __mmask16 seen) {
@@ -374,13 +365,13 @@ __attribute__((noinline)) void edit_scores(const MatrixTask& t, const Step& step
 }
 
 // Rows of weights that go with four products: enough to be done when the products are.
-template <int Parts, Exponent E, int Rows>
+template <int32_t T, Exponent E, int Rows>
 void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     const MatrixShape shape = task.shape;
     Slot slots[2];
     for (int i = 0; i < 2; i++) {
         slots[i].s = reinterpret_cast<float*>(task.slots) + i * kScores;
-        slots[i].p = reinterpret_cast<uint16_t*>(task.slots + 2 * kScores * 4) + i * Parts * kScores;
+        slots[i].p = reinterpret_cast<uint16_t*>(task.slots + 2 * kScores * 4) + i * kScores;
     }
     MatrixTask t = task;
     if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
@@ -389,7 +380,7 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     };
     Nothing nothing;
     configure_tiles();
-    multiply_k<Parts, 0>(shape, steps[0], slots[0], nothing, Sums{});
+    multiply_k<T, 0>(shape, steps[0], slots[0], nothing, Sums{});
     edit(steps[0], slots[0]);
     for (int64_t i = 0; i < count; i++) {
         Slot &now = slots[i & 1], &other = slots[(i + 1) & 1];
@@ -397,43 +388,43 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
         now.rescale = false;
         if (pair.fresh) begin_pair(t, pair, now);
         else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, now);
-        Weights<Parts, E> upper = weights_of<Parts, E>(pair, now, 0);
+        Weights<T, E> upper = weights_of<T, E>(pair, now, 0);
         Sums o{};
-        if (i > 0) o = multiply_v<Parts, Rows>(shape, steps[i - 1], other, upper);
-        end_weights<Parts, E>(t, pair, now, 0, upper);
-        Weights<Parts, E> lower = weights_of<Parts, E>(pair, now, 1);
-        if (i + 1 < count) multiply_k<Parts, Rows>(shape, steps[i + 1], other, lower, o);
+        if (i > 0) o = multiply_v<T, Rows>(shape, steps[i - 1], other, upper);
+        end_weights<T, E>(t, pair, now, 0, upper);
+        Weights<T, E> lower = weights_of<T, E>(pair, now, 1);
+        if (i + 1 < count) multiply_k<T, Rows>(shape, steps[i + 1], other, lower, o);
         else if (o.upper) o.flush();
-        end_weights<Parts, E>(t, pair, now, 1, lower);
+        end_weights<T, E>(t, pair, now, 1, lower);
         pair.now = !pair.now;
         if (i + 1 < count) edit(steps[i + 1], other);
     }
-    multiply_v<Parts, 0>(shape, steps[count - 1], slots[(count - 1) & 1], nothing).flush();
+    multiply_v<T, 0>(shape, steps[count - 1], slots[(count - 1) & 1], nothing).flush();
     __asm__ volatile("tilerelease");  // or every switch of context carries 8 KB of tiles
 }
 
-template <Exponent E>
+template <int32_t T, Exponent E>
 void run_rows(const MatrixTask& t, const Step* steps, int64_t count) {
     const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
-    if (groups <= 2) run_steps<1, E, 8>(t, steps, count);
-    else if (groups <= 4) run_steps<1, E, 4>(t, steps, count);
-    else if (groups <= 8) run_steps<1, E, 2>(t, steps, count);
-    else run_steps<1, E, 1>(t, steps, count);
+    if (groups <= 2) run_steps<T, E, 8>(t, steps, count);
+    else if (groups <= 4) run_steps<T, E, 4>(t, steps, count);
+    else if (groups <= 8) run_steps<T, E, 2>(t, steps, count);
+    else run_steps<T, E, 1>(t, steps, count);
 }
 
 void run(const MatrixTask& t, const Step* steps, int64_t count) {
     if (count == 0) return;
-    if (t.lse) run_rows<Exponent::fine>(t, steps, count);
-    else run_rows<Exponent::rough>(t, steps, count);
+    if (t.shape.type == FA_F16) run_rows<FA_F16, Exponent::fine>(t, steps, count);
+    else if (t.lse) run_rows<FA_BF16, Exponent::fine>(t, steps, count);
+    else run_rows<FA_BF16, Exponent::rough>(t, steps, count);
 }
-
-static_assert(kHeadroomUnit == 0x1p-16f * kUnitFactor, "RowSums' unit");
 
 void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o, float* m, float* l) {
     const float* from = pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
-    *m = -pair.from[row] + kUnit;
-    *l = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) * kUnitFactor;
-    const V factor = splat(*l == 0 ? 0.f : scale * kUnitFactor);  // an empty row is 0, whatever the scale
+    const float unit = unit_factor(shape.type);
+    *m = -pair.from[row] + float(unit_of(shape.type));
+    *l = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) * unit;
+    const V factor = splat(*l == 0 ? 0.f : scale * unit);  // an empty row is 0, whatever the scale
     for (int column = 0; column < shape.dim_v; column += 16, from += 256) {
         const __mmask16 inside = shape.dim_v - column >= 16 ? 0xffff : __mmask16((1u << (shape.dim_v - column)) - 1);
         _mm512_mask_storeu_ps(o + column, inside, load(from) * factor);
@@ -442,11 +433,13 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 
 #include "pack_amx.inc"
 
-const MatrixKernels kMatrix = {slot_bytes, split, pack_q, pack_k, pack_v, run, finish_row};
+const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, run, finish_row};
+const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, run, finish_row};
 
 }  // namespace
 
 const Kernels kKernels_amx = FA_KERNELS("amx", FA_ISA_AMX, &kMatrix);
+const Kernels kKernels_amx_fp16 = FA_KERNELS("amx_fp16", FA_ISA_AMX_FP16, &kMatrixHalves);
 
 }  // namespace cpu
 }  // namespace fa

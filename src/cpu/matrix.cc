@@ -14,7 +14,7 @@ constexpr int64_t kMostPackedBytes = int64_t(1) << 28;  // beyond it, each panel
 
 MatrixShape shape_of(const Problem& p) {
     MatrixShape s;
-    s.parts = 1;
+    s.type = p.d.q_dtype;
     s.dim_qk = int(p.d.dim_qk);
     s.dim_v = int(p.d.dim_v);
     s.depth = int(ceil_div(p.d.dim_qk, 32));
@@ -29,7 +29,7 @@ struct Own {
     Step* steps;
     char* slots;
     uint16_t* packed;   // a chunk of keys, where they are not packed for all
-    uint16_t* split[kMostParts];
+    uint16_t* converted;  // rows of k or v
 };
 
 template <class T>
@@ -40,7 +40,7 @@ T* take(char*& at, int64_t count) {
 }
 
 // With NULL memory the sizes alone count. Returns the number of bytes.
-int64_t carve_own(const Problem& p, const Kernels& k, char* memory) {
+int64_t carve_own(const Problem& p, char* memory) {
     const MatrixShape s = shape_of(p);
     Own own;
     char* at = memory + round_up(int64_t(sizeof own), 64);
@@ -58,34 +58,29 @@ int64_t carve_own(const Problem& p, const Kernels& k, char* memory) {
         if (memory) own.pairs[i] = pair;
     }
     own.steps = take<Step>(at, kPanel * kChunkSteps);
-    own.slots = take<char>(at, k.matrix->slot_bytes(s.parts));
+    own.slots = take<char>(at, kMatrixSlots);
     own.packed = take<uint16_t>(at, kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
-    for (uint16_t*& part : own.split) part = take<uint16_t>(at, int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
+    own.converted = take<uint16_t>(at, int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
     if (memory) memcpy(memory, &own, sizeof own);
     return at - memory;
 }
 
-void begin(const Problem& p, const Kernels& k, char* own) { carve_own(p, k, own); }
+void begin(const Problem& p, const Kernels&, char* own) { carve_own(p, own); }
 
 const Own& own_of(const Scratch& w) { return *reinterpret_cast<const Own*>(w.own); }
 
-using Pack = void (*)(const MatrixShape&, const uint16_t* const*, int, uint16_t*);
+using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros.
 void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to, const Own& own) {
     const uint16_t* values[kStepKeys];
-    if (dtype == FA_BF16) {
-        for (int i = 0; i < count; i++) values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
-        return pack(s, values, 0, to);
-    }
     for (int i = 0; i < count; i++) {
-        uint16_t* const parts[kMostParts] = {own.split[0] + i * dim, own.split[1] + i * dim};
-        if (rows[i]) c.k->matrix->split(dtype, rows[i], int(dim), s.parts, parts);
+        values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
+        if (dtype == s.type || !rows[i]) continue;
+        c.k->matrix->convert(dtype, rows[i], int(dim), s.type, own.converted + i * dim);
+        values[i] = own.converted + i * dim;
     }
-    for (int part = 0; part < s.parts; part++) {
-        for (int i = 0; i < count; i++) values[i] = rows[i] ? own.split[part] + i * dim : nullptr;
-        pack(s, values, part, to);
-    }
+    pack(s, values, to);
 }
 
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
@@ -244,12 +239,15 @@ bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { re
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     constexpr int64_t few_rows = 16;
-    if (!k.matrix || d.q_dtype != FA_BF16 || (d.kv_dtype == FA_F16 || d.kv_dtype == FA_F32)) return false;
+    if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->halves))) return false;
+    if (d.kv_dtype != d.q_dtype && type_bytes(d.kv_dtype) != 1) return false;
+    // Weights as f16 have not the range that outputs of wider types can show.
+    if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     // With a fixed split size bits must not depend on how many rows the call has room for.
     if ((d.seqlen_q * p.group < few_rows && d.split_size == 0) || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, k, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};
+    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

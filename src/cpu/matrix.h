@@ -1,10 +1,10 @@
 // Attention on 16 × 16 tiles of matrix instructions: how operands are packed, and the stream of steps that an instruction set's file runs.
 //
-// A pair is 32 query rows, two tiles of 16. A step is a pair against kStepKeys keys. All products are of bf16 with f32 sums; a value of
-// more bits is the sum of `parts` bf16 values, of whose products the smallest is left out. Packed operands are tiles of 1 KB:
-//     q   [2 row tiles][depth][parts]         16 rows × 32 dims
-//     k   [2][depth][parts][2 key tiles]      16 pairs of dims × 16 keys × 2: what a product wants of its right side
-//     v   [columns / 2][2][parts][2]          16 pairs of keys × 16 columns × 2
+// A pair is 32 query rows, two tiles of 16. A step is a pair against kStepKeys keys. Products are of bf16 or f16, with f32 sums. Packed
+// operands are tiles of 1 KB:
+//     q   [2 row tiles][depth]         16 rows × 32 dims
+//     k   [2][depth][2 key tiles]      16 pairs of dims × 16 keys × 2: what a product wants of its right side
+//     v   [columns / 2][2][2]          16 pairs of keys × 16 columns × 2
 // so that both phases of a step are 2 × 2 blocks of products that read k and v straight on.
 #pragma once
 #include <flashattn.h>
@@ -12,15 +12,16 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kPairRows = 32, kStepKeys = 64, kTileBytes = 1024, kMostParts = 2;
+constexpr int kPairRows = 32, kStepKeys = 64, kTileBytes = 1024;
+constexpr int64_t kMatrixSlots = 2 * kPairRows * kStepKeys * 6;  // bytes of scratch for scores and weights
 
 struct MatrixShape {
-    int parts;            // 1, or 2 for f16
+    int32_t type;         // FA_BF16 or FA_F16
     int dim_qk, dim_v;
     int depth, columns;   // tiles of 32 dims of q and k; tiles of 16 columns of v, an even number
-    int64_t q_bytes() const { return int64_t(2) * depth * parts * kTileBytes; }
-    int64_t k_bytes() const { return int64_t(4) * depth * parts * kTileBytes; }  // of a step
-    int64_t v_bytes() const { return int64_t(2) * columns * parts * kTileBytes; }
+    int64_t q_bytes() const { return int64_t(2) * depth * kTileBytes; }
+    int64_t k_bytes() const { return int64_t(4) * depth * kTileBytes; }  // of a step
+    int64_t v_bytes() const { return int64_t(2) * columns * kTileBytes; }
     int64_t o_bytes() const { return int64_t(2) * columns * kTileBytes; }
 };
 
@@ -64,17 +65,17 @@ struct MatrixTask {
     int64_t mask_step;
     bool alibi;
     bool lse;                          // sums are wanted for themselves
-    char* slots;                       // slot_bytes() of scratch
+    char* slots;                       // kMatrixSlots of scratch
 };
 
 struct MatrixKernels {
-    int64_t (*slot_bytes)(int parts);
-    // bf16 parts of `count` values of a storage type.
-    void (*split)(int32_t dtype, const void* from, int count, int parts, uint16_t* const to[kMostParts]);
-    // Packs rows given by pointers to bf16 values, NULL for a row of zeros: of q (16 for each tile), of k and v (kStepKeys).
-    void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
-    void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
-    void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, int part, uint16_t* to);
+    bool halves;  // has products of f16
+    // `count` values of an 8-bit storage type as `type` has them, exactly.
+    void (*convert)(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to);
+    // Packs rows given by pointers to values of the shape's type, NULL for a row of zeros: of q (16 for each tile), of k and v (kStepKeys).
+    void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
+    void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
+    void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
     // The sums of one row as RowSums has them, o times `scale`.

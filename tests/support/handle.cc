@@ -9,8 +9,8 @@ namespace {
 const struct {
     const char* name;
     int32_t value;
-} kIsas[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
-             {"amx", FA_ISA_AMX},         {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
+} kIsas[] = {{"generic", FA_ISA_GENERIC},   {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"amx", FA_ISA_AMX},
+             {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
 
 }  // namespace
 
@@ -66,7 +66,8 @@ const char* isa_name(int32_t isa) {
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
     if (!testing_the_cpu()) return d.q_dtype;
     char text[256] = "";
-    return fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "cpu_flash_matrix") ? d.q_dtype : int32_t(FA_F32);
+    return fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK && strstr(text, "cpu_flash_matrix") ? d.q_dtype
+                                                                                                                 : int32_t(FA_F32);
 }
 
 }  // namespace test

@@ -19,6 +19,7 @@ ISAS = {
     "avx2": _abi.FA_ISA_AVX2,
     "avx512": _abi.FA_ISA_AVX512,
     "amx": _abi.FA_ISA_AMX,
+    "amx_fp16": _abi.FA_ISA_AMX_FP16,
     "neon": _abi.FA_ISA_NEON,
     "sve": _abi.FA_ISA_SVE,
 }
@@ -34,7 +35,7 @@ class Handle:
     backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx",
+    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx", "amx_fp16",
         "neon" or "sve".
 
     Arrays are always host memory; a GPU backend copies them. One handle serves one thread at a time and only the process that

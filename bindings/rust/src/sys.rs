@@ -67,6 +67,7 @@ pub const FA_ISA_GENERIC: i32 = 1;
 pub const FA_ISA_AVX2: i32 = 2;
 pub const FA_ISA_AVX512: i32 = 3;
 pub const FA_ISA_AMX: i32 = 5;
+pub const FA_ISA_AMX_FP16: i32 = 6;
 pub const FA_ISA_NEON: i32 = 16;
 pub const FA_ISA_SVE: i32 = 17;
 
