@@ -169,8 +169,8 @@ enum {
     FA_PARAM_THREADS = 1,   /* CPU threads; 0: OpenMP's maximum, within the process's affinity */
     FA_PARAM_MAX_ISA = 2,   /* FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3, /* FA_LOG_… */
-    FA_PARAM_COUNT = 4,     /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and take row tiles one by
-                               one, where others fetch keys for several at once (CPU backend) */
+    FA_PARAM_COUNT = 4,     /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
+                               one by one, where others may take faster ways that round otherwise (CPU backend) */
     /* read-only figures */
     FA_STAT_TILE_ROWS = 100,     /* query rows of a tile (Br) */
     FA_STAT_TILE_KEYS = 101,     /* keys of a tile (Bc) */

@@ -211,8 +211,9 @@ void look_ahead(const Walk& walk, int i, bool second, int64_t key, int first, co
     const int n = ((second ? walk.count : 0) + i) * (kPartKeys / 2);
     int row = n / heads % kPartKeys, head = n % heads;
     for (int j = 0; j < kPartKeys; j += 2) {
-        ahead[j] = k[row] + (kv_head + head) * walk.k.head_step;
-        ahead[j + 1] = v[row] + (kv_head + head) * walk.v.head_step;
+        // Numbers, not addresses: beyond the last key the lists hold anything.
+        ahead[j] = reinterpret_cast<const char*>(uintptr_t(k[row]) + uintptr_t((kv_head + head) * walk.k.head_step));
+        ahead[j + 1] = reinterpret_cast<const char*>(uintptr_t(v[row]) + uintptr_t((kv_head + head) * walk.v.head_step));
         if (++head == heads) head = 0, row++;
     }
 }

@@ -53,11 +53,11 @@ object() {
     "$cc" -x c $flags -c - -o "$tree/$1"
 }
 flags=-O2
-object isa_generic.cc.o <<<'const int table = 1;'
+object isa_generic.cc.o <<<'const int kKernels_generic = 1;'
 "$tools/check_isa_objects" "$tree/isa_generic.cc.o" >/dev/null
-object isa_generic.cc.o <<<'const int table = 1; int second;'
-finds "expected one global symbol" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
-object isa_generic.cc.o <<<'const int table = 1; __attribute__((weak)) int merged(void) { return 1; }'
+object isa_generic.cc.o <<<'const int kKernels_generic = 1; int second;'
+finds "expected its tables as global symbols" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
+object isa_generic.cc.o <<<'const int kKernels_generic = 1; __attribute__((weak)) int merged(void) { return 1; }'
 finds "weak or unique symbols: merged" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
 if [ "$(uname -m)" = x86_64 ]; then
     flags="-O3 -mavx2"
