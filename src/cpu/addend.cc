@@ -78,7 +78,7 @@ Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
     if (!bias && !mask && (!c.addend || alibi_by_lanes(p))) return Addend::none;
     if (!key_by_key(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
-        memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
+        if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
         build_addend(c, t, key, keys, t.width, 1, w.addend);
         return Addend::some;
     }

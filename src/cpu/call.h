@@ -90,6 +90,18 @@ struct Lanes {
     }
 };
 
+// Hands out 64-byte aligned pieces; with a NULL base it only adds up their sizes.
+struct Carver {
+    char* base;
+    int64_t used;
+    template <class T>
+    T* take(int64_t count) {
+        char* p = base ? base + used : nullptr;
+        used += round_up(count * int64_t(sizeof(T)), 64);
+        return reinterpret_cast<T*>(p);
+    }
+};
+
 // A worker's memory: carved from the workspace, 64-byte aligned pieces.
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;

@@ -40,14 +40,9 @@ struct Own {
 
 Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     Own own;
-    int64_t used = 0;
-    const auto take = [&](int64_t size) {
-        char* at = memory ? memory + used : nullptr;
-        used += round_up(size, 64);
-        return at;
-    };
-    const auto floats = [&](int64_t count) { return reinterpret_cast<float*>(take(count * int64_t(sizeof(float)))); };
-    const auto list = [&] { return reinterpret_cast<const char**>(take((kStretch + kTileKeys) * int64_t(sizeof(char*)))); };
+    Carver carver{memory, 0};
+    const auto floats = [&](int64_t count) { return carver.take<float>(count); };
+    const auto list = [&] { return carver.take<const char*>(kStretch + kTileKeys); };
     own.q = floats(panel * rows * padded(k, p.d.dim_qk));
     own.o = floats(panel * rows * padded(k, p.d.dim_v));
     own.s = floats(2 * panel * rows * kTileKeys);
@@ -56,7 +51,7 @@ Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory,
     own.widened = floats(kPartKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
     own.k = list();
     own.v = list();
-    *bytes = used;
+    *bytes = carver.used;
     return own;
 }
 

@@ -32,37 +32,31 @@ struct Own {
     uint16_t* converted;  // rows of k or v
 };
 
-template <class T>
-T* take(char*& at, int64_t count) {
-    T* p = reinterpret_cast<T*>(at);
-    at += round_up(count * int64_t(sizeof(T)), 64);
-    return p;
-}
-
 // With NULL memory the sizes alone count. Returns the number of bytes.
 int64_t carve_own(const Problem& p, char* memory) {
     const MatrixShape s = shape_of(p);
+    Carver carver{memory, 0};
+    Own* const place = carver.take<Own>(1);
     Own own;
-    char* at = memory + round_up(int64_t(sizeof own), 64);
     own.shape = s;
-    own.pairs = take<Pair>(at, kPanel);
+    own.pairs = carver.take<Pair>(kPanel);
     for (int i = 0; i < kPanel; i++) {
         Pair pair{};
-        pair.q = take<uint16_t>(at, s.q_bytes() / 2);
-        pair.o = take<float>(at, s.o_bytes() / 4);
-        for (float*& l : pair.l) l = take<float>(at, kPairRows * 16);
-        pair.from = take<float>(at, kPairRows);
-        pair.rescale = take<float>(at, kPairRows);
-        pair.factor = take<float>(at, kPairRows);
-        pair.rows = take<MatrixRow>(at, kPairRows);
+        pair.q = carver.take<uint16_t>(s.q_bytes() / 2);
+        pair.o = carver.take<float>(s.o_bytes() / 4);
+        for (float*& l : pair.l) l = carver.take<float>(kPairRows * 16);
+        pair.from = carver.take<float>(kPairRows);
+        pair.rescale = carver.take<float>(kPairRows);
+        pair.factor = carver.take<float>(kPairRows);
+        pair.rows = carver.take<MatrixRow>(kPairRows);
         if (memory) own.pairs[i] = pair;
     }
-    own.steps = take<Step>(at, kPanel * kChunkSteps);
-    own.slots = take<char>(at, kMatrixSlots);
-    own.packed = take<uint16_t>(at, kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
-    own.converted = take<uint16_t>(at, int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
-    if (memory) memcpy(memory, &own, sizeof own);
-    return at - memory;
+    own.steps = carver.take<Step>(kPanel * kChunkSteps);
+    own.slots = carver.take<char>(kMatrixSlots);
+    own.packed = carver.take<uint16_t>(kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
+    own.converted = carver.take<uint16_t>(int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
+    if (memory) *place = own;
+    return carver.used;
 }
 
 void begin(const Problem& p, const Kernels&, char* own) { carve_own(p, own); }
@@ -238,13 +232,11 @@ bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { re
 
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
-    constexpr int64_t few_rows = 16;
     if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->halves))) return false;
     if (d.kv_dtype != d.q_dtype && type_bytes(d.kv_dtype) != 1) return false;
     // Weights as f16 have not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    // With a fixed split size bits must not depend on how many rows the call has room for.
-    if ((d.seqlen_q * p.group < few_rows && d.split_size == 0) || d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
+    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
     *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};

@@ -5,18 +5,6 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Hands out 64-byte aligned pieces; with a NULL base it only adds up their sizes.
-struct Carver {
-    char* base;
-    int64_t used;
-    template <class T>
-    T* take(int64_t count) {
-        char* p = base ? base + used : nullptr;
-        used += round_up(count * int64_t(sizeof(T)), 64);
-        return reinterpret_cast<T*>(p);
-    }
-};
-
 RowSums take_sums(const Problem& p, const Method& m, Carver& c) {
     const int64_t width = m.heads ? m.rows : kMaxRows;
     RowSums s;
