@@ -30,8 +30,9 @@ struct HopperParams {
 
 // A tile as the others are told of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
 // those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
-struct HopperTile {
-    int head, batch, row0, low, top, inner, edge, skip;
+struct alignas(16) HopperTile {
+    int top, edge, low, inner;        // read together
+    int skip, head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
@@ -45,6 +46,7 @@ struct Hopper {
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
     static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
     static constexpr int kSent = 4;
+    static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {
         uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kSent], nearly_done;
     };
@@ -215,7 +217,7 @@ FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
         const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int left = blocks; left > 0; left--, row -= H::keys) {
-            if (left == min(blocks, 3)) rt::barrier_arrive(at(s.barrier.nearly_done));
+            if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(s.barrier.k_free[k.i]), k.parity ^ 1);
             load_keys<H, pair, H::kQPanels>(H::k_tile(k.i), &a.k, at(s.barrier.k_full[k.i]), rank, row, head, sequence);
             k.next();
@@ -287,16 +289,17 @@ FA_DEVICE void consume(const HopperParams& a) {
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
         rt::barrier_wait(at(next->told), slot.parity);
-        n = rt::uniform(next->top);
+        const int4 blocks = *reinterpret_cast<const int4*>(next);
+        n = rt::uniform(blocks.x);
         if (n < 0) return false;
         rt::barrier_wait(at(shared.barrier.q_full[q.i]), q.parity);
         tile = next;
         q_slot = q.i;
         slot.next();
         q.next();
-        low = mask == Mask::band ? rt::uniform(next->low) : 0;
-        inner = mask == Mask::band ? rt::uniform(next->inner) : 0;
-        edge = mask == Mask::none ? 0 : rt::uniform(next->edge);
+        edge = mask == Mask::none ? 0 : rt::uniform(blocks.y);
+        low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
+        inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         skip = pair && mask != Mask::none ? rt::uniform(next->skip) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask == Mask::band) band[r] = ends_of(r);
@@ -360,51 +363,53 @@ FA_DEVICE void consume(const HopperParams& a) {
             p[i] = H::f16 ? rt::pack_f16(low_one, high) : rt::pack_bf16(low_one, high);
         }
     };
-    // Moves row r's reference to its largest score so far, if `move`, and what has been summed with it. A fused multiplication's exact product
-    // may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
-    const auto refer = [&](int r, bool move, bool fresh, float& unit) {
-        constexpr float kLarge = 0x1p+16f;
-        float top = fresh ? kNegInf : reference[r], other = kNegInf;
-        FA_UNROLL for (int i = 0; i < Keys / 2; i += 4) {
-            top = fmaxf(top, s[i + 2 * r]);
-            other = fmaxf(other, s[i + 2 * r + 1]);
-        }
-        top = fmaxf(top, other);
-        top = fmaxf(top, rt::shuffle_xor16(top, 1));
-        top = fmaxf(top, rt::shuffle_xor16(top, 2));
-        if (!fresh && !move) top = reference[r];
-        const float before = fresh ? kNegInf : reference[r], log2 = origin(top) * scale;
-        if (!fresh) {
-            const float factor = rt::exp2_fast(before * scale - log2);
-            l[r] *= factor;
-            FA_UNROLL for (int i = 0; i < DV / 2; i++)
-                if (i / 2 % 2 == r) o[i] *= factor;
-        }
-        reference[r] = top;
-        shift[r] = log2 - H::kLift;
-        const bool large = fabsf(log2) > kLarge;
-        unit = scale;
-        if (rt::any_lane(large)) {
-            FA_UNROLL for (int i = 0; i < Keys / 2; i++)
-                if (i / 2 % 2 == r) s[i] = large ? s[i] * scale : s[i];
-            unit = large ? 1.f : scale;
-        }
-    };
     // The exact way to weights: for the first block of a tile (`fresh`), where some scores are masked, and where weights have outgrown the
-    // reference. A row without one, or with one so large that it must be kept so, comes here with the next block again.
-    const auto exact_weights = [&](bool move0, bool move1, bool fresh, float (&sum)[4]) {
-        float unit[2];
-        refer(0, move0, fresh, unit[0]);
-        refer(1, move1, fresh, unit[1]);
+    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A fused
+    // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded
+    // alike first. A row without a reference, or with one so large that it must be kept so, comes here with the next block again.
+    const auto exact_weights = [&](const bool (&move)[2], bool fresh, float (&sum)[4]) {
+        constexpr float kLarge = 0x1p+16f;
+        float top[2], unit[2] = {scale, scale};
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            float other = kNegInf;
+            top[r] = fresh ? kNegInf : reference[r];
+            FA_UNROLL for (int i = 0; i < Keys / 2; i += 4) {
+                top[r] = fmaxf(top[r], s[i + 2 * r]);
+                other = fmaxf(other, s[i + 2 * r + 1]);
+            }
+            top[r] = fmaxf(top[r], other);
+        }
+        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
+        bool large[2];
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            if (!fresh && !move[r]) top[r] = reference[r];
+            const float log2 = origin(top[r]) * scale;
+            if (!fresh) {
+                const float factor = rt::exp2_fast(reference[r] * scale - log2);
+                l[r] *= factor;
+                FA_UNROLL for (int i = 0; i < DV / 2; i++)
+                    if (i / 2 % 2 == r) o[i] *= factor;
+            }
+            reference[r] = top[r];
+            shift[r] = log2 - H::kLift;
+            large[r] = fabsf(log2) > kLarge;
+        }
+        if (rt::any_lane(large[0] || large[1]))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                FA_UNROLL for (int i = 0; i < Keys / 2; i++)
+                    if (i / 2 % 2 == r) s[i] = large[r] ? s[i] * scale : s[i];
+                unit[r] = large[r] ? 1.f : scale;
+            }
         FA_UNROLL for (int i = 0; i < 4; i++) sum[i] = 0.f;
         exponentials(unit, sum);
         FA_UNROLL for (int r = 0; r < 2; r++)
-            if (reference[r] == kNegInf || unit[r] != scale) shift[r] = kNegInf;
+            if (reference[r] == kNegInf || large[r]) shift[r] = kNegInf;
     };
     const auto first_weights = [&] {
         float sum[4];
         if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
-        exact_weights(true, true, true, sum);
+        exact_weights({true, true}, true, sum);
         rt::pin(p);
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] = sum[2 * r] + sum[2 * r + 1];
     };
@@ -413,72 +418,79 @@ FA_DEVICE void consume(const HopperParams& a) {
         float sum[4] = {};
         if constexpr (masked.value) {
             mask_scores();
-            exact_weights(true, true, false, sum);
+            exact_weights({true, true}, false, sum);
         } else {
             exponentials({scale, scale}, sum);
             bool move[2];
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost);
             if (rt::any_lane(move[0] || move[1])) {
-                const uint32_t both[2] = {__ballot_sync(~0u, move[0]), __ballot_sync(~0u, move[1])};
-                exact_weights((both[0] >> (lane & 28) & 15) != 0, (both[1] >> (lane & 28) & 15) != 0, false, sum);
+                FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
+                exact_weights(move, false, sum);
             }
         }
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
         rt::pin(p);
     };
-    // A row's averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a
-    // pair. `careful`: a row without keys is 0 whatever the values are, and the average of finite values is finite.
-    const auto store_row = [&](auto careful, int r, T* out, bool stored, bool empty, float factor) {
-        const auto average = [&](int i) {
+    // Averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a pair.
+    // `careful`: a row without keys is 0 whatever the values are, and the average of finite values is finite.
+    const auto store_averages = [&](auto careful, T* out, int64_t eight_rows, const bool (&stored)[2], const bool (&empty)[2], const float (&factor)[2]) {
+        const auto average = [&](int i, int r) {
             constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
-            if constexpr (!careful.value) return fmaf(o[i], factor, 0.f);  // −0 becomes 0: removed keys' signs never show
-            const float y = o[i] * factor + 0.f;  // unlike the above, or all averages would be kept for a second use
-            return empty ? 0.f : fabsf(y) > most && fabsf(o[i]) < kPosInf ? copysignf(most, y) : y;
+            if constexpr (!careful.value) return fmaf(o[i], factor[r], 0.f);  // −0 becomes 0: removed keys' signs never show
+            const float y = o[i] * factor[r] + 0.f;  // unlike the above, or all averages would be kept for a second use
+            return empty[r] ? 0.f : fabsf(y) > most && fabsf(o[i]) < kPosInf ? copysignf(most, y) : y;
         };
         uint32_t largest = 0;
-        FA_UNROLL for (int g = 0; g < DV / 32; g++) {
-            uint32_t word[4];
-            FA_UNROLL for (int i = 0; i < 4; i++) {
-                const float first = average(16 * g + 4 * i + 2 * r), second = average(16 * g + 4 * i + 2 * r + 1);
-                word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
-                largest = rt::max_magnitude<H::f16>(largest, word[i]);
+        FA_UNROLL for (int g = 0; g < DV / 32; g++)
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                uint32_t word[4];
+                FA_UNROLL for (int i = 0; i < 4; i++) {
+                    const float first = average(16 * g + 4 * i + 2 * r, r), second = average(16 * g + 4 * i + 2 * r + 1, r);
+                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                    largest = rt::max_magnitude<H::f16>(largest, word[i]);
+                }
+                FA_UNROLL for (int i = 0; i < 4; i += 2) {
+                    const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
+                    if (c & 1) word[i] = other;
+                    else word[i + 1] = other;
+                }
+                FA_UNROLL for (int i = 0; i < 2; i++) {
+                    const uint32_t other = __shfl_xor_sync(~0u, c & 2 ? word[i] : word[i + 2], 2);
+                    if (c & 2) word[i] = other;
+                    else word[i + 2] = other;
+                }
+                if (stored[r] && 32 * g + 8 * c < int(x.p.d.dim_v))
+                    *reinterpret_cast<uint4*>(out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
             }
-            FA_UNROLL for (int i = 0; i < 4; i += 2) {
-                const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
-                if (c & 1) word[i] = other;
-                else word[i + 1] = other;
-            }
-            FA_UNROLL for (int i = 0; i < 2; i++) {
-                const uint32_t other = __shfl_xor_sync(~0u, c & 2 ? word[i] : word[i + 2], 2);
-                if (c & 2) word[i] = other;
-                else word[i + 2] = other;
-            }
-            if (stored && 32 * g + 8 * c < int(x.p.d.dim_v)) *reinterpret_cast<uint4*>(out + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
-        }
         return largest;
     };
     const auto store = [&](const HopperTile& t) {
         const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+        const int row0 = t.row0 + own_row;
+        bool stored[2], empty[2];
+        float factor[2];
+        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            FA_UNROLL for (int r = 0; r < 2; r++) l[r] += rt::shuffle_xor16(l[r], lanes);
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int row = t.row0 + own_row + 8 * r;
-            const bool stored = row < t.stored, there = row < t.q_len;
-            float sum = l[r] + rt::shuffle_xor16(l[r], 1);
-            sum += rt::shuffle_xor16(sum, 2);
-            RowState state{reference[r] == kNegInf ? kNegInf : reference[r] * scale, sum * H::kUnlift};
-            if (!there) state = empty_row();
-            const bool empty = state.l == 0.f;
-            float factor = H::kUnlift;
-            if (x.p.has(FA_OPERAND_SINKS) && there) {
-                const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
-                state = f.state;
-                factor *= f.scale_a;
-            }
-            factor *= normaliser(state);
-            if (x.p.has(FA_OPERAND_LSE) && c == 0 && stored) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
-            T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row, t.head) + 8 * c;
-            const uint32_t largest = store_row(No{}, r, out, stored, empty, factor);
-            if (rt::any_lane(empty || rt::any_infinite<H::f16>(largest))) store_row(Yes{}, r, out, stored, empty, factor);
+            stored[r] = row0 + 8 * r < t.stored;
+            empty[r] = row0 + 8 * r >= t.q_len || l[r] == 0.f;
+            factor[r] = empty[r] ? 0.f : rt::reciprocal_fast(l[r]);
         }
+        if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                const int row = row0 + 8 * r;
+                RowState state = empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scale, l[r] * H::kUnlift};
+                if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
+                    const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
+                    state = f.state;
+                    factor[r] = H::kUnlift * f.scale_a * normaliser(state);
+                }
+                if (x.p.has(FA_OPERAND_LSE) && c == 0 && stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+            }
+        T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+        const int64_t eight_rows = 8 * x.p.d.o_stride[1];
+        const uint32_t largest = store_averages(No{}, out, eight_rows, stored, empty, factor);
+        if (rt::any_lane(empty[0] || empty[1] || rt::any_infinite<H::f16>(largest))) store_averages(Yes{}, out, eight_rows, stored, empty, factor);
     };
     const auto clear_output = [&] {
         FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;
