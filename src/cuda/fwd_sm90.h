@@ -32,7 +32,7 @@ struct HopperParams {
 // those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
 struct alignas(16) HopperTile {
     int top, edge, low, inner;        // read together
-    int skip, head, batch, row0;
+    int skip, head, kv_head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
@@ -121,6 +121,7 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     }
     t.batch = head / heads_q;
     t.head = head - t.batch * heads_q;
+    t.kv_head = t.head / int(x.p.group);
     t.row0 = (pair ? 2 * tile + rank : tile) * H::rows;
     const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
     t.q_begin = int(seq.q_begin);
@@ -215,7 +216,7 @@ FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
         const HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
-        const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int left = blocks; left > 0; left--, row -= H::keys) {
             if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
@@ -235,7 +236,7 @@ FA_DEVICE void load_values_of_tiles(const HopperParams& a) {
         const HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
-        const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int i = 0; i < blocks; i++, row -= H::keys) {
             rt::barrier_wait(at(s.barrier.v_free[v.i]), v.parity ^ 1);
@@ -569,16 +570,20 @@ FA_DEVICE void consume(const HopperParams& a) {
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
 FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>::threads), 1) forward_sm90(FA_PARAM HopperParams a) {
     using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;
+    rt::fetch_parameters(a);
     if (threadIdx.x == 0) H::init_barriers();
+    if (threadIdx.x == 32) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v);
     if (pair) rt::cluster_sync();
     else __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<Groups == 3 ? 32 : 40>();
+        if (threadIdx.x % 32 != 0) return;
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
-        if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
-        if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else return;
     } else {
         rt::take_registers<Groups == 3 ? 160 : 232>();
         consume<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>(a);

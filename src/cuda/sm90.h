@@ -51,6 +51,7 @@ FA_DEVICE void send(uint32_t to, uint32_t barrier, int rank, int word) {
 
 // ---- the bulk tensor copy: a box of 64 columns, from (column, row, head, sequence) on, in rows of 128 bytes whose pieces are swizzled
 
+FA_DEVICE void fetch_map(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // how a copy's lines are kept in L2
 FA_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
     asm volatile(
