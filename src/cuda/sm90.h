@@ -151,8 +151,7 @@ struct Products;
     }
 #define FA_PRODUCTS(type)                                                                                                           \
     FA_PRODUCTS_OF_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
-    FA_PRODUCTS_OF_SHARED(type, 80, FA_N32, FA_COMMA(FA_D32, FA_D8(32)), "%40", "%41", "%42")                                            \
-    FA_PRODUCTS_OF_SHARED(type, 112, FA_N48, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40), FA_D8(48)), "%56", "%57", "%58")                      \
+    FA_PRODUCTS_OF_SHARED(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
     FA_PRODUCTS_OF_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
     FA_PRODUCTS_OF_SHARED(type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
     FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \
