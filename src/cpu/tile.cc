@@ -62,7 +62,7 @@ void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_
     }
 }
 
-bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w) {
+bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
     const Problem& p = *c.p;
     const Tile kind = classify(p, t, key, keys);
     if (kind == Tile::empty) return false;
@@ -71,7 +71,8 @@ bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, i
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
     raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
     if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
-    if (c.natural) c.k->modify(w.s, addend == Addend::some ? w.addend : nullptr, p.d.softcap, keys * t.width);
+    if (slope && p.d.softcap > 0) c.k->cap(w.s, slope, p.d.softcap, keys * t.width);
+    if (c.natural) c.k->modify(w.s, addend == Addend::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
     if (kind == Tile::partial) {
         tile_bands(c, t, key, keys, w);
         c.k->band(w.s, t.vectors, keys, w.band_begin, w.band_end);
@@ -92,9 +93,6 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_
     }
 }
 
-namespace {
-
-// drop_weights(), for all rows at once.
 void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
     DropoutRows rows{};
     Lanes row(t, c.p->group);
@@ -106,6 +104,8 @@ void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* we
     }
     c.k->drop(weights, t.vectors, keys, key, c.dropout, rows);
 }
+
+namespace {
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
 

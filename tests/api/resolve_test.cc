@@ -273,7 +273,7 @@ TEST(Resolve, EndOfTheAddressSpace) {
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
     EXPECT_EQ(regions_of(padded, fa::check_forward),
-              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 8, 4, 16, 96, 8, 8}));
+              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 16, 8, 4, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
     const auto packed_factors = [](Forward* f) {
