@@ -9,7 +9,8 @@ bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
-    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
+    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
+                x.dp);
     if (c.drop) drop_tile(c, t, key, keys, x.dp);
     c.k->differentiate(x.w.s, x.dp, t.vectors, keys, x.lse, x.delta, slope);
     if (c.drop) drop_tile(c, t, key, keys, x.w.s);
@@ -24,12 +25,14 @@ static void add_to_keys(const GradientCall& g, const RowTile& t, const float* we
         g.c.k->add_rows(weights, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(sums, column, first));
 }
 
-void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq, GradientScratch& x) {
+void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+                   GradientScratch& x) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t first = key - block.key;
     if (g.a->dv) add_to_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
     if (g.a->dk) add_to_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
-    if (g.a->dq) g.c.k->add_columns(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
+    if (g.a->dq)
+        g.c.k->add_columns(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
 }
 
 }  // namespace cpu
