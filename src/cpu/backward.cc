@@ -52,7 +52,7 @@ GradientScratch take_scratch(const Problem& p, const Kernels& k, const BackwardS
     x.dk = c.take<float>(s.block_keys * wide);
     x.dv = c.take<float>(s.block_keys * wide_v);
     x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * tile_floats(p));
-    x.row_delta = c.take<float>(p.d.seqlen_q * p.group);
+    x.own_delta = c.take<float>(s.rows);
     return x;
 }
 
@@ -91,6 +91,17 @@ void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
+float* shared_deltas(const Job& job, int64_t head) {
+    return reinterpret_cast<float*>(job.shared + job.s->sums_bytes) + head * job.s->rows;
+}
+
+// What all chunks need of one row tile.
+void run_deltas(const Job& job, int64_t index, GradientScratch& x) {
+    const GradientCall& g = *job.g;
+    const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_kv;
+    find_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, shared_deltas(job, head), x);
+}
+
 // One chunk of the keys of one sequence and kv head. Chunks come first by first: of causal ones those with the most rows.
 void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
@@ -100,7 +111,8 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
     float* const dq = s.chunks > 1 ? reinterpret_cast<float*>(job.shared) + (head * s.chunks + chunk) * floats : x.dq;
     const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
     if (g.a->dq) memset(dq, 0, size_t(floats) * sizeof(float));
-    find_deltas(g, batch, kv_head, x);
+    x.row_delta = s.chunks > 1 ? shared_deltas(job, head) : x.own_delta;
+    if (s.chunks == 1) find_deltas(g, batch, kv_head, 0, s.rows, x.own_delta, x);
     for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
         run_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
     if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
@@ -130,7 +142,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     const fa_attention_desc_t& d = p.d;
     BackwardSchedule s{};
     s.heads = d.batch * d.heads_kv;
-    s.tiles = ceil_div(d.seqlen_q * p.group, k.rows);
+    s.rows = d.seqlen_q * p.group;
+    s.tiles = ceil_div(s.rows, k.rows);
     const int64_t fitting = kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
     s.block_keys = int(max_of(min_of(fitting, kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
     const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * tile_floats(p) * int64_t(sizeof(float));
@@ -139,7 +152,10 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
         s.chunks = max_of(min_of(min_of(ceil_div(kEnoughItems, s.heads), blocks), kMostKeptBytes / sums / s.heads), 1);
     s.chunk_keys = ceil_div(blocks, s.chunks) * s.block_keys;
     s.chunks = ceil_div(blocks * s.block_keys, s.chunk_keys);
-    if (s.chunks > 1) s.shared_bytes = s.heads * s.chunks * sums;
+    if (s.chunks > 1) {
+        s.sums_bytes = s.heads * s.chunks * sums;
+        s.shared_bytes = s.sums_bytes + round_up(s.heads * s.rows * int64_t(sizeof(float)), 64);
+    }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     Carver c{nullptr, 0};
@@ -166,6 +182,7 @@ void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& 
         job.run = step;
         run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
     };
+    if (s.chunks > 1) run(s.heads * s.tiles, run_deltas);
     run(s.items(), run_chunk);
     if (a.dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
     if (a.dbias) run(bias_pieces(g), run_dbias);

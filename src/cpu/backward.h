@@ -10,13 +10,14 @@ namespace cpu {
 // How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct BackwardSchedule {
     int64_t heads;         // sequences times kv heads
-    int64_t tiles;         // row tiles of each, for the longest sequence
+    int64_t rows, tiles;   // rows of each, group-major, and row tiles, for the longest sequence
     int block_keys;        // whose dk and dv a worker holds at once
     int64_t chunks;        // parts of the keys with sums of dq of their own; 1: none
     int64_t chunk_keys;
     double flops;
     int64_t worker_bytes;
-    int64_t shared_bytes;  // the chunks' sums
+    int64_t sums_bytes;    // of all chunks
+    int64_t shared_bytes;  // beyond the workers' shares: these, and what is found once for all chunks
     int64_t items() const { return heads * chunks; }
 };
 

@@ -39,7 +39,8 @@ struct GradientScratch {
     float *k, *v;              // the block's keys, where they are not read in place
     float *dk, *dv;            // the block's, in panels
     float *dq;                 // of all row tiles, [tile][dim_qk][kMaxRows]: where an item keeps it to itself
-    float *row_delta;          // Δ − dlse of all rows of the item, group-major
+    float *row_delta;          // Δ − dlse of all rows of the sequence and kv head, group-major
+    float *own_delta;          // a place for these, where they are not shared
 };
 
 Panels query_panels(const GradientCall& g, int64_t columns);
@@ -50,8 +51,8 @@ Panels key_panels(const GradientCall& g, int64_t columns);
 static inline bool no_keys(float lse) { return lse == kNegInf || lse == kPosInf; }
 // Δ − dlse of one row; two lines of scratch.
 float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
-// Of all rows of a sequence and kv head.
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, GradientScratch& x);
+// Of rows [begin, end) of a sequence and kv head, group-major.
+void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, GradientScratch& x);
 // Sets the tile's q, dout, lse and delta up.
 void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x);
 // dq of the tile's rows from its sums; of those beyond the sequence's length in this block.

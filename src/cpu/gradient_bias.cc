@@ -58,7 +58,8 @@ void add_tile(const GradientCall& g, const RowTile& t, int64_t key, int keys, co
 
 void add_head(const GradientCall& g, const Piece& piece, int64_t batch, int64_t kv_head, GradientScratch& x) {
     const Call& c = g.c;
-    find_deltas(g, batch, kv_head, x);
+    find_deltas(g, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.own_delta, x);
+    x.row_delta = x.own_delta;
     RowTile t;
     for (int64_t block = 0; place_tile(c, batch, kv_head, block, &t); block++) {
         const KeyBand seen = visible_keys(t, *c.p, piece.key_begin, min_of(piece.key_end, t.seq.k_len));

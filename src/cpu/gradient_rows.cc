@@ -60,12 +60,41 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
 }
 
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, GradientScratch& x) {
+void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, GradientScratch& x) {
     const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
     const int64_t group = g.c.p->group;
-    for (int64_t r = 0; r < s.q_len * group; r++)
-        x.row_delta[r] = row_delta(g, s, batch, r / group, kv_head * group + r % group, x.lines);
+    for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
+        deltas[r] = row_delta(g, s, batch, r / group, kv_head * group + r % group, x.lines);
 }
+
+namespace {
+
+// The tile's rows of q or dout as f32: in place where memory already holds them so, else in x.lines, with zeros for lanes that take no part.
+struct Lines {
+    const float* data;
+    int64_t stride;
+};
+
+Lines gather(const GradientCall& g, const RowTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor, bool scaled,
+             GradientScratch& x) {
+    const Problem& p = *g.c.p;
+    bool plain = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
+    for (int lane = 0; lane < t.rows; lane++) plain &= factor[lane] != 0.f;
+    if (plain)
+        return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
+    Lanes at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        float* const line = x.lines + lane * dim;
+        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member);
+        if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
+        else g.c.k->widen[p.d.q_dtype](element(from, index, p.d.q_dtype), dim, line);
+        for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
+    }
+    zero_lanes(x.lines, dim, t.rows, t.width);
+    return {x.lines, dim};
+}
+
+}  // namespace
 
 void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
     const Call& c = g.c;
@@ -73,40 +102,24 @@ void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     const Panels q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
     float factor[kMaxRows] = {}, kept[kMaxRows] = {};
-    t.q = x.w.q;
     // Rows without keys may hold anything, and take no part.
     Lanes at(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const float lse = lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.member);
-        x.lse[lane] = no_keys(lse) ? kPosInf : lse * kLog2e;
-        x.delta[lane] = no_keys(lse) ? 0.f : x.row_delta[t.first + lane];
-        factor[lane] = no_keys(lse) ? 0.f : c.q_factor;
-        kept[lane] = no_keys(lse) ? 0.f : c.drop_rescale;
+    for (int lane = 0; lane < t.width; lane++, at.next()) {
+        const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.member) : kPosInf;
+        const bool none = no_keys(lse);
+        x.lse[lane] = none ? kPosInf : lse * kLog2e;
+        x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
+        factor[lane] = none ? 0.f : c.q_factor;
+        kept[lane] = none ? 0.f : c.drop_rescale;
     }
-    for (int lane = t.rows; lane < t.width; lane++) {
-        x.lse[lane] = kPosInf;
-        x.delta[lane] = 0.f;
-    }
-    at = Lanes(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        float* const line = x.lines + lane * dim;
-        if (kept[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
-        else load_q(c, t, at.position, t.kv_head * p.group + at.member, line);
-        q_rows.put_row(x.q_rows, lane, line);
-    }
-    zero_lanes(x.lines, dim, t.rows, t.width);
-    c.k->transpose(x.lines, dim, t.width, dim, factor, t.q, t.width);
+    const Lines q = gather(g, t, g.a->q, p.d.q_stride, dim, kept, false, x);
+    for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
+    t.q = x.w.q;
+    c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
 
-    at = Lanes(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        float* const line = x.lines + lane * dim_v;
-        if (kept[lane] == 0.f) zero_lanes(x.lines, dim_v, lane, lane + 1);
-        else load_dout(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.member, line);
-        for (int64_t i = 0; c.drop && i < dim_v; i++) line[i] *= kept[lane];
-        dout_rows.put_row(x.dout_rows, lane, line);
-    }
-    zero_lanes(x.lines, dim_v, t.rows, t.width);
-    c.k->transpose(x.lines, dim_v, t.width, dim_v, nullptr, x.dout, t.width);
+    const Lines dout = gather(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.drop, x);
+    for (int lane = 0; lane < t.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
+    c.k->transpose(dout.data, dout.stride, t.width, dim_v, nullptr, x.dout, t.width);
 }
 
 void write_dq(const GradientCall& g, const RowTile& t, float* sums, GradientScratch& x) {
