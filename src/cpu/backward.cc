@@ -12,8 +12,6 @@ constexpr int64_t kBlockBytes = 512 << 10, kMostBlockKeys = 256;
 // Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
 constexpr int64_t kEnoughItems = 32, kMostKeptBytes = 256 << 20;
 
-int64_t tile_floats(const Problem& p) { return p.d.dim_qk * kMaxRows; }
-
 struct Job {
     const GradientCall* g;
     const BackwardSchedule* s;
@@ -35,23 +33,25 @@ Scratch take_forward_scratch(const Problem& p, Carver& c) {
     return w;
 }
 
-GradientScratch take_scratch(const Problem& p, const Kernels& k, const BackwardSchedule& s, Carver& c) {
-    const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v, wide = round_up(dim, k.lanes), wide_v = round_up(dim_v, k.lanes);
-    GradientScratch x;
+GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, Carver& c) {
+    const Problem& p = *g.c.p;
+    const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
+    GradientScratch x{};
     x.w = take_forward_scratch(p, c);
     x.lines = c.take<float>(kMaxRows * max_of(dim, dim_v));
     x.dout = c.take<float>(dim_v * kMaxRows);
-    x.q_rows = c.take<float>(wide * kMaxRows);
-    x.dout_rows = c.take<float>(wide_v * kMaxRows);
+    x.q_rows = c.take<float>(query_panels(g, dim).size());
+    x.dout_rows = c.take<float>(query_panels(g, dim_v).size());
     x.dp = c.take<float>(kTileKeys * kMaxRows);
     x.slope = c.take<float>(kTileKeys * kMaxRows);
     x.lse = c.take<float>(kMaxRows);
     x.delta = c.take<float>(kMaxRows);
     x.k = c.take<float>(s.block_keys * dim);
     x.v = c.take<float>(s.block_keys * dim_v);
-    x.dk = c.take<float>(s.block_keys * wide);
-    x.dv = c.take<float>(s.block_keys * wide_v);
-    x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * tile_floats(p));
+    x.dk = c.take<float>(key_panels(g, dim).size());
+    x.dv = c.take<float>(key_panels(g, dim_v).size());
+    x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    if (g.matrix) take_operands(p, s.block_keys, &x.matrix, c);
     x.own_delta = c.take<float>(s.rows);
     return x;
 }
@@ -59,7 +59,7 @@ GradientScratch take_scratch(const Problem& p, const Kernels& k, const BackwardS
 void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     Carver c{job.shares + worker * job.s->worker_bytes, 0};
-    GradientScratch x = take_scratch(*job.g->c.p, *job.g->c.k, *job.s, c);
+    GradientScratch x = take_scratch(*job.g, *job.s, c);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
@@ -70,16 +70,22 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
     t.seq = sequence_of(*c.p, *c.a, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
+    KeyBlock block{key, keys, {}, {}};
+    if (g.matrix) {
+        pack_keys(g, t, key, keys, x);
+    } else {
+        block.k = load_k(c, t, key, keys, x.k, x.w);
+        block.v = load_v(c, t, key, keys, x.v, x.w);
+    }
     memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
     memset(x.dv, 0, size_t(key_panels(g, c.p->d.dim_v).size()) * sizeof(float));
-    for (int64_t n = 0; place_tile(c, batch, kv_head, n, &t); n++) {
+    for (int64_t n = 0; place_rows(g, batch, kv_head, n, &t); n++) {
         const KeyBand seen = visible_keys(t, *c.p, key, key + keys);
         if (seen.begin >= seen.end) continue;
         load_rows(g, t, x);
         for (int64_t at = key + (seen.begin - key) / kTileKeys * kTileKeys; at < seen.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, seen.end - at));
-            if (differentiate_tile(g, t, block, at, count, true, x)) add_gradients(g, t, block, at, count, dq + n * tile_floats(*c.p), x);
+            if (differentiate_tile(g, t, block, at, count, true, x)) add_gradients(g, t, block, at, count, dq + n * dq_floats(g), x);
         }
     }
     write_dkv(g, t, key, keys, x);
@@ -87,7 +93,7 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
 
 void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* sums, GradientScratch& x) {
     RowTile t;
-    if (place_tile(g.c, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
+    if (place_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
@@ -107,7 +113,7 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
-    const int64_t batch = head / g.c.p->d.heads_kv, kv_head = head % g.c.p->d.heads_kv, floats = s.tiles * tile_floats(*g.c.p);
+    const int64_t batch = head / g.c.p->d.heads_kv, kv_head = head % g.c.p->d.heads_kv, floats = s.tiles * dq_floats(g);
     float* const dq = s.chunks > 1 ? reinterpret_cast<float*>(job.shared) + (head * s.chunks + chunk) * floats : x.dq;
     const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
     if (g.a->dq) memset(dq, 0, size_t(floats) * sizeof(float));
@@ -117,14 +123,14 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
         run_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
     if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
     for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
-        finish_tiles(g, batch, kv_head, tile, dq + tile * tile_floats(*g.c.p), x);
+        finish_tiles(g, batch, kv_head, tile, dq + tile * dq_floats(g), x);
 }
 
 // dq of one row tile from the sums of all chunks, in ascending order.
 void run_combine(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
-    const int64_t tile = index % s.tiles, head = index / s.tiles, floats = tile_floats(*g.c.p);
+    const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
     float* const sums = reinterpret_cast<float*>(job.shared) + (head * s.chunks * s.tiles + tile) * floats;
     for (int64_t chunk = 1; chunk < s.chunks; chunk++) {
         const float* const part = sums + chunk * s.tiles * floats;
@@ -133,20 +139,31 @@ void run_combine(const Job& job, int64_t index, GradientScratch& x) {
     finish_tiles(g, head / g.c.p->d.heads_kv, head % g.c.p->d.heads_kv, tile, sums, x);
 }
 
-void run_dbias(const Job& job, int64_t index, GradientScratch& x) { write_dbias(*job.g, index, x); }
+void run_dbias(const Job& job, int64_t index, GradientScratch& x) {
+    GradientCall g = *job.g;
+    g.matrix = false;  // dS is written as f32
+    write_dbias(g, index, x);
+}
 void run_dsink(const Job& job, int64_t index, GradientScratch& x) { write_dsink(*job.g, index, x); }
 
 }  // namespace
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
+    constexpr double kMatrixSpeed = 4;  // of the f32 tiles'
     const fa_attention_desc_t& d = p.d;
     BackwardSchedule s{};
+    s.matrix = matrix_gradients(p, k);
     s.heads = d.batch * d.heads_kv;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
     const int64_t fitting = kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
     s.block_keys = int(max_of(min_of(fitting, kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
-    const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * tile_floats(p) * int64_t(sizeof(float));
+    GradientCall g{};  // what sizes depend on
+    g.c.p = &p;
+    g.c.k = &k;
+    g.block_keys = s.block_keys;
+    g.matrix = s.matrix;
+    const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * dq_floats(g) * int64_t(sizeof(float));
     s.chunks = 1;
     if (s.heads > 0 && s.heads < kEnoughItems && sums > 0)
         s.chunks = max_of(min_of(min_of(ceil_div(kEnoughItems, s.heads), blocks), kMostKeptBytes / sums / s.heads), 1);
@@ -158,8 +175,9 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    if (s.matrix) s.flops /= kMatrixSpeed;
     Carver c{nullptr, 0};
-    take_scratch(p, k, s, c);
+    take_scratch(g, s, c);
     s.worker_bytes = c.used;
     return s;
 }
@@ -171,6 +189,7 @@ void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& 
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
     g.a = &a;
     g.block_keys = s.block_keys;
+    g.matrix = s.matrix;
     Job job;
     job.g = &g;
     job.s = &s;

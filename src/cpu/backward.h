@@ -11,6 +11,7 @@ namespace cpu {
 struct BackwardSchedule {
     int64_t heads;         // sequences times kv heads
     int64_t rows, tiles;   // rows of each, group-major, and row tiles, for the longest sequence
+    bool matrix;           // products by matrix instructions
     int block_keys;        // whose dk and dv a worker holds at once
     int64_t chunks;        // parts of the keys with sums of dq of their own; 1: none
     int64_t chunk_keys;

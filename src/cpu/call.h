@@ -182,6 +182,14 @@ struct KeyBlock {
     int keys;
     KeyRows k, v;
 };
+// score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product left in w.s in the
+// units of c.q_factor.
+struct ScoreTask {
+    Tile kind;
+    Addend addend;
+};
+bool begin_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w, ScoreTask* task);
+void end_scores(const Call& c, const RowTile& t, int64_t key, int keys, const ScoreTask& task, Scratch& w, float* slope);
 // Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is kept.
 // `slope`, unless NULL, gets the softcap's derivative.
 bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);

@@ -4,6 +4,7 @@
 // rows, in panels of columns that fit the kernels' register blocks.
 #pragma once
 #include "call.h"
+#include "matrix.h"
 #include "types.h"
 
 namespace fa {
@@ -14,6 +15,20 @@ struct GradientCall {
     fa_forward_args_t inputs;
     const fa_backward_args_t* a;
     int block_keys;         // of the block whose dk and dv a worker holds
+    bool matrix;            // products of bf16 tiles of weights and their gradients; tiles then have all kMaxRows lanes
+};
+
+bool matrix_gradients(const Problem& p, const Kernels& k);
+// As matrix.h takes rows of so many dims.
+MatrixShape gradient_shape(int64_t dim);
+
+// Operands of the matrix products. Of a block's keys, by steps of kStepKeys; of the tile's rows; of its weights.
+struct MatrixOperands {
+    uint16_t *k, *v, *k_turned;  // left sides of scores and their gradients; of dq
+    uint16_t *q, *dout;          // right sides of these
+    uint16_t *q_rows, *dout_rows;  // right sides of dk and dv
+    uint16_t *p, *ds, *ds_pairs;   // left sides of dv and dk, right side of dq
+    uint16_t* packed;
 };
 
 // A matrix of `rows` rows in panels of so many columns, [panel][rows][width].
@@ -38,6 +53,7 @@ struct GradientScratch {
     float *lse, *delta;        // [width]: LSE in log2 units, +inf in lanes without keys; Δ − dlse
     float *k, *v;              // the block's keys, where they are not read in place
     float *dk, *dv;            // the block's, in panels
+    MatrixOperands matrix;
     float *dq;                 // of all row tiles, [tile][dim_qk][kMaxRows]: where an item keeps it to itself
     float *row_delta;          // Δ − dlse of all rows of the sequence and kv head, group-major
     float *own_delta;          // a place for these, where they are not shared
@@ -45,6 +61,18 @@ struct GradientScratch {
 
 Panels query_panels(const GradientCall& g, int64_t columns);
 Panels key_panels(const GradientCall& g, int64_t columns);
+
+// Floats of dq's sums of a row tile, [dim_qk][width].
+int64_t dq_floats(const GradientCall& g);
+// place_tile() of the forward, at the width that the products want.
+bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, RowTile* t);
+
+// gradient_matrix.cc
+void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
+void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x);
+void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
+void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x);
+void multiply_gradients(const GradientCall& g, int64_t step, int keys, float* dq, GradientScratch& x);
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.

@@ -19,7 +19,21 @@ void Panels::get_row(float* base, int64_t row, float* line) const {
 }
 
 Panels query_panels(const GradientCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
-Panels key_panels(const GradientCall& g, int64_t columns) { return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows}; }
+Panels key_panels(const GradientCall& g, int64_t columns) {
+    constexpr int kPair = 32;  // columns of two matrix tiles
+    if (g.matrix) return {columns, g.block_keys, kPair, int(round_up(columns, kPair))};
+    return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows};
+}
+
+int64_t dq_floats(const GradientCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
+
+bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
+    if (!place_tile(g.c, batch, kv_head, block, t)) return false;
+    if (!g.matrix) return true;
+    t->width = kMaxRows;
+    t->vectors = kMaxRows / g.c.k->lanes;
+    return true;
+}
 
 namespace {
 
@@ -112,6 +126,7 @@ void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
         factor[lane] = none ? 0.f : c.q_factor;
         kept[lane] = none ? 0.f : c.drop_rescale;
     }
+    if (g.matrix) return pack_rows(g, t, x);
     const Lines q = gather(g, t, g.a->q, p.d.q_stride, dim, kept, false, x);
     for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
     t.q = x.w.q;

@@ -73,9 +73,9 @@ struct Kernels {
     void (*add_columns)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
     // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
     void (*cap)(float* s, float* slope, float cap, int count);
-    // Scores in log2 units become weights p = 2^(s − lse), and dp becomes p · (dp − delta), times slope unless that is NULL; both 0 for a
-    // removed key, and in a lane whose lse is +inf.
-    void (*differentiate)(float* s, float* dp, int vectors, int keys, const float* lse, const float* delta, const float* slope);
+    // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times
+    // slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
+    void (*differentiate)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
 
     // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
     void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
