@@ -44,8 +44,8 @@ GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, C
     x.dout_rows = c.take<float>(query_panels(g, dim_v).size());
     x.dp = c.take<float>(kTileKeys * kMaxRows);
     x.slope = c.take<float>(kTileKeys * kMaxRows);
-    x.lse = c.take<float>(kMaxRows);
-    x.delta = c.take<float>(kMaxRows);
+    x.lse = c.take<float>(kGradientPanel * kMaxRows);
+    x.delta = c.take<float>(kGradientPanel * kMaxRows);
     x.k = c.take<float>(s.block_keys * dim);
     x.v = c.take<float>(s.block_keys * dim_v);
     x.dk = c.take<float>(key_panels(g, dim).size());
@@ -70,16 +70,14 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
     t.seq = sequence_of(*c.p, *c.a, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    KeyBlock block{key, keys, {}, {}};
-    if (g.matrix) {
-        pack_keys(g, t, key, keys, x);
-    } else {
-        block.k = load_k(c, t, key, keys, x.k, x.w);
-        block.v = load_v(c, t, key, keys, x.v, x.w);
-    }
     memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
     memset(x.dv, 0, size_t(key_panels(g, c.p->d.dim_v).size()) * sizeof(float));
-    for (int64_t n = 0; place_rows(g, batch, kv_head, n, &t); n++) {
+    if (g.matrix) {
+        run_matrix_block(g, batch, kv_head, key, keys, dq, x);
+        return write_dkv(g, t, key, keys, x);
+    }
+    KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
+    for (int64_t n = 0; place_tile(c, batch, kv_head, n, &t); n++) {
         const KeyBand seen = visible_keys(t, *c.p, key, key + keys);
         if (seen.begin >= seen.end) continue;
         load_rows(g, t, x);

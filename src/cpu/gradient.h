@@ -22,10 +22,12 @@ bool matrix_gradients(const Problem& p, const Kernels& k);
 // As matrix.h takes rows of so many dims.
 MatrixShape gradient_shape(int64_t dim);
 
-// Operands of the matrix products. Of a block's keys, by steps of kStepKeys; of the tile's rows; of its weights.
+// Operands of the matrix products: of a block's keys, by steps of kStepKeys; of a panel's rows, tile by tile; and of their weights, squares
+// of 64 × 64, by [step][tile].
+constexpr int kGradientPanel = 4;
 struct MatrixOperands {
-    uint16_t *k, *v, *k_turned;  // left sides of scores and their gradients; of dq
-    uint16_t *q, *dout;          // right sides of these
+    uint16_t *k, *v, *k_turned;    // left sides of scores and their gradients; of dq
+    uint16_t *q, *dout;            // right sides of these
     uint16_t *q_rows, *dout_rows;  // right sides of dk and dv
     uint16_t *p, *ds, *ds_pairs;   // left sides of dv and dk, right side of dq
     uint16_t* packed;
@@ -50,7 +52,7 @@ struct GradientScratch {
     float *dout;               // [dim_v][width], as t.q is [dim_qk][width]
     float *q_rows, *dout_rows; // panels
     float *dp, *slope;         // [kTileKeys][width]
-    float *lse, *delta;        // [width]: LSE in log2 units, +inf in lanes without keys; Δ − dlse
+    float *lse, *delta;        // [width], of a panel [tile][width]: LSE in log2 units, +inf in lanes without keys; Δ − dlse
     float *k, *v;              // the block's keys, where they are not read in place
     float *dk, *dv;            // the block's, in panels
     MatrixOperands matrix;
@@ -69,10 +71,10 @@ bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t b
 
 // gradient_matrix.cc
 void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
-void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x);
 void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
 void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x);
-void multiply_gradients(const GradientCall& g, int64_t step, int keys, float* dq, GradientScratch& x);
+// All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, float* dq, GradientScratch& x);
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.

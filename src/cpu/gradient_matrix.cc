@@ -39,17 +39,17 @@ void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& 
     m->k = c.take<uint16_t>(steps * qk);
     m->v = c.take<uint16_t>(steps * v);
     m->k_turned = c.take<uint16_t>(steps * qk);
-    m->q = c.take<uint16_t>(qk);
-    m->dout = c.take<uint16_t>(v);
-    m->q_rows = c.take<uint16_t>(qk);
-    m->dout_rows = c.take<uint16_t>(v);
-    m->p = c.take<uint16_t>(kSquare);
-    m->ds = c.take<uint16_t>(kSquare);
-    m->ds_pairs = c.take<uint16_t>(kSquare);
+    m->q = c.take<uint16_t>(kGradientPanel * qk);
+    m->dout = c.take<uint16_t>(kGradientPanel * v);
+    m->q_rows = c.take<uint16_t>(kGradientPanel * qk);
+    m->dout_rows = c.take<uint16_t>(kGradientPanel * v);
+    m->p = c.take<uint16_t>(steps * kGradientPanel * kSquare);
+    m->ds = c.take<uint16_t>(steps * kGradientPanel * kSquare);
+    m->ds_pairs = c.take<uint16_t>(steps * kGradientPanel * kSquare);
     m->packed = c.take<uint16_t>(qk);
 }
 
-void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x) {
+static void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixOperands& m = x.matrix;
     const MatrixShape qk = gradient_shape(g.c.p->d.dim_qk), v = gradient_shape(g.c.p->d.dim_v);
@@ -82,39 +82,130 @@ void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x) {
     const MatrixOperands& m = x.matrix;
     const auto product = [&](const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) -> MatrixProduct {
         const int depth = gradient_shape(dim).depth;
-        return {keys + step * step_values(dim), depth * kTileValues, kTileValues, 64, rows, 2 * depth * kTileValues, 2, 2, depth, c, kMaxRows, false};
+        return {keys + step * step_values(dim), depth * kTileValues, kTileValues, 64, rows, 2 * depth * kTileValues, 2, 2, depth, 1, 0, 0, c, kMaxRows, false};
     };
     const MatrixProduct both[] = {product(m.k, m.q, g.c.p->d.dim_qk, x.w.s), product(m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->multiply(both, 2);
 }
 
-void multiply_gradients(const GradientCall& g, int64_t step, int keys, float* dq, GradientScratch& x) {
+namespace {
+
+constexpr int kMostSteps = 4;
+
+// Row tiles of a panel against a block's keys, and which squares of them hold weights.
+struct Panel {
+    RowTile tile[kGradientPanel];
+    int tiles, steps;
+    bool live[kMostSteps][kGradientPanel];
+};
+
+int64_t square(int step, int tile) { return (int64_t(step) * kGradientPanel + tile) * kSquare; }
+
+// The tile's part of the scratch.
+GradientScratch of_tile(const GradientCall& g, int tile, const GradientScratch& x) {
+    const int64_t qk = step_values(g.c.p->d.dim_qk), v = step_values(g.c.p->d.dim_v);
+    GradientScratch y = x;
+    y.lse += tile * kMaxRows;
+    y.delta += tile * kMaxRows;
+    y.matrix.q += tile * qk;
+    y.matrix.q_rows += tile * qk;
+    y.matrix.dout += tile * v;
+    y.matrix.dout_rows += tile * v;
+    return y;
+}
+
+void narrow_square(const GradientCall& g, int64_t at, int keys, GradientScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
-    const MatrixOperands& m = x.matrix;
-    const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     memset(x.w.s + keys * kMaxRows, 0, size_t(kTileKeys - keys) * kMaxRows * sizeof(float));
     memset(x.dp + keys * kMaxRows, 0, size_t(kTileKeys - keys) * kMaxRows * sizeof(float));
-    MatrixProduct products[3];
+    if (g.a->dv) mk.narrow_left(x.w.s, x.matrix.p + at);
+    if (g.a->dk) mk.narrow_left(x.dp, x.matrix.ds + at);
+    if (g.a->dq) mk.narrow_right(x.dp, x.matrix.ds_pairs + at);
+}
+
+void clear_square(int64_t at, const GradientScratch& x) {
+    uint16_t* const all[] = {x.matrix.p, x.matrix.ds, x.matrix.ds_pairs};
+    for (uint16_t* to : all) memset(to + at, 0, kSquare * sizeof *to);
+}
+
+// Weights and their gradients of all squares; false when there are none.
+bool differentiate_panel(const GradientCall& g, KeyBlock& block, Panel& panel, GradientScratch& x) {
+    KeyBand seen[kGradientPanel];
+    bool any = false;
+    for (int i = 0; i < panel.tiles; i++) {
+        seen[i] = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        any |= seen[i].begin < seen[i].end;
+    }
+    if (!any) return false;
+    any = false;
+    for (int i = 0; i < panel.tiles; i++) {
+        GradientScratch y = of_tile(g, i, x);
+        load_rows(g, panel.tile[i], y);  // all: squares between live ones meet them with weights of 0
+        for (int step = 0; step < panel.steps; step++) {
+            const int64_t key = block.key + step * kStepKeys;
+            const int keys = int(min_of(kStepKeys, seen[i].end - key));
+            bool& live = panel.live[step][i];
+            live = seen[i].begin < key + kStepKeys && keys > 0 && differentiate_tile(g, panel.tile[i], block, key, keys, true, y);
+            if (live) narrow_square(g, square(step, i), keys, y);
+            any |= live;
+        }
+    }
+    return any;
+}
+
+// The first and the number of the live among `count` squares, every `stride`-th from `live`; those between them that are not are cleared.
+struct Run {
+    int first, count;
+};
+template <class Live, class At>
+Run run_of(int count, const Live& live, const At& at, const GradientScratch& x) {
+    int first = 0, end = count;
+    while (first < end && !live(first)) first++;
+    while (end > first && !live(end - 1)) end--;
+    for (int i = first; i < end; i++)
+        if (!live(i)) clear_square(at(i), x);
+    return {first, end - first};
+}
+
+// dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
+void multiply_gradients(const GradientCall& g, const Panel& panel, float* dq, const GradientScratch& x) {
+    const MatrixOperands& m = x.matrix;
+    const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
+    MatrixProduct products[2 * kMostSteps + kGradientPanel];
     int count = 0;
-    // Sums over rows, for each key.
-    const auto over_rows = [&](const uint16_t* weights, const uint16_t* rows, int64_t columns, float* sums) -> MatrixProduct {
-        const int64_t pairs = gradient_shape(columns).depth, stride = 32 * pairs;
-        return {weights, 16 * kMaxRows, 32, 2 * kMaxRows, rows, 4 * kTileValues, 2, int(pairs), 2, sums + step * kStepKeys * stride, stride, true};
+    const auto over_rows = [&](int step, const Run& run, const uint16_t* weights, const uint16_t* rows, int64_t columns, float* sums) -> MatrixProduct {
+        const int64_t pairs = gradient_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
+        return {weights + square(step, run.first), 16 * kMaxRows, 32, 2 * kMaxRows, rows + run.first * values, 4 * kTileValues, 2, int(pairs), 2,
+                run.count, kSquare, values, sums + step * kStepKeys * stride, stride, true};
     };
-    if (g.a->dv) {
-        mk.narrow_left(x.w.s, m.p);
-        products[count++] = over_rows(m.p, m.dout_rows, dim_v, x.dv);
+    for (int step = 0; step < panel.steps; step++) {
+        const Run run = run_of(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return square(step, i); }, x);
+        if (run.count == 0) continue;
+        if (g.a->dv) products[count++] = over_rows(step, run, m.p, m.dout_rows, dim_v, x.dv);
+        if (g.a->dk) products[count++] = over_rows(step, run, m.ds, m.q_rows, dim, x.dk);
     }
-    if (g.a->dk) {
-        mk.narrow_left(x.dp, m.ds);
-        products[count++] = over_rows(m.ds, m.q_rows, dim, x.dk);
+    for (int i = 0; g.a->dq && i < panel.tiles; i++) {
+        const Run run = run_of(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return square(step, i); }, x);
+        if (run.count == 0) continue;
+        const int64_t values = step_values(dim);
+        products[count++] = {m.k_turned + run.first * values, 2 * kTileValues, kTileValues, 64, m.ds_pairs + square(run.first, i), 4 * kTileValues,
+                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq + i * dq_floats(g), kMaxRows, true};
     }
-    if (g.a->dq) {
-        mk.narrow_right(x.dp, m.ds_pairs);
-        const int pairs = gradient_shape(dim).depth;
-        products[count++] = {m.k_turned + step * step_values(dim), 2 * kTileValues, kTileValues, 64, m.ds_pairs, 4 * kTileValues, pairs, 2, 2, dq, kMaxRows, true};
+    g.c.k->matrix->multiply(products, count);
+}
+
+}  // namespace
+
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, float* dq, GradientScratch& x) {
+    KeyBlock block{key, keys, {}, {}};
+    Panel panel;
+    panel.steps = int(ceil_div(keys, kStepKeys));
+    for (int64_t n = 0; place_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
+        if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
+        panel.tiles = 1;
+        while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
+        if (differentiate_panel(g, block, panel, x)) multiply_gradients(g, panel, dq + n * dq_floats(g), x);
     }
-    mk.multiply(products, count);
 }
 
 }  // namespace cpu

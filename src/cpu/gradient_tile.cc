@@ -56,7 +56,6 @@ void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& bloc
                    GradientScratch& x) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t first = key - block.key;
-    if (g.matrix) return multiply_gradients(g, first / kStepKeys, keys, dq, x);
     if (g.a->dv) add_to_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
     if (g.a->dk) add_to_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
     if (g.a->dq)

@@ -69,13 +69,15 @@ struct MatrixTask {
 };
 
 // c[16 rows each][32 columns each] = or += left times right, bf16 with f32 sums. Left tiles are 16 rows of 32 values, right ones 16 pairs of
-// rows × 16 columns × 2, in pairs that follow each other, as packed k and v are.
+// rows × 16 columns × 2, in pairs that follow each other, as packed k and v are. The depth may lie in several parts.
 struct MatrixProduct {
     const uint16_t* left;
     int64_t left_down, left_along, left_row;  // values between tiles, downwards and along the depth; bytes between rows
     const uint16_t* right;
     int64_t right_across;                     // values between pairs of columns; along the depth a pair follows the other
-    int row_pairs, column_pairs, depth;       // of tiles, pairs of tiles, tiles
+    int row_pairs, column_pairs, depth;       // of tiles, pairs of tiles, tiles in each part
+    int parts;
+    int64_t left_part, right_part;            // values between them
     float* c;
     int64_t c_stride;                         // floats
     bool add;
