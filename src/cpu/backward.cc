@@ -51,6 +51,7 @@ GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, C
     x.dk = c.take<float>(key_panels(g, dim).size());
     x.dv = c.take<float>(key_panels(g, dim_v).size());
     x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    x.begun = c.take<bool>(s.tiles);
     if (g.matrix) take_operands(p, s.block_keys, &x.matrix, c);
     x.own_delta = c.take<float>(s.rows);
     return x;
@@ -64,7 +65,7 @@ void work(void* arg, int64_t worker) {
 }
 
 // All row tiles against one block of keys, whose dk and dv are then complete.
-void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, float* dq, GradientScratch& x) {
+void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
     const Call& c = g.c;
     RowTile t;
     t.seq = sequence_of(*c.p, *c.a, batch);
@@ -83,7 +84,7 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
         load_rows(g, t, x);
         for (int64_t at = key + (seen.begin - key) / kTileKeys * kTileKeys; at < seen.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, seen.end - at));
-            if (differentiate_tile(g, t, block, at, count, true, x)) add_gradients(g, t, block, at, count, dq + n * dq_floats(g), x);
+            if (differentiate_tile(g, t, block, at, count, true, x)) add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
         }
     }
     write_dkv(g, t, key, keys, x);
@@ -95,8 +96,13 @@ void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
+DqSums shared_sums(const Job& job, int64_t head, int64_t chunk) {
+    const int64_t place = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
+    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->begun_at) + place, floats};
+}
+
 float* shared_deltas(const Job& job, int64_t head) {
-    return reinterpret_cast<float*>(job.shared + job.s->sums_bytes) + head * job.s->rows;
+    return reinterpret_cast<float*>(job.shared + job.s->deltas_at) + head * job.s->rows;
 }
 
 // What all chunks need of one row tile.
@@ -111,17 +117,17 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
-    const int64_t batch = head / g.c.p->d.heads_kv, kv_head = head % g.c.p->d.heads_kv, floats = s.tiles * dq_floats(g);
-    float* const dq = s.chunks > 1 ? reinterpret_cast<float*>(job.shared) + (head * s.chunks + chunk) * floats : x.dq;
+    const int64_t batch = head / g.c.p->d.heads_kv, kv_head = head % g.c.p->d.heads_kv;
+    const DqSums dq = s.chunks > 1 ? shared_sums(job, head, chunk) : DqSums{x.dq, x.begun, dq_floats(g)};
     const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
-    if (g.a->dq) memset(dq, 0, size_t(floats) * sizeof(float));
+    memset(dq.begun, 0, size_t(s.tiles));
     x.row_delta = s.chunks > 1 ? shared_deltas(job, head) : x.own_delta;
     if (s.chunks == 1) find_deltas(g, batch, kv_head, 0, s.rows, x.own_delta, x);
     for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
         run_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
     if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
     for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
-        finish_tiles(g, batch, kv_head, tile, dq + tile * dq_floats(g), x);
+        finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
 }
 
 // dq of one row tile from the sums of all chunks, in ascending order.
@@ -129,10 +135,10 @@ void run_combine(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
-    float* const sums = reinterpret_cast<float*>(job.shared) + (head * s.chunks * s.tiles + tile) * floats;
+    float* const sums = shared_sums(job, head, 0).tile(tile);
     for (int64_t chunk = 1; chunk < s.chunks; chunk++) {
-        const float* const part = sums + chunk * s.tiles * floats;
-        for (int64_t i = 0; i < floats; i++) sums[i] += part[i];
+        const DqSums part = shared_sums(job, head, chunk);
+        for (int64_t i = 0; part.begun[tile] && i < floats; i++) sums[i] += part.sums[tile * floats + i];
     }
     finish_tiles(g, head / g.c.p->d.heads_kv, head % g.c.p->d.heads_kv, tile, sums, x);
 }
@@ -168,8 +174,13 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.chunk_keys = ceil_div(blocks, s.chunks) * s.block_keys;
     s.chunks = ceil_div(blocks * s.block_keys, s.chunk_keys);
     if (s.chunks > 1) {
-        s.sums_bytes = s.heads * s.chunks * sums;
-        s.shared_bytes = s.sums_bytes + round_up(s.heads * s.rows * int64_t(sizeof(float)), 64);
+        Carver shared{nullptr, 0};
+        shared.take<char>(s.heads * s.chunks * sums);
+        s.begun_at = shared.used;
+        shared.take<bool>(s.heads * s.chunks * s.tiles);
+        s.deltas_at = shared.used;
+        shared.take<float>(s.heads * s.rows);
+        s.shared_bytes = shared.used;
     }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;

@@ -22,6 +22,20 @@ bool matrix_gradients(const Problem& p, const Kernels& k);
 // As matrix.h takes rows of so many dims.
 MatrixShape gradient_shape(int64_t dim);
 
+// Sums of dq of all row tiles, [tile][dim_qk][width]. A tile's are cleared when they are first wanted: in the cache, and not for tiles that
+// see no key.
+struct DqSums {
+    float* sums;
+    bool* begun;
+    int64_t floats;  // of a tile
+    float* tile(int64_t n) const {
+        float* const to = sums + n * floats;
+        if (!begun[n]) memset(to, 0, size_t(floats) * sizeof(float));
+        begun[n] = true;
+        return to;
+    }
+};
+
 // Operands of the matrix products: of a block's keys, by steps of kStepKeys; of a panel's rows, tile by tile; and of their weights, squares
 // of 64 × 64, by [step][tile].
 constexpr int kGradientPanel = 4;
@@ -56,7 +70,8 @@ struct GradientScratch {
     float *k, *v;              // the block's keys, where they are not read in place
     float *dk, *dv;            // the block's, in panels
     MatrixOperands matrix;
-    float *dq;                 // of all row tiles, [tile][dim_qk][kMaxRows]: where an item keeps it to itself
+    float *dq;                 // DqSums, where an item keeps them to itself
+    bool *begun;
     float *row_delta;          // Δ − dlse of all rows of the sequence and kv head, group-major
     float *own_delta;          // a place for these, where they are not shared
 };
@@ -74,7 +89,7 @@ void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& 
 void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
 void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
-void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, float* dq, GradientScratch& x);
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x);
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.

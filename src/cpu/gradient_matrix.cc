@@ -168,7 +168,7 @@ Run run_of(int count, const Live& live, const At& at, const GradientScratch& x) 
 }
 
 // dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
-void multiply_gradients(const GradientCall& g, const Panel& panel, float* dq, const GradientScratch& x) {
+void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first, const DqSums& dq, const GradientScratch& x) {
     const MatrixOperands& m = x.matrix;
     const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     MatrixProduct products[2 * kMostSteps + kGradientPanel];
@@ -189,14 +189,14 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, float* dq, co
         if (run.count == 0) continue;
         const int64_t values = step_values(dim);
         products[count++] = {m.k_turned + run.first * values, 2 * kTileValues, kTileValues, 64, m.ds_pairs + square(run.first, i), 4 * kTileValues,
-                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq + i * dq_floats(g), kMaxRows, true};
+                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq.tile(first + i), kMaxRows, true};
     }
     g.c.k->matrix->multiply(products, count);
 }
 
 }  // namespace
 
-void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, float* dq, GradientScratch& x) {
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
     KeyBlock block{key, keys, {}, {}};
     Panel panel;
     panel.steps = int(ceil_div(keys, kStepKeys));
@@ -204,7 +204,7 @@ void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
         panel.tiles = 1;
         while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
-        if (differentiate_panel(g, block, panel, x)) multiply_gradients(g, panel, dq + n * dq_floats(g), x);
+        if (differentiate_panel(g, block, panel, x)) multiply_gradients(g, panel, n, dq, x);
     }
 }
 
