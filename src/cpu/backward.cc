@@ -7,8 +7,8 @@ namespace cpu {
 namespace {
 
 // A worker holds dk and dv of a block of keys while all row tiles go by, so that packing these is shared by many keys; k, v, dk and dv of
-// the block stay within half of a second cache.
-constexpr int64_t kBlockBytes = 512 << 10, kMostBlockKeys = 256;
+// the block stay within a part of a second cache: 2 MB where there are matrix instructions.
+constexpr int64_t kBlockBytes = 512 << 10, kMostBlockKeys = 256, kMatrixFactor = 2;
 // Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
 constexpr int64_t kEnoughItems = 32, kMostKeptBytes = 256 << 20;
 
@@ -160,8 +160,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.heads = d.batch * d.heads_kv;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
-    const int64_t fitting = kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
-    s.block_keys = int(max_of(min_of(fitting, kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
+    const int64_t larger = s.matrix ? kMatrixFactor : 1, fitting = larger * kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
+    s.block_keys = int(max_of(min_of(fitting, larger * kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
     GradientCall g{};  // what sizes depend on
     g.c.p = &p;
     g.c.k = &k;

@@ -8,6 +8,7 @@ namespace {
 
 static_assert(kStepKeys == kTileKeys && kMaxRows == kTileKeys, "tiles are square");
 
+constexpr int kMostSteps = 4;  // of a panel's squares that are kept, 384 KB of them
 constexpr int64_t kTileValues = kTileBytes / 2, kSquare = kMaxRows * kTileKeys;
 
 int64_t step_values(int64_t dim) { return 4 * gradient_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
@@ -43,9 +44,9 @@ void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& 
     m->dout = c.take<uint16_t>(kGradientPanel * v);
     m->q_rows = c.take<uint16_t>(kGradientPanel * qk);
     m->dout_rows = c.take<uint16_t>(kGradientPanel * v);
-    m->p = c.take<uint16_t>(steps * kGradientPanel * kSquare);
-    m->ds = c.take<uint16_t>(steps * kGradientPanel * kSquare);
-    m->ds_pairs = c.take<uint16_t>(steps * kGradientPanel * kSquare);
+    m->p = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
+    m->ds = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
+    m->ds_pairs = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
     m->packed = c.take<uint16_t>(qk);
 }
 
@@ -90,12 +91,11 @@ void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x) {
 
 namespace {
 
-constexpr int kMostSteps = 4;
-
-// Row tiles of a panel against a block's keys, and which squares of them hold weights.
+// Row tiles of a panel against some steps of a block, and which squares of them hold weights.
 struct Panel {
     RowTile tile[kGradientPanel];
-    int tiles, steps;
+    int tiles;
+    int first, steps;  // within the block
     bool live[kMostSteps][kGradientPanel];
 };
 
@@ -128,24 +128,31 @@ void clear_square(int64_t at, const GradientScratch& x) {
     for (uint16_t* to : all) memset(to + at, 0, kSquare * sizeof *to);
 }
 
-// Weights and their gradients of all squares; false when there are none.
-bool differentiate_panel(const GradientCall& g, KeyBlock& block, Panel& panel, GradientScratch& x) {
-    KeyBand seen[kGradientPanel];
+// The panel's rows, unless none of them sees a key of the block. All, then: squares between live ones meet them with weights of 0.
+bool load_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, const GradientScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
-        seen[i] = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
-        any |= seen[i].begin < seen[i].end;
+        const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        any |= seen.begin < seen.end;
     }
-    if (!any) return false;
-    any = false;
-    for (int i = 0; i < panel.tiles; i++) {
+    for (int i = 0; any && i < panel.tiles; i++) {
         GradientScratch y = of_tile(g, i, x);
-        load_rows(g, panel.tile[i], y);  // all: squares between live ones meet them with weights of 0
+        load_rows(g, panel.tile[i], y);
+    }
+    return any;
+}
+
+// Weights and their gradients of all squares; false when there are none.
+bool differentiate_panel(const GradientCall& g, KeyBlock& block, Panel& panel, const GradientScratch& x) {
+    bool any = false;
+    for (int i = 0; i < panel.tiles; i++) {
+        const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        GradientScratch y = of_tile(g, i, x);
         for (int step = 0; step < panel.steps; step++) {
-            const int64_t key = block.key + step * kStepKeys;
-            const int keys = int(min_of(kStepKeys, seen[i].end - key));
+            const int64_t key = block.key + (panel.first + step) * kStepKeys;
+            const int keys = int(min_of(kStepKeys, seen.end - key));
             bool& live = panel.live[step][i];
-            live = seen[i].begin < key + kStepKeys && keys > 0 && differentiate_tile(g, panel.tile[i], block, key, keys, true, y);
+            live = seen.begin < key + kStepKeys && keys > 0 && differentiate_tile(g, panel.tile[i], block, key, keys, true, y);
             if (live) narrow_square(g, square(step, i), keys, y);
             any |= live;
         }
@@ -168,7 +175,7 @@ Run run_of(int count, const Live& live, const At& at, const GradientScratch& x) 
 }
 
 // dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
-void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first, const DqSums& dq, const GradientScratch& x) {
+void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first_tile, const DqSums& dq, const GradientScratch& x) {
     const MatrixOperands& m = x.matrix;
     const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     MatrixProduct products[2 * kMostSteps + kGradientPanel];
@@ -176,7 +183,7 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first
     const auto over_rows = [&](int step, const Run& run, const uint16_t* weights, const uint16_t* rows, int64_t columns, float* sums) -> MatrixProduct {
         const int64_t pairs = gradient_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
         return {weights + square(step, run.first), 16 * kMaxRows, 32, 2 * kMaxRows, rows + run.first * values, 4 * kTileValues, 2, int(pairs), 2,
-                run.count, kSquare, values, sums + step * kStepKeys * stride, stride, true};
+                run.count, kSquare, values, sums + (panel.first + step) * kStepKeys * stride, stride, true};
     };
     for (int step = 0; step < panel.steps; step++) {
         const Run run = run_of(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return square(step, i); }, x);
@@ -188,8 +195,8 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first
         const Run run = run_of(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return square(step, i); }, x);
         if (run.count == 0) continue;
         const int64_t values = step_values(dim);
-        products[count++] = {m.k_turned + run.first * values, 2 * kTileValues, kTileValues, 64, m.ds_pairs + square(run.first, i), 4 * kTileValues,
-                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq.tile(first + i), kMaxRows, true};
+        products[count++] = {m.k_turned + (panel.first + run.first) * values, 2 * kTileValues, kTileValues, 64, m.ds_pairs + square(run.first, i), 4 * kTileValues,
+                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq.tile(first_tile + i), kMaxRows, true};
     }
     g.c.k->matrix->multiply(products, count);
 }
@@ -199,12 +206,16 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first
 void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
     KeyBlock block{key, keys, {}, {}};
     Panel panel;
-    panel.steps = int(ceil_div(keys, kStepKeys));
     for (int64_t n = 0; place_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
         panel.tiles = 1;
         while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
-        if (differentiate_panel(g, block, panel, x)) multiply_gradients(g, panel, n, dq, x);
+        if (!load_panel(g, block, panel, x)) continue;
+        const int steps = int(ceil_div(keys, kStepKeys));
+        for (panel.first = 0; panel.first < steps; panel.first += kMostSteps) {
+            panel.steps = int(min_of(kMostSteps, steps - panel.first));
+            if (differentiate_panel(g, block, panel, x)) multiply_gradients(g, panel, n, dq, x);
+        }
     }
 }
 
