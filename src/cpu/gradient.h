@@ -87,7 +87,6 @@ bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t b
 // gradient_matrix.cc
 void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
 void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
-void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x);
 
@@ -110,7 +109,7 @@ void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, Gr
 void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x);
 
 // gradient_tile.cc: one tile of weights and score gradients.
-// P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
+// By f32 tiles: P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
 bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap, GradientScratch& x);
 // Adds the tile's share to dk and dv of the block, and to dq.
 void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq, GradientScratch& x);

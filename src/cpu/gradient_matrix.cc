@@ -79,7 +79,7 @@ void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x) {
     mk.pack_v(v, rows, x.matrix.dout_rows);
 }
 
-void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x) {
+static void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x) {
     const MatrixOperands& m = x.matrix;
     const auto product = [&](const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) -> MatrixProduct {
         const int depth = gradient_shape(dim).depth;
@@ -114,13 +114,33 @@ GradientScratch of_tile(const GradientCall& g, int tile, const GradientScratch& 
     return y;
 }
 
-void narrow_square(const GradientCall& g, int64_t at, int keys, GradientScratch& x) {
-    const MatrixKernels& mk = *g.c.k->matrix;
-    memset(x.w.s + keys * kMaxRows, 0, size_t(kTileKeys - keys) * kMaxRows * sizeof(float));
-    memset(x.dp + keys * kMaxRows, 0, size_t(kTileKeys - keys) * kMaxRows * sizeof(float));
-    if (g.a->dv) mk.narrow_left(x.w.s, x.matrix.p + at);
-    if (g.a->dk) mk.narrow_left(x.dp, x.matrix.ds + at);
-    if (g.a->dq) mk.narrow_right(x.dp, x.matrix.ds_pairs + at);
+// Zeroes what dropout removes, and makes up for it: rows of dout are as they were given.
+void drop_square(const GradientCall& g, const RowTile& t, int64_t key, int keys, float* weights) {
+    drop_tile(g.c, t, key, keys, weights);
+    for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.drop_rescale;
+}
+
+// P and dS of a square as operands; false when no key is kept.
+bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at, GradientScratch& x) {
+    const Call& c = g.c;
+    const MatrixKernels& mk = *c.k->matrix;
+    float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = c.q_factor;
+    uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
+    ScoreTask task;
+    if (!begin_scores(c, t, key, keys, x.w, &task)) return false;
+    multiply_scores(g, (key - block.key) / kStepKeys, x);
+    const bool apart = c.natural || !(factor > 0);  // −inf times any other factor would not remove a key
+    for (int i = 0; apart && i < keys * kMaxRows; i++) s[i] *= factor;
+    end_scores(c, t, key, keys, task, x.w, slope);
+    if (!c.drop) {
+        mk.differentiate(s, x.dp, keys, apart ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
+        return true;
+    }
+    drop_square(g, t, key, keys, x.dp);
+    c.k->differentiate(s, x.dp, t.vectors, keys, apart ? 1.f : factor, x.lse, x.delta, slope);
+    drop_square(g, t, key, keys, s);
+    mk.narrow(s, x.dp, keys, p, ds, pairs);
+    return true;
 }
 
 void clear_square(int64_t at, const GradientScratch& x) {
@@ -143,7 +163,7 @@ bool load_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, cons
 }
 
 // Weights and their gradients of all squares; false when there are none.
-bool differentiate_panel(const GradientCall& g, KeyBlock& block, Panel& panel, const GradientScratch& x) {
+bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, const GradientScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
         const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
@@ -152,8 +172,7 @@ bool differentiate_panel(const GradientCall& g, KeyBlock& block, Panel& panel, c
             const int64_t key = block.key + (panel.first + step) * kStepKeys;
             const int keys = int(min_of(kStepKeys, seen.end - key));
             bool& live = panel.live[step][i];
-            live = seen.begin < key + kStepKeys && keys > 0 && differentiate_tile(g, panel.tile[i], block, key, keys, true, y);
-            if (live) narrow_square(g, square(step, i), keys, y);
+            live = seen.begin < key + kStepKeys && keys > 0 && differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y);
             any |= live;
         }
     }
@@ -204,7 +223,7 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first
 }  // namespace
 
 void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
-    KeyBlock block{key, keys, {}, {}};
+    const KeyBlock block{key, keys, {}, {}};
     Panel panel;
     for (int64_t n = 0; place_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);

@@ -4,43 +4,15 @@
 namespace fa {
 namespace cpu {
 
-// Both products of the tile, by matrix instructions: the scores then lack the factor that q has else.
-static bool matrix_scores(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* slope, float* factor,
-                          GradientScratch& x) {
-    const Call& c = g.c;
-    ScoreTask task;
-    if (!begin_scores(c, t, key, keys, x.w, &task)) return false;
-    multiply_scores(g, (key - block.key) / kStepKeys, x);
-    *factor = c.q_factor;
-    if (c.natural || !(c.q_factor > 0)) {  // −inf times any other factor would not remove a key
-        for (int i = 0; i < keys * t.width; i++) x.w.s[i] *= c.q_factor;
-        *factor = 1.f;
-    }
-    end_scores(c, t, key, keys, task, x.w, slope);
-    return true;
-}
-
-static bool tile_scores(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, float* slope, GradientScratch& x) {
-    if (!score_tile(g.c, t, block, key, keys, x.w, slope)) return false;
-    g.c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(g.c.p->d.dim_v), x.dp);
-    return true;
-}
-
-// Zeroes what dropout removes; the rest grows, unless rows of dout have been multiplied already.
-static void drop(const GradientCall& g, const RowTile& t, int64_t key, int keys, float* weights) {
-    drop_tile(g.c, t, key, keys, weights);
-    for (int i = 0; g.matrix && i < keys * t.width; i++) weights[i] *= g.c.drop_rescale;
-}
-
 bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
                         GradientScratch& x) {
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
-    float factor = 1.f;
-    if (g.matrix ? !matrix_scores(g, t, block, key, keys, slope, &factor, x) : !tile_scores(g, t, block, key, keys, slope, x)) return false;
-    if (c.drop) drop(g, t, key, keys, x.dp);
-    c.k->differentiate(x.w.s, x.dp, t.vectors, keys, factor, x.lse, x.delta, slope);
-    if (c.drop) drop(g, t, key, keys, x.w.s);
+    if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
+    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
+    if (c.drop) drop_tile(c, t, key, keys, x.dp);
+    c.k->differentiate(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
+    if (c.drop) drop_tile(c, t, key, keys, x.w.s);
     return true;
 }
 

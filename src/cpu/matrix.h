@@ -98,9 +98,12 @@ struct MatrixKernels {
 
     // For gradients, in bf16.
     void (*multiply)(const MatrixProduct*, int count);
-    // [64][64] values to left tiles of the same layout, and to right ones (of pairs of rows): those of v with 64 columns.
-    void (*narrow_left)(const float* from, uint16_t* to);
-    void (*narrow_right)(const float* from, uint16_t* to);
+    // Weights p and their gradients ds, [keys][64] and zeros behind them, to 64 × 64 values of the same layout, for left tiles, and ds to
+    // right ones too: those of a v of 64 columns.
+    void (*narrow)(const float* p, const float* ds, int keys, uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
+    // The table's differentiate() and narrow() at once.
+    void (*differentiate)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta, const float* slope,
+                          uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
     // From a packed k to left tiles [2 · depth][2] of its transpose, 16 dims × 32 keys.
     void (*transpose_k)(const MatrixShape&, const uint16_t* k, uint16_t* to);
 };
