@@ -25,6 +25,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
+constexpr bool kNative = true;  // see native.h
 constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 
@@ -83,6 +84,7 @@ struct Device {
     uint64_t memory;
     uint64_t shared_per_block;
     bool matrix_cores;  // those that mma_sync.h speaks to
+    bool hopper;
 };
 
 // Why devices cannot be counted.
@@ -109,6 +111,7 @@ static inline Status describe(int device, Device* d) {
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
     d->matrix_cores = p.major >= 8;
+    d->hopper = p.major == 9 && p.minor == 0;
     return kSuccess;
 }
 

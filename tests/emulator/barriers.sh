@@ -21,7 +21,7 @@ while IFS=: read -r file line _; do
     # Matrix kernels run on waves of 32, and take most calls there.
     wave=64 filter=$forward
     case $file in fwd_mma.h | mma_scores.h | mma_block.h) wave=32 ;; esac
-    [ "$file" != finish.h ] || filter='Reassemble.*Splits*'
+    [ "$file" != combine.h ] || filter='Reassemble.*Splits*'
     [ "$file" != rowwise.h ] || filter='Merge.*:Rotary.*:Append.*'
     count=$((count + 1))
     fails "gpu/$file:$line" "$wave" "$filter" || { echo "nothing fails without the barrier in src/gpu/$file:$line"; overlooked=$((overlooked + 1)); }

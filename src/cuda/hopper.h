@@ -1,0 +1,28 @@
+// What the host knows of a compiled kernel of fwd_sm90.h, and the lists of them: a translation unit for each type and width of q.
+#pragma once
+#include "gpu/native.h"
+
+namespace fa {
+namespace gpu {
+
+struct HopperParams;
+enum class Mask;
+
+struct HopperKernel {
+    int dims, columns;  // of q and k, and of v, at most
+    Mask mask;
+    bool pair;
+    int from;           // keys
+    int rows, keys, threads, shared_bytes;
+    int key_box, value_box;  // rows of k and of v that a copy brings
+    void (*kernel)(HopperParams);
+};
+struct HopperKernels {
+    const Native* native;  // its `how` is a HopperKernel
+    int count;
+};
+template <class T, int dims>
+HopperKernels hopper_kernels();
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,163 @@
+// What Hopper (sm_90a) has beside matrix_cuda.h, as PTX: barriers in shared memory, the bulk tensor copy, clusters, and products of a
+// whole warpgroup (wgmma).
+#pragma once
+#include <cuda.h>
+#include "cuda/matrix_cuda.h"
+
+namespace fa {
+namespace rt {
+
+// ---- barriers in shared memory, of one phase after the other: a wait names the phase by its parity
+
+FA_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+FA_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+FA_DEVICE void barrier_arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+// Arrives, and lets the phase wait for that many bytes of copies.
+FA_DEVICE void barrier_expect(uint32_t barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+FA_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
+        "r"(parity) : "memory");
+}
+// Among `threads` threads of a block; those that only arrive do not wait.
+FA_DEVICE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+FA_DEVICE void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// ---- clusters
+
+FA_DEVICE int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+FA_DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
+FA_DEVICE uint32_t address_at(uint32_t address, int rank) {  // of another block's shared memory
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+// Without .release, which would cost a fence: what it announces are reads that have ended.
+FA_DEVICE void barrier_arrive_at(uint32_t barrier, int rank) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_at(barrier, rank)) : "memory");
+}
+FA_DEVICE void send(uint32_t to, uint32_t barrier, int rank, int word) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(address_at(to, rank)), "r"(word),
+                 "r"(address_at(barrier, rank)) : "memory");
+}
+
+// ---- the bulk tensor copy: a box of 64 columns, from (column, row, head, sequence) on, in rows of 128 bytes whose pieces are swizzled
+
+constexpr uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // how a copy's lines are kept in L2
+FA_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "l"(keep) : "memory");
+}
+// To the same place in both blocks of a pair; the barrier of each counts it.
+FA_DEVICE void copy_box_to_pair(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep) : "memory");
+}
+// Is an element of four pairs infinite, or no number?
+template <bool f16>
+FA_DEVICE bool any_infinite(const uint32_t (&pair)[4]) {
+    constexpr uint32_t carry = f16 ? 0x04000400u : 0x00800080u;  // makes an exponent of all ones overflow
+    uint32_t any = 0;
+    FA_UNROLL for (int i = 0; i < 4; i++) any |= (pair[i] & 0x7fff7fffu) + carry;
+    return (any & 0x80008000u) != 0;
+}
+// What threads have written to shared memory may now be read by products of a warpgroup.
+FA_DEVICE void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FA_DEVICE void zero16(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
+
+// ---- products of a warpgroup
+
+template <int registers>
+FA_DEVICE void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+FA_DEVICE void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+FA_DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FA_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int n>
+FA_DEVICE void products_left() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
+// Products write and read registers behind the compiler's back: it must not move values across where this stands.
+template <int n>
+FA_DEVICE void pin(float (&r)[n]) {
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+f"(r[i])::"memory");
+}
+template <int n>
+FA_DEVICE void pin(uint32_t (&r)[n]) {
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
+}
+
+// A matrix in shared memory: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight. `lead`: bytes between panels, where
+// the columns are the product's own and not what it sums over.
+FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
+    return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(lead >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
+}
+
+// For each width: d = a · bᵀ, or d += where `add`, a and b in shared memory by rows; and d += a · b, a in registers and b by rows of what is
+// summed over. 64 rows, 16 deep.
+#define FA_N0 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define FA_N8 FA_N0 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define FA_N16 FA_N8 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define FA_N24 FA_N16 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define FA_N32 FA_N24 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define FA_N40 FA_N32 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define FA_N48 FA_N40 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define FA_N56 FA_N48 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define FA_N64 FA_N56 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define FA_N72 FA_N64 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define FA_N80 FA_N72 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define FA_N88 FA_N80 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define FA_N96 FA_N88 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define FA_N104 FA_N96 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define FA_N112 FA_N104 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define FA_N120 FA_N112 ",%120,%121,%122,%123,%124,%125,%126,%127"
+#define FA_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FA_D32 FA_D8(0), FA_D8(8), FA_D8(16), FA_D8(24)
+#define FA_D64 FA_D32, FA_D8(32), FA_D8(40), FA_D8(48), FA_D8(56)
+#define FA_D96 FA_D64, FA_D8(64), FA_D8(72), FA_D8(80), FA_D8(88)
+#define FA_D128 FA_D96, FA_D8(96), FA_D8(104), FA_D8(112), FA_D8(120)
+
+template <bool f16>
+struct Products;
+#define FA_PRODUCTS_OF_SHARED(type, n, list, sums, a, b, add)                                                                        \
+    FA_MEMBER static void multiply(float (&d)[n / 2], uint64_t x, uint64_t y, int more) {                                               \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
+                     "}, " a ", " b ", p, 1, 1, 0, 0;\n}" : sums : "l"(x), "l"(y), "r"(more));                                            \
+    }
+#define FA_PRODUCTS_OF_REGISTERS(type, n, list, sums, a0, a1, a2, a3, b)                                                              \
+    FA_MEMBER static void multiply(float (&d)[n / 2], const uint32_t* x, uint64_t y) {                                                   \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, {" a0 "," a1 "," a2 "," a3 "}, " b    \
+                     ", 1, 1, 1, 1;" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                                        \
+    }
+#define FA_PRODUCTS(type)                                                                                                           \
+    FA_PRODUCTS_OF_SHARED(type, 80, FA_N32, FA_COMMA(FA_D32, FA_D8(32)), "%40", "%41", "%42")                                            \
+    FA_PRODUCTS_OF_SHARED(type, 112, FA_N48, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40), FA_D8(48)), "%56", "%57", "%58")                      \
+    FA_PRODUCTS_OF_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
+    FA_PRODUCTS_OF_SHARED(type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \
+    FA_PRODUCTS_OF_REGISTERS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52")                 \
+    FA_PRODUCTS_OF_REGISTERS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68")                                     \
+    FA_PRODUCTS_OF_REGISTERS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100")                                    \
+    FA_PRODUCTS_OF_REGISTERS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132")
+#define FA_COMMA(...) __VA_ARGS__
+template <>
+struct Products<true> { FA_PRODUCTS("f16") };
+template <>
+struct Products<false> { FA_PRODUCTS("bf16") };
+
+}  // namespace rt
+}  // namespace fa

@@ -1,0 +1,170 @@
+// What follows the forward kernel in some calls: folding splits, and the scores output.
+#pragma once
+#include "gpu/finish.h"
+
+namespace fa {
+namespace gpu {
+
+// Folding splits with few rows: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
+// factor is its distance from the largest of all. Each team of 32 threads, four columns a thread, sums every kCombineTeams-th split, of
+// which it asks for several before it knows their factors. More splits than threads are taken in parts.
+constexpr int kCombineThreads = 256, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 8;
+struct CombineShared {
+    RowState part[kCombineThreads];
+    float scale[kCombineThreads];
+    float sum[kCombineTeams][kCombineColumns];
+};
+FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
+    if (aligned && left >= 4) return rt::load4(from, x);
+    FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
+}
+// The state of `count` splits in s.part, which every team works out for itself, and each split's factor.
+FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
+    const int thread = rt::thread(), lane = thread % 32;
+    RowState all = empty_row();
+    for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, s.part[i].m);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.m = max_fn(all.m, rt::shuffle_xor32(all.m, mask));
+    const auto factor = [&](int i) { return s.part[i].l == 0.f ? 0.f : rescale(s.part[i].m, all.m); };
+    for (int i = lane; i < count; i += 32) all.l += s.part[i].l * factor(i);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) all.l += rt::shuffle_xor32(all.l, mask);
+    if (thread < count) s.scale[thread] = factor(thread);
+    return all;
+}
+// Folds the splits where rows are many: a team of 32 threads for each row, split after split.
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
+    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v;
+    const int64_t index = rt::block() * kCombineTeams + rt::thread() / 32;
+    const int lane = rt::thread() % 32;
+    rt::wait_for_predecessor();
+    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
+    const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
+    const int64_t kv_head = head_index % uint32_t(x.p.d.heads_kv), batch = head_index / uint32_t(x.p.d.heads_kv);
+    const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t splits = row < seq.q_len ? split_count(seq.k_len, x.num_splits, x.split_size) : 0;
+    const RowState* const states = x.state + at_most;
+    RowState state = empty_row();
+    for (int64_t i = lane; i < splits; i += 32) state.m = max_fn(state.m, states[i * all].m);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.m = max_fn(state.m, rt::shuffle_xor32(state.m, mask));
+    const auto factor = [&](RowState part) { return part.l == 0.f ? 0.f : rescale(part.m, state.m); };
+    for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
+    FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
+    if (splits == 0 || index >= all) return;
+    const Finish f = finish_row(x, seq, batch, head, row, state, lane == 0);
+    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    for (int64_t column = 4 * lane; column < dim; column += kCombineColumns) {
+        float sum[4] = {};
+        FA_UNROLL_BY(4)
+        for (int64_t i = 0; i < splits; i++) {
+            float part[4];
+            load_columns(x.partial_o + (i * all + at_most) * dim + column, dim - column, dim % 4 == 0, part);
+            const float scale = factor(states[i * all]);
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
+        }
+        for (int e = 0; e < 4 && column + e < dim; e++) store_output(x, at + column + e, sum[e], f.factor);
+    }
+}
+
+// The same where rows are few: see combine_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
+// through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    rt::fetch_parameters(x);
+    const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
+    const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
+    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v, row = r / group, head = kv_head * group + r % group;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
+    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
+    const int thread = rt::thread(), team = thread / 32, column = thread % 32 * 4;
+    if (row >= seq.q_len) return;
+    FA_UNROLL_BY(1)
+    for (int pass = 0; pass < 2; pass++) {
+        const bool rehearsal = pass == 0;
+        if (!rehearsal) rt::wait_for_predecessor();
+        for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
+            RowState state = empty_row();
+            float total = 0.f;  // of column0 + thread
+            for (int64_t first = 0; first < splits; first += kCombineThreads) {
+                const int count = rehearsal ? 0 : int(min_of(splits - first, kCombineThreads));
+                const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
+                float part[kPartsAhead][4], sum[4] = {};
+                const auto load = [&](int i, float* to) {
+                    if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
+                };
+                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
+                if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
+                rt::barrier();
+                const RowState these = combine_parts(s, count);
+                rt::barrier();
+                for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
+                    FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
+                        const int now = i + n * kCombineTeams;
+                        if (now < count) {
+                            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                        }
+                        load(now + kPartsAhead * kCombineTeams, part[n]);
+                    }
+                rt::store4(s.sum[team] + column, sum);
+                rt::barrier();
+                float kept = 0.f;
+                if (thread < kCombineColumns)
+                    FA_UNROLL for (int w = 0; w < kCombineTeams; w++) kept += s.sum[w][thread];
+                const Fold f = fold(state, these);
+                total = total * f.scale_a + kept * f.scale_b;
+                state = f.state;
+            }
+            if (thread >= kCombineColumns) continue;
+            const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
+            if (column0 + thread < dim && !rehearsal) store_output(x, at + column0 + thread, total, f.factor);
+        }
+    }
+}
+
+// The final state of every row, for the scores output of a call with splits: folds as above, into split 0's place.
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_states(FA_PARAM ForwardParams x) {
+    const int64_t index = rt::block() * kCombineThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_kv * x.rows;
+    if (index >= all) return;
+    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_kv, batch = index / x.rows / x.p.d.heads_kv;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    if (r / x.p.group >= seq.q_len) return;
+    RowState state = x.state[index];
+    const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
+    for (int64_t split = 1; split < splits; split++) state = fold(state, x.state[split * all + index]).state;
+    x.state[index] = finish_row(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
+}
+
+// The scores output: a block for each row of [batch][heads_q][seqlen_q].
+FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) write_scores(FA_PARAM ForwardParams x) {
+    const fa_attention_desc_t& d = x.p.d;
+    const int64_t index = rt::block(), row = index % d.seqlen_q, head = index / d.seqlen_q % d.heads_q, batch = index / d.seqlen_q / d.heads_q;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const MaskRule rule = mask_rule(x.p, seq);
+    const KeyBand band = key_band(rule, row, seq.k_len);
+    const int64_t kv = head / x.p.group, q_at = query_index(x.p, d.q_stride, seq, batch, row, head);
+    float* out = x.a.scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + row * d.scores_stride[2];
+    const bool masked = d.scores_stage == FA_SCORES_BIASED || d.scores_stage == FA_SCORES_PROBABILITY;
+    const float outside = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    RowState state = empty_row();
+    if (x.state && row < seq.q_len) state = x.state[(batch * d.heads_kv + kv) * x.rows + row * x.p.group + head % x.p.group];
+    for (int64_t key = rt::thread(); key < d.seqlen_k; key += kCombineThreads) {
+        float* to = out + key * d.scores_stride[3];
+        *to = outside;
+        if (row >= seq.q_len || key >= seq.k_len) continue;
+        const Slot slot = find_slot(x.p, x.a, seq, key);
+        if (!slot.valid || (masked && (key < band.begin || key >= band.end))) continue;
+        const int64_t k_at = key_index(x.p, d.k_stride, slot, kv);
+        float s = 0.f;
+        for (int64_t c = 0; c < d.dim_qk; c++)
+            s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.q_factor * query_descale(x.p, x.a, seq, batch, row, head),
+                     load_element(x.a.k, k_at + c, d.kv_dtype) *
+                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
+        if (d.scores_stage != FA_SCORES_RAW) s = capped(x.p, s);
+        if (masked) s = biased(x, rule.off, batch, head, row, key, s);
+        if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);
+        *to = s;
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
