@@ -46,8 +46,9 @@ GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, C
     x.slope = c.take<float>(kTileKeys * kMaxRows);
     x.lse = c.take<float>(kGradientPanel * kMaxRows);
     x.delta = c.take<float>(kGradientPanel * kMaxRows);
-    x.k = c.take<float>(s.block_keys * dim);
-    x.v = c.take<float>(s.block_keys * dim_v);
+    const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
+    x.k = c.take<float>(keys * dim);
+    x.v = c.take<float>(keys * dim_v);
     x.dk = c.take<float>(key_panels(g, dim).size());
     x.dv = c.take<float>(key_panels(g, dim_v).size());
     x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));

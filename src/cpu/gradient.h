@@ -44,7 +44,7 @@ struct MatrixOperands {
     uint16_t *q, *dout;            // right sides of these
     uint16_t *q_rows, *dout_rows;  // right sides of dk and dv
     uint16_t *p, *ds, *ds_pairs;   // left sides of dv and dk, right side of dq
-    uint16_t* packed;
+    uint16_t* packed;              // k on the way
 };
 
 // A matrix of `rows` rows in panels of so many columns, [panel][rows][width].
@@ -84,7 +84,7 @@ int64_t dq_floats(const GradientCall& g);
 // place_tile() of the forward, at the width that the products want.
 bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, RowTile* t);
 
-// gradient_matrix.cc
+// gradient_matrix.cc: tiles by matrix instructions.
 void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
 void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
@@ -108,8 +108,8 @@ void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, Gr
 // dsinks of one head, summed over all rows of all sequences.
 void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x);
 
-// gradient_tile.cc: one tile of weights and score gradients.
-// By f32 tiles: P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
+// gradient_tile.cc: one f32 tile of weights and their gradients.
+// P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
 bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap, GradientScratch& x);
 // Adds the tile's share to dk and dv of the block, and to dq.
 void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq, GradientScratch& x);
