@@ -1,7 +1,7 @@
 // The forward kernel for Hopper: f16 and bf16 through the products of warpgroups. docs/hopper.md tells how it works and what was tried.
 //
-// A block is persistent. Two threads of its first warpgroup, the producers, take tiles of `rows` query rows of one head and bring q, k and v
-// by bulk copies; the other warpgroups, the consumers, own 64 rows each and go through blocks of keys from right to left. In a step a
+// A block is persistent. Of its first warpgroup, one thread takes tiles of `rows` query rows of one head and brings q by bulk copies, one
+// brings k and one v; the other warpgroups, the consumers, own 64 rows each and go through blocks of keys from right to left. In a step a
 // consumer issues S' = q · k' for the next block and O += P · V for this one together, in turns with the others, then makes weights of S'.
 // This runs on over the border of tiles: the last P · V of a tile is issued with the first q · k of the next. Pairs of blocks bring each
 // one half of k and v to both.
@@ -28,12 +28,14 @@ struct HopperParams {
     int section;    // heads whose tiles are taken longest first, before those of the next ones; 0: head after head
 };
 
-// A tile as the producers tell the consumers of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
+// A tile as the others are told of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
 // those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
-struct HopperTile {
-    int head, batch, row0, low, top, inner, edge, skip;
+struct alignas(16) HopperTile {
+    int top, edge, low, inner;        // read together
+    int skip, head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
+    uint64_t told, done;              // barriers: this has been written; o has been
 };
 
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
@@ -42,11 +44,11 @@ struct Hopper {
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
     static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
-    static constexpr int kTiles = 4;  // a tile's description outlives its q by two: o is written after the next one's first product
-    static_assert(QSlots + 2 <= kTiles, "");
+    static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
     static constexpr int kSent = 4;
+    static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {
-        uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kSent];
+        uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kSent], nearly_done;
     };
     struct Shared {
         Barriers barrier;
@@ -70,11 +72,13 @@ struct Hopper {
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
-        for (int i = 0; i < QSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 4 * Groups + 1);
+        for (int i = 0; i < QSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 4 * Groups);
         for (int i = 0; i < KSlots; i++) {
             rt::barrier_init(at(b.k_full + i), 1), rt::barrier_init(at(b.k_free + i), 4 * Groups * blocks);
             rt::barrier_init(at(b.v_full + i), 1), rt::barrier_init(at(b.v_free + i), 4 * Groups * blocks);
         }
+        rt::barrier_init(at(&b.nearly_done), 1);
+        for (HopperTile& t : shared().tile) rt::barrier_init(at(&t.told), 1), rt::barrier_init(at(&t.done), 4 * Groups);
         for (int i = 0; i < kSent; i++) rt::barrier_init(at(b.sent + i), 1);
         rt::barrier_init_done();
     }
@@ -89,15 +93,6 @@ struct Ring {
         if (++i == slots) i = 0, parity ^= 1;
     }
 };
-// How many tiles there have been: the slots of q and of descriptions follow.
-template <int q_slots, int tiles>
-struct TileCount {
-    uint32_t n = 0;
-    FA_MEMBER int q() const { return int(n % q_slots); }
-    FA_MEMBER uint32_t parity() const { return n / q_slots % 2; }
-    FA_MEMBER int tile() const { return int(n % tiles); }
-};
-
 // The keys that a row sees, within the sequence.
 struct Ends { int begin, end; };
 template <Mask mask>
@@ -108,7 +103,7 @@ FA_DEVICE Ends ends_of(const Problem& p, int row, int off, int k_len) {
     return {int(clamp(band.begin, 0, k_len)), int(clamp(band.end, 0, k_len))};
 }
 
-// ---- the producers
+// ---- the threads that take tiles and bring what they need
 
 template <class H, Mask mask, bool pair>
 FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperTile& t) {
@@ -161,17 +156,40 @@ FA_DEVICE void load_keys(uint32_t to, const CUtensorMap* map, uint32_t barrier, 
     }
 }
 
-// Takes tiles, and brings q and k.
-template <class H, Mask mask, bool pair, int KSlots, int QSlots>
-FA_DEVICE void produce_queries_and_keys(const HopperParams& a) {
+FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
+
+// Takes tiles, describes them, and brings their q. Those that blocks take as they come are taken as late as can be.
+template <class H, Mask mask, bool pair, int QSlots>
+FA_DEVICE void take_tiles(const HopperParams& a) {
     typename H::Shared& s = H::shared();
-    const auto at = [](const uint64_t& barrier) { return rt::shared_address(&barrier); };
     const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) / H::blocks;
-    Ring<KSlots> k;
+    Ring<QSlots> q;
+    Ring<H::kTiles> slot;
     Ring<H::kSent> sent;
-    TileCount<QSlots, H::kTiles> count;
-    const auto tile_after = [&](int index) {
-        if (!a.counter) return index + stride;
+    uint32_t parity = 0;
+    for (int index = int(blockIdx.x) / H::blocks; index < a.tiles;) {
+        HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.done), slot.parity ^ 1);
+        describe_tile<H, mask, pair>(a, index, rank, t);
+        const bool exists = pair || t.row0 < t.stored;
+        if (exists) {
+            rt::barrier_arrive(at(t.told));
+            rt::barrier_wait(at(s.barrier.q_free[q.i]), q.parity ^ 1);
+            rt::barrier_expect(at(s.barrier.q_full[q.i]), H::kQBytes);
+            FA_UNROLL for (int panel = 0; panel < H::kQPanels; panel++)
+                rt::copy_box(H::q_tile(q.i) + panel * H::rows * 128, &a.q, at(s.barrier.q_full[q.i]), 64 * panel, t.q_begin + t.row0, t.head,
+                             a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
+            q.next();
+            slot.next();
+        }
+        if (!a.counter) {
+            index += stride;
+            continue;
+        }
+        if (exists) {
+            rt::barrier_wait(at(s.barrier.nearly_done), parity);
+            parity ^= 1;
+        }
         if (rank == 0) {
             index = stride + atomicAdd(a.counter, 1);
             if (pair) rt::send(rt::shared_address(s.sent + sent.i), at(s.barrier.sent[sent.i]), 1, index);
@@ -181,47 +199,43 @@ FA_DEVICE void produce_queries_and_keys(const HopperParams& a) {
             index = *const_cast<volatile int*>(s.sent + sent.i);
         }
         sent.next();
-        return index;
-    };
-    for (int index = int(blockIdx.x) / H::blocks; index < a.tiles;) {
-        rt::barrier_wait(at(s.barrier.q_free[count.q()]), count.parity() ^ 1);
-        HopperTile& t = s.tile[count.tile()];
-        describe_tile<H, mask, pair>(a, index, rank, t);
-        index = tile_after(index);
-        if (!pair && t.row0 >= t.stored) continue;
-        const uint32_t full = at(s.barrier.q_full[count.q()]);
-        rt::barrier_expect(full, H::kQBytes);
-        FA_UNROLL for (int i = 0; i < H::kQPanels; i++)
-            rt::copy_box(H::q_tile(count.q()) + i * H::rows * 128, &a.q, full, 64 * i, t.q_begin + t.row0, t.head,
-                         a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
-        count.n++;
+    }
+    rt::barrier_wait(at(s.tile[slot.i].done), slot.parity ^ 1);
+    s.tile[slot.i].top = -1;
+    rt::barrier_arrive(at(s.tile[slot.i].told));
+}
+
+template <class H, bool pair, int KSlots>
+FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
+    typename H::Shared& s = H::shared();
+    const int rank = pair ? rt::cluster_rank() : 0;
+    Ring<KSlots> k;
+    for (Ring<H::kTiles> slot;; slot.next()) {
+        const HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.told), slot.parity);
+        if (t.top < 0) return;
         const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
-        for (int i = 0; i < blocks; i++, row -= H::keys) {
+        for (int left = blocks; left > 0; left--, row -= H::keys) {
+            if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(s.barrier.k_free[k.i]), k.parity ^ 1);
             load_keys<H, pair, H::kQPanels>(H::k_tile(k.i), &a.k, at(s.barrier.k_full[k.i]), rank, row, head, sequence);
             k.next();
         }
     }
-    rt::barrier_wait(at(s.barrier.q_free[count.q()]), count.parity() ^ 1);
-    s.tile[count.tile()].top = -1;
-    rt::barrier_arrive(at(s.barrier.q_full[count.q()]));
 }
 
-// Brings v, of the tiles that the other producer has described.
-template <class H, bool pair, int KSlots, int QSlots>
-FA_DEVICE void produce_values(const HopperParams& a) {
+template <class H, bool pair, int KSlots>
+FA_DEVICE void load_values_of_tiles(const HopperParams& a) {
     typename H::Shared& s = H::shared();
-    const auto at = [](const uint64_t& barrier) { return rt::shared_address(&barrier); };
     const int rank = pair ? rt::cluster_rank() : 0;
     Ring<KSlots> v;
-    for (TileCount<QSlots, H::kTiles> count;; count.n++) {
-        rt::barrier_wait(at(s.barrier.q_full[count.q()]), count.parity());
-        const HopperTile& t = s.tile[count.tile()];
+    for (Ring<H::kTiles> slot;; slot.next()) {
+        const HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
         const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
-        rt::barrier_arrive(at(s.barrier.q_free[count.q()]));  // or the next tile in this slot might be described before this one is seen
         for (int i = 0; i < blocks; i++, row -= H::keys) {
             rt::barrier_wait(at(s.barrier.v_free[v.i]), v.parity ^ 1);
             load_keys<H, pair, H::kVPanels>(H::v_tile(v.i), &a.v, at(s.barrier.v_full[v.i]), rank, row, head, sequence);
@@ -240,11 +254,11 @@ FA_DEVICE void consume(const HopperParams& a) {
     using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;
     using Mma = rt::Products<H::f16>;
     typename H::Shared& shared = H::shared();
-    const auto at = [](const uint64_t& barrier) { return rt::shared_address(&barrier); };
     const ForwardParams& x = a.x;
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
     const float scale = x.p.d.scale * kLog2e;  // takes products to log2 units
+    constexpr bool kWide = DQ > 128;
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
@@ -252,7 +266,8 @@ FA_DEVICE void consume(const HopperParams& a) {
     Ends band[2];  // of keys; with other masks found out where it is needed
     int n, low, inner, edge, skip, q_slot;
     Ring<KSlots> k, v;
-    TileCount<QSlots, H::kTiles> count;
+    Ring<QSlots> q;
+    Ring<H::kTiles> slot;
     const HopperTile* tile = nullptr;
 
     const auto release = [&](const uint64_t& barrier) {
@@ -272,16 +287,19 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     const auto ends_of = [&](int r) { return gpu::ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len); };
     const auto open_tile = [&]() -> bool {
-        rt::barrier_wait(at(shared.barrier.q_full[count.q()]), count.parity());
-        const HopperTile* const next = &shared.tile[count.tile()];
-        n = rt::uniform(next->top);
+        const HopperTile* const next = &shared.tile[slot.i];
+        rt::barrier_wait(at(next->told), slot.parity);
+        const int4 blocks = *reinterpret_cast<const int4*>(next);
+        n = rt::uniform(blocks.x);
         if (n < 0) return false;
+        rt::barrier_wait(at(shared.barrier.q_full[q.i]), q.parity);
         tile = next;
-        q_slot = count.q();
-        count.n++;
-        low = mask == Mask::band ? rt::uniform(next->low) : 0;
-        inner = mask == Mask::band ? rt::uniform(next->inner) : 0;
-        edge = mask == Mask::none ? 0 : rt::uniform(next->edge);
+        q_slot = q.i;
+        slot.next();
+        q.next();
+        edge = mask == Mask::none ? 0 : rt::uniform(blocks.y);
+        low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
+        inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         skip = pair && mask != Mask::none ? rt::uniform(next->skip) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask == Mask::band) band[r] = ends_of(r);
@@ -309,7 +327,9 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::named_sync(1 + Groups, 128 * Groups);
     };
     const auto issue_qk = [&] {
-        const uint64_t left = rt::matrix_at(H::q_tile(q_slot) + group * 8192, 16), right = rt::matrix_at(H::k_tile(k.i), 16);
+        // Where dims are many, the compiler is not to keep all addresses over the loop.
+        const uint32_t q_rows = H::q_tile(q_slot) + group * 8192;
+        const uint64_t left = rt::matrix_at(kWide ? uint32_t(rt::uniform(int(q_rows))) : q_rows, 16), right = rt::matrix_at(H::k_tile(k.i), 16);
         FA_UNROLL for (int i = 0; i < DQ / 16; i++)
             Mma::multiply(s, left + i / 4 * (H::rows * 8) + i % 4 * 2, right + i / 4 * (H::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::products_commit();
@@ -343,51 +363,53 @@ FA_DEVICE void consume(const HopperParams& a) {
             p[i] = H::f16 ? rt::pack_f16(low_one, high) : rt::pack_bf16(low_one, high);
         }
     };
-    // Moves row r's reference to its largest score so far, if `move`, and what has been summed with it. A fused multiplication's exact product
-    // may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
-    const auto refer = [&](int r, bool move, bool fresh, float& unit) {
-        constexpr float kLarge = 0x1p+16f;
-        float top = fresh ? kNegInf : reference[r], other = kNegInf;
-        FA_UNROLL for (int i = 0; i < Keys / 2; i += 4) {
-            top = fmaxf(top, s[i + 2 * r]);
-            other = fmaxf(other, s[i + 2 * r + 1]);
-        }
-        top = fmaxf(top, other);
-        top = fmaxf(top, rt::shuffle_xor16(top, 1));
-        top = fmaxf(top, rt::shuffle_xor16(top, 2));
-        if (!fresh && !move) top = reference[r];
-        const float before = fresh ? kNegInf : reference[r], log2 = origin(top) * scale;
-        if (!fresh) {
-            const float factor = rt::exp2_fast(before * scale - log2);
-            l[r] *= factor;
-            FA_UNROLL for (int i = 0; i < DV / 2; i++)
-                if (i / 2 % 2 == r) o[i] *= factor;
-        }
-        reference[r] = top;
-        shift[r] = log2 - H::kLift;
-        const bool large = fabsf(log2) > kLarge;
-        unit = scale;
-        if (rt::any_lane(large)) {
-            FA_UNROLL for (int i = 0; i < Keys / 2; i++)
-                if (i / 2 % 2 == r) s[i] = large ? s[i] * scale : s[i];
-            unit = large ? 1.f : scale;
-        }
-    };
     // The exact way to weights: for the first block of a tile (`fresh`), where some scores are masked, and where weights have outgrown the
-    // reference. A row without one, or with one so large that it must be kept so, comes here with the next block again.
-    const auto exact_weights = [&](bool move0, bool move1, bool fresh, float (&sum)[4]) {
-        float unit[2];
-        refer(0, move0, fresh, unit[0]);
-        refer(1, move1, fresh, unit[1]);
+    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A fused
+    // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded
+    // alike first. A row without a reference, or with one so large that it must be kept so, comes here with the next block again.
+    const auto exact_weights = [&](const bool (&move)[2], bool fresh, float (&sum)[4]) {
+        constexpr float kLarge = 0x1p+16f;
+        float top[2], unit[2] = {scale, scale};
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            float other = kNegInf;
+            top[r] = fresh ? kNegInf : reference[r];
+            FA_UNROLL for (int i = 0; i < Keys / 2; i += 4) {
+                top[r] = fmaxf(top[r], s[i + 2 * r]);
+                other = fmaxf(other, s[i + 2 * r + 1]);
+            }
+            top[r] = fmaxf(top[r], other);
+        }
+        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
+        bool large[2];
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            if (!fresh && !move[r]) top[r] = reference[r];
+            const float log2 = origin(top[r]) * scale;
+            if (!fresh) {
+                const float factor = rt::exp2_fast(reference[r] * scale - log2);
+                l[r] *= factor;
+                FA_UNROLL for (int i = 0; i < DV / 2; i++)
+                    if (i / 2 % 2 == r) o[i] *= factor;
+            }
+            reference[r] = top[r];
+            shift[r] = log2 - H::kLift;
+            large[r] = fabsf(log2) > kLarge;
+        }
+        if (rt::any_lane(large[0] || large[1]))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                FA_UNROLL for (int i = 0; i < Keys / 2; i++)
+                    if (i / 2 % 2 == r) s[i] = large[r] ? s[i] * scale : s[i];
+                unit[r] = large[r] ? 1.f : scale;
+            }
         FA_UNROLL for (int i = 0; i < 4; i++) sum[i] = 0.f;
         exponentials(unit, sum);
         FA_UNROLL for (int r = 0; r < 2; r++)
-            if (reference[r] == kNegInf || unit[r] != scale) shift[r] = kNegInf;
+            if (reference[r] == kNegInf || large[r]) shift[r] = kNegInf;
     };
     const auto first_weights = [&] {
         float sum[4];
         if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
-        exact_weights(true, true, true, sum);
+        exact_weights({true, true}, true, sum);
         rt::pin(p);
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] = sum[2 * r] + sum[2 * r + 1];
     };
@@ -396,55 +418,36 @@ FA_DEVICE void consume(const HopperParams& a) {
         float sum[4] = {};
         if constexpr (masked.value) {
             mask_scores();
-            exact_weights(true, true, false, sum);
+            exact_weights({true, true}, false, sum);
         } else {
             exponentials({scale, scale}, sum);
             bool move[2];
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost);
             if (rt::any_lane(move[0] || move[1])) {
-                const uint32_t both[2] = {__ballot_sync(~0u, move[0]), __ballot_sync(~0u, move[1])};
-                exact_weights((both[0] >> (lane & 28) & 15) != 0, (both[1] >> (lane & 28) & 15) != 0, false, sum);
+                FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
+                exact_weights(move, false, sum);
             }
         }
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
         rt::pin(p);
     };
-    // The averages of a tile to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes.
-    const auto store = [&](const HopperTile& t) {
-        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-        FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int row = t.row0 + own_row + 8 * r;
-            float sum = l[r] + rt::shuffle_xor16(l[r], 1);
-            sum += rt::shuffle_xor16(sum, 2);
-            RowState state{reference[r] == kNegInf ? kNegInf : reference[r] * scale, sum * H::kUnlift};
-            if (row >= t.q_len) state = empty_row();
-            const bool empty = state.l == 0.f;
-            float factor = H::kUnlift;
-            if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
-                const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
-                state = f.state;
-                factor *= f.scale_a;
-            }
-            factor *= normaliser(state);
-            if (x.p.has(FA_OPERAND_LSE) && c == 0 && row < t.stored) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
-            T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row, t.head) + 8 * c;
-            FA_UNROLL for (int g = 0; g < DV / 32; g++) {
+    // Averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a pair.
+    // `careful`: a row without keys is 0 whatever the values are, and the average of finite values is finite.
+    const auto store_averages = [&](auto careful, T* out, int64_t eight_rows, const bool (&stored)[2], const bool (&empty)[2], const float (&factor)[2]) {
+        const auto average = [&](int i, int r) {
+            constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
+            if constexpr (!careful.value) return fmaf(o[i], factor[r], 0.f);  // −0 becomes 0: removed keys' signs never show
+            const float y = o[i] * factor[r] + 0.f;  // unlike the above, or all averages would be kept for a second use
+            return empty[r] ? 0.f : fabsf(y) > most && fabsf(o[i]) < kPosInf ? copysignf(most, y) : y;
+        };
+        uint32_t largest = 0;
+        FA_UNROLL for (int g = 0; g < DV / 32; g++)
+            FA_UNROLL for (int r = 0; r < 2; r++) {
                 uint32_t word[4];
-                const auto average = [&](int i) {
-                    const float low_one = fmaf(o[16 * g + 4 * i + 2 * r], factor, 0.f), high = fmaf(o[16 * g + 4 * i + 2 * r + 1], factor, 0.f);
-                    return H::f16 ? rt::pack_f16(low_one, high) : rt::pack_bf16(low_one, high);
-                };
-                FA_UNROLL for (int i = 0; i < 4; i++) word[i] = empty ? 0 : average(i);
-                if (rt::any_infinite<H::f16>(word)) {  // the average of finite values is finite
-                    constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
-                    const auto bounded = [&](int e) {
-                        const float y = fmaf(o[e], factor, 0.f);
-                        return fabsf(y) > most && fabsf(o[e]) < kPosInf ? copysignf(most, y) : y;
-                    };
-                    FA_UNROLL for (int i = 0; i < 4; i++) {
-                        const float low_one = bounded(16 * g + 4 * i + 2 * r), high = bounded(16 * g + 4 * i + 2 * r + 1);
-                        word[i] = empty ? 0 : H::f16 ? rt::pack_f16(low_one, high) : rt::pack_bf16(low_one, high);
-                    }
+                FA_UNROLL for (int i = 0; i < 4; i++) {
+                    const float first = average(16 * g + 4 * i + 2 * r, r), second = average(16 * g + 4 * i + 2 * r + 1, r);
+                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                    largest = rt::max_magnitude<H::f16>(largest, word[i]);
                 }
                 FA_UNROLL for (int i = 0; i < 4; i += 2) {
                     const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
@@ -456,10 +459,38 @@ FA_DEVICE void consume(const HopperParams& a) {
                     if (c & 2) word[i] = other;
                     else word[i + 2] = other;
                 }
-                if (row < t.stored && 32 * g + 8 * c < int(x.p.d.dim_v))
-                    *reinterpret_cast<uint4*>(out + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
+                if (stored[r] && 32 * g + 8 * c < int(x.p.d.dim_v))
+                    *reinterpret_cast<uint4*>(out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
             }
+        return largest;
+    };
+    const auto store = [&](const HopperTile& t) {
+        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+        const int row0 = t.row0 + own_row;
+        bool stored[2], empty[2];
+        float factor[2];
+        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            FA_UNROLL for (int r = 0; r < 2; r++) l[r] += rt::shuffle_xor16(l[r], lanes);
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            stored[r] = row0 + 8 * r < t.stored;
+            empty[r] = row0 + 8 * r >= t.q_len || l[r] == 0.f;
+            factor[r] = empty[r] ? 0.f : rt::reciprocal_fast(l[r]);
         }
+        if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                const int row = row0 + 8 * r;
+                RowState state = empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scale, l[r] * H::kUnlift};
+                if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
+                    const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
+                    state = f.state;
+                    factor[r] = H::kUnlift * f.scale_a * normaliser(state);
+                }
+                if (x.p.has(FA_OPERAND_LSE) && c == 0 && stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+            }
+        T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+        const int64_t eight_rows = 8 * x.p.d.o_stride[1];
+        const uint32_t largest = store_averages(No{}, out, eight_rows, stored, empty, factor);
+        if (rt::any_lane(empty[0] || empty[1] || rt::any_infinite<H::f16>(largest))) store_averages(Yes{}, out, eight_rows, stored, empty, factor);
     };
     const auto clear_output = [&] {
         FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;
@@ -484,6 +515,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         free_v();
         if constexpr (fresh.value) {
             store(*old);
+            release(old->done);
             clear_output();
             first_weights();
             skip_values();
@@ -533,10 +565,13 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QS
     if (threadIdx.x == 0) H::init_barriers();
     if (pair) rt::cluster_sync();
     else __syncthreads();
+    rt::release_successor();
+    rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<Groups == 3 ? 32 : 40>();
-        if (threadIdx.x == 0) produce_queries_and_keys<H, mask, pair, KSlots, QSlots>(a);
-        if (threadIdx.x == 32) produce_values<H, pair, KSlots, QSlots>(a);
+        if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
+        if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
+        if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
     } else {
         rt::take_registers<Groups == 3 ? 160 : 232>();
         consume<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>(a);

@@ -71,6 +71,13 @@ bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem
     return (h.mask != Mask::none || !all_alike(p)) && tiles_of(h, p) > device.multiprocessors / (h.pair ? 2 : 1);
 }
 
+// Proportional to the time that a kernel should take: tiles, in waves, times what one costs.
+double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
+    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / (h.pair ? 2 : 1);
+    const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
+    return waves * h.rows * h.cost;
+}
+
 // The driver's function, looked up once: nothing of it is needed to load this module.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
     static void* found = nullptr;
@@ -102,13 +109,21 @@ const Native* native_for(const rt::Device& device, const Problem& p) {
     if (!takes(device, p)) return nullptr;
     const Mask mask = mask_of(p);
     const bool alike = all_alike(p);
+    const Native* best = nullptr;
+    double least = 0;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
         const HopperKernels list = p.d.q_dtype == FA_F16 ? kernels_of_width<F16>(width) : kernels_of_width<Bf16>(width);
         for (int i = 0; i < list.count; i++) {
             const HopperKernel& h = hopper(list.native[i]);
-            if (h.kernel && h.columns >= p.d.dim_v && h.mask == mask && (alike || !h.pair) && p.d.seqlen_k >= h.from) return &list.native[i];
+            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || (h.pair && !alike) || p.d.seqlen_k < h.from) continue;
+            if (best && h.columns != hopper(*best).columns) continue;
+            const double time = time_of(h, device, p);
+            if (best && time >= least) continue;
+            best = &list.native[i];
+            least = time;
         }
+        if (best) return best;
     }
     return nullptr;
 }
@@ -152,17 +167,19 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         const rt::Status s = cudaMemsetAsync(a.counter, 0, sizeof(int), stream);
         if (s != rt::kSuccess) return s;
     }
-    cudaLaunchAttribute cluster;
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = unsigned(together);
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = unsigned(together);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(together * min_of(a.tiles, room)));
     config.blockDim = dim3(unsigned(h.threads));
     config.dynamicSmemBytes = size_t(h.shared_bytes);
     config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = h.pair ? 1 : 0;
+    config.attrs = attributes;
+    config.numAttrs = h.pair ? 2 : 1;
     return cudaLaunchKernelEx(&config, h.kernel, a);
 }
 

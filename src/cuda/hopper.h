@@ -13,6 +13,7 @@ struct HopperKernel {
     Mask mask;
     bool pair;
     int from;           // keys
+    int cost;           // of a row's way through many keys, to compare kernels of one width by
     int rows, keys, threads, shared_bytes;
     int key_box, value_box;  // rows of k and of v that a copy brings
     void (*kernel)(HopperParams);

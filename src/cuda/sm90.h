@@ -63,13 +63,18 @@ FA_DEVICE void copy_box_to_pair(uint32_t to, const CUtensorMap* map, uint32_t ba
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep) : "memory");
 }
-// Is an element of four pairs infinite, or no number?
+// The larger magnitudes of two pairs, numbers going before NaN; and whether one of a pair's is infinite.
 template <bool f16>
-FA_DEVICE bool any_infinite(const uint32_t (&pair)[4]) {
-    constexpr uint32_t carry = f16 ? 0x04000400u : 0x00800080u;  // makes an exponent of all ones overflow
-    uint32_t any = 0;
-    FA_UNROLL for (int i = 0; i < 4; i++) any |= (pair[i] & 0x7fff7fffu) + carry;
-    return (any & 0x80008000u) != 0;
+FA_DEVICE uint32_t max_magnitude(uint32_t a, uint32_t b) {
+    uint32_t r;
+    if constexpr (f16) asm("{\n.reg .b32 m;\nabs.f16x2 m, %2;\nmax.f16x2 %0, %1, m;\n}" : "=r"(r) : "r"(a), "r"(b));
+    else asm("{\n.reg .b32 m;\nabs.bf16x2 m, %2;\nmax.bf16x2 %0, %1, m;\n}" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+template <bool f16>
+FA_DEVICE bool any_infinite(uint32_t magnitudes) {
+    constexpr uint32_t infinite = f16 ? 0x7c00u : 0x7f80u;
+    return (magnitudes & 0xffffu) == infinite || magnitudes >> 16 == infinite;
 }
 // What threads have written to shared memory may now be read by products of a warpgroup.
 FA_DEVICE void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -102,7 +107,7 @@ FA_DEVICE void pin(uint32_t (&r)[n]) {
 }
 
 // A matrix in shared memory: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight. `lead`: bytes between panels, where
-// the columns are the product's own and not what it sums over.
+// the columns are the product's own and not what it sums over. 16 bytes further on is one more.
 FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(lead >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
@@ -144,6 +149,7 @@ struct Products;
                      ", 1, 1, 1, 1;" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                                        \
     }
 #define FA_PRODUCTS(type)                                                                                                           \
+    FA_PRODUCTS_OF_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
     FA_PRODUCTS_OF_SHARED(type, 80, FA_N32, FA_COMMA(FA_D32, FA_D8(32)), "%40", "%41", "%42")                                            \
     FA_PRODUCTS_OF_SHARED(type, 112, FA_N48, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40), FA_D8(48)), "%56", "%57", "%58")                      \
     FA_PRODUCTS_OF_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
