@@ -431,33 +431,34 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
 /* ------------------------------------------------------------------------------------------------------------ backward */
 
 enum { /* flags of fa_backward, beside FA_ARGS_STREAM */
-    FA_BACKWARD_ACCUMULATE = 1 << 1 /* dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
+    /* dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
+    FA_BACKWARD_ACCUMULATE = 1 << 1
 };
 
-/* The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has a
- * term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from seed and offset.
+/* The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has
+ * a term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from seed and offset.
  *     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
  *     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
- *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout v^T,  Δ_i = dout_i · o_i
+ *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
  *     dbias = dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
  *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
  * k and v heads that several query heads share get the sum over them.
  *
- * The descriptor is the forward's; FA_OPERAND_LSE and FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect. Types
- * are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient here: all
- * of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this call: Δ of a
- * rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
+ * The descriptor is the forward's; FA_OPERAND_LSE and FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
+ * Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
+ * here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
+ * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
- * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed ones
- * are not touched. A row without keys (LSE of −inf or +inf) has dq = 0 and takes no part, whatever its q and dout hold. NaN and infinite
- * values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that is not finite may also spoil the
- * gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for any number of threads; a GPU does
- * under FA_DETERMINISTIC.
+ * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
+ * ones are not touched. A row without keys (LSE of −inf or +inf) has dq = 0 and takes no part, whatever its q and dout hold. NaN and
+ * infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that is not finite may
+ * also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for any number of
+ * threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides of
- * their own. */
+ * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
+ * of their own. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;

@@ -45,7 +45,8 @@ static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call
 static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
     if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, p.d.heads_q)));
     Tensor dbias;
-    FA_TRY(lay_like(score_tensor(p, "bias", nullptr, 4, p.d.bias_stride), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias, call->message));
+    FA_TRY(lay_like(score_tensor(p, "bias", nullptr, 4, p.d.bias_stride), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias,
+                    call->message));
     if (!a->dbias) return FA_OK;
     Tensor once = dbias;  // sums share their element on purpose
     for (int i = 0; i < once.rank; i++)

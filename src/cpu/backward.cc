@@ -85,7 +85,8 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
         load_rows(g, t, x);
         for (int64_t at = key + (seen.begin - key) / kTileKeys * kTileKeys; at < seen.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, seen.end - at));
-            if (differentiate_tile(g, t, block, at, count, true, x)) add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
+            if (differentiate_tile(g, t, block, at, count, true, x))
+                add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
         }
     }
     write_dkv(g, t, key, keys, x);
@@ -99,7 +100,8 @@ void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t
 
 DqSums shared_sums(const Job& job, int64_t head, int64_t chunk) {
     const int64_t place = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
-    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->begun_at) + place, floats};
+    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->begun_at) + place,
+            floats};
 }
 
 float* shared_deltas(const Job& job, int64_t head) {
@@ -161,7 +163,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.heads = d.batch * d.heads_kv;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
-    const int64_t larger = s.matrix ? kMatrixFactor : 1, fitting = larger * kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
+    const int64_t larger = s.matrix ? kMatrixFactor : 1,
+                  fitting = larger * kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
     s.block_keys = int(max_of(min_of(fitting, larger * kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
     GradientCall g{};  // what sizes depend on
     g.c.p = &p;
@@ -192,8 +195,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     return s;
 }
 
-void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s, const Threads& threads,
-                  int64_t workers, char* memory) {
+void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+                  const Threads& threads, int64_t workers, char* memory) {
     GradientCall g;
     g.inputs = forward_part(a);
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);

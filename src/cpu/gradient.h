@@ -11,11 +11,11 @@ namespace fa {
 namespace cpu {
 
 struct GradientCall {
-    Call c;                 // the forward's part, whose f32 tiles give the scores
+    Call c;  // the forward's part, whose f32 tiles give the scores
     fa_forward_args_t inputs;
     const fa_backward_args_t* a;
-    int block_keys;         // of the block whose dk and dv a worker holds
-    bool matrix;            // products of bf16 tiles of weights and their gradients; tiles then have all kMaxRows lanes
+    int block_keys;  // of the block whose dk and dv a worker holds
+    bool matrix;     // products of bf16 tiles of weights and their gradients; tiles then have all kMaxRows lanes
 };
 
 bool matrix_gradients(const Problem& p, const Kernels& k);
@@ -62,18 +62,18 @@ struct Panels {
 // The tile's rows of q and dout, and a place for its weights and their gradients beside the forward's scratch.
 struct GradientScratch {
     Scratch w;
-    float *lines;              // [kMaxRows][the larger dim]
-    float *dout;               // [dim_v][width], as t.q is [dim_qk][width]
-    float *q_rows, *dout_rows; // panels
-    float *dp, *slope;         // [kTileKeys][width]
-    float *lse, *delta;        // [width], of a panel [tile][width]: LSE in log2 units, +inf in lanes without keys; Δ − dlse
-    float *k, *v;              // the block's keys, where they are not read in place
-    float *dk, *dv;            // the block's, in panels
+    float* lines;               // [kMaxRows][the larger dim]
+    float* dout;                // [dim_v][width], as t.q is [dim_qk][width]
+    float *q_rows, *dout_rows;  // panels
+    float *dp, *slope;          // [kTileKeys][width]
+    float *lse, *delta;         // [width], of a panel [tile][width]: LSE in log2 units, +inf in lanes without keys; Δ − dlse
+    float *k, *v;               // the block's keys, where they are not read in place
+    float *dk, *dv;             // the block's, in panels
     MatrixOperands matrix;
-    float *dq;                 // DqSums, where an item keeps them to itself
-    bool *begun;
-    float *row_delta;          // Δ − dlse of all rows of the sequence and kv head, group-major
-    float *own_delta;          // a place for these, where they are not shared
+    float* dq;  // DqSums, where an item keeps them to itself
+    bool* begun;
+    float* row_delta;  // Δ − dlse of all rows of the sequence and kv head, group-major
+    float* own_delta;  // a place for these, where they are not shared
 };
 
 Panels query_panels(const GradientCall& g, int64_t columns);
@@ -88,7 +88,8 @@ bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t b
 void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
 void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
-void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x);
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq,
+                      GradientScratch& x);
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
@@ -96,7 +97,8 @@ static inline bool no_keys(float lse) { return lse == kNegInf || lse == kPosInf;
 // Δ − dlse of one row; two lines of scratch.
 float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, GradientScratch& x);
+void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                 GradientScratch& x);
 // Sets the tile's q, dout, lse and delta up.
 void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x);
 // dq of the tile's rows from its sums; of those beyond the sequence's length in this block.
@@ -110,9 +112,11 @@ void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x);
 
 // gradient_tile.cc: one f32 tile of weights and their gradients.
 // P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
-bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap, GradientScratch& x);
+bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+                        GradientScratch& x);
 // Adds the tile's share to dk and dv of the block, and to dq.
-void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq, GradientScratch& x);
+void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+                   GradientScratch& x);
 
 // gradient_bias.cc: dbias, in so many pieces whose elements are apart.
 int64_t bias_pieces(const GradientCall& g);

@@ -59,7 +59,8 @@ static void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int 
         const int64_t first = key + step * kStepKeys, k_at = step * step_values(qk.dim_qk), v_at = step * step_values(v.dim_v);
         const int count = int(min_of(kStepKeys, keys - step * kStepKeys));
         find_rows(g.c, t, Operand::k, t.kv_head, first, count, rows);
-        for (int half = 0; half < 2; half++) mk.pack_q(qk, values_of(rows + half * kPairRows), m.k + k_at + half * qk.q_bytes() / 2);
+        for (int half = 0; half < 2; half++)
+            mk.pack_q(qk, values_of(rows + half * kPairRows), m.k + k_at + half * qk.q_bytes() / 2);
         mk.pack_k(qk, values_of(rows), m.packed);
         mk.transpose_k(qk, m.packed, m.k_turned + k_at);
         find_rows(g.c, t, Operand::v, t.kv_head, first, count, rows);
@@ -83,7 +84,8 @@ static void multiply_scores(const GradientCall& g, int64_t step, GradientScratch
     const MatrixOperands& m = x.matrix;
     const auto product = [&](const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) -> MatrixProduct {
         const int depth = gradient_shape(dim).depth;
-        return {keys + step * step_values(dim), depth * kTileValues, kTileValues, 64, rows, 2 * depth * kTileValues, 2, 2, depth, 1, 0, 0, c, kMaxRows, false};
+        return {keys + step * step_values(dim), depth * kTileValues, kTileValues, 64, rows, 2 * depth * kTileValues, 2, 2, depth, 1,
+                0, 0, c, kMaxRows, false};
     };
     const MatrixProduct both[] = {product(m.k, m.q, g.c.p->d.dim_qk, x.w.s), product(m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->multiply(both, 2);
@@ -121,7 +123,8 @@ void drop_square(const GradientCall& g, const RowTile& t, int64_t key, int keys,
 }
 
 // P and dS of a square as operands; false when no key is kept.
-bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at, GradientScratch& x) {
+bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
+                          GradientScratch& x) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = c.q_factor;
@@ -172,14 +175,15 @@ bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& pa
             const int64_t key = block.key + (panel.first + step) * kStepKeys;
             const int keys = int(min_of(kStepKeys, seen.end - key));
             bool& live = panel.live[step][i];
-            live = seen.begin < key + kStepKeys && keys > 0 && differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y);
+            live = seen.begin < key + kStepKeys && keys > 0 &&
+                   differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y);
             any |= live;
         }
     }
     return any;
 }
 
-// The first and the number of the live among `count` squares, every `stride`-th from `live`; those between them that are not are cleared.
+// The first of `count` squares that is live, and how many there are up to the last; those between that are not live are cleared.
 struct Run {
     int first, count;
 };
@@ -199,36 +203,42 @@ void multiply_gradients(const GradientCall& g, const Panel& panel, int64_t first
     const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     MatrixProduct products[2 * kMostSteps + kGradientPanel];
     int count = 0;
-    const auto over_rows = [&](int step, const Run& run, const uint16_t* weights, const uint16_t* rows, int64_t columns, float* sums) -> MatrixProduct {
+    const auto over_rows = [&](int step, const Run& run, const uint16_t* weights, const uint16_t* rows, int64_t columns,
+                               float* sums) -> MatrixProduct {
         const int64_t pairs = gradient_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
-        return {weights + square(step, run.first), 16 * kMaxRows, 32, 2 * kMaxRows, rows + run.first * values, 4 * kTileValues, 2, int(pairs), 2,
-                run.count, kSquare, values, sums + (panel.first + step) * kStepKeys * stride, stride, true};
+        return {weights + square(step, run.first), 16 * kMaxRows, 32, 2 * kMaxRows, rows + run.first * values, 4 * kTileValues, 2,
+                int(pairs), 2, run.count, kSquare, values, sums + (panel.first + step) * kStepKeys * stride, stride, true};
     };
     for (int step = 0; step < panel.steps; step++) {
-        const Run run = run_of(panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return square(step, i); }, x);
+        const Run run = run_of(
+            panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return square(step, i); }, x);
         if (run.count == 0) continue;
         if (g.a->dv) products[count++] = over_rows(step, run, m.p, m.dout_rows, dim_v, x.dv);
         if (g.a->dk) products[count++] = over_rows(step, run, m.ds, m.q_rows, dim, x.dk);
     }
     for (int i = 0; g.a->dq && i < panel.tiles; i++) {
-        const Run run = run_of(panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return square(step, i); }, x);
+        const Run run = run_of(
+            panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return square(step, i); }, x);
         if (run.count == 0) continue;
         const int64_t values = step_values(dim);
-        products[count++] = {m.k_turned + (panel.first + run.first) * values, 2 * kTileValues, kTileValues, 64, m.ds_pairs + square(run.first, i), 4 * kTileValues,
-                             gradient_shape(dim).depth, 2, 2, run.count, values, kGradientPanel * kSquare, dq.tile(first_tile + i), kMaxRows, true};
+        products[count++] = {m.k_turned + (panel.first + run.first) * values, 2 * kTileValues, kTileValues, 64,
+                             m.ds_pairs + square(run.first, i), 4 * kTileValues, gradient_shape(dim).depth, 2, 2, run.count, values,
+                             kGradientPanel * kSquare, dq.tile(first_tile + i), kMaxRows, true};
     }
     g.c.k->matrix->multiply(products, count);
 }
 
 }  // namespace
 
-void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
+void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq,
+                      GradientScratch& x) {
     const KeyBlock block{key, keys, {}, {}};
     Panel panel;
     for (int64_t n = 0; place_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
         panel.tiles = 1;
-        while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles])) panel.tiles++;
+        while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
+            panel.tiles++;
         if (!load_panel(g, block, panel, x)) continue;
         const int steps = int(ceil_div(keys, kStepKeys));
         for (panel.first = 0; panel.first < steps; panel.first += kMostSteps) {

@@ -59,7 +59,9 @@ int64_t key_index(const Problem& p, const int64_t stride[4], int64_t batch, int6
     return (p.packed_k() ? 0 : batch * stride[0]) + slot * stride[1] + kv_head * stride[2];
 }
 
-void zero_lanes(float* lines, int64_t dim, int from, int to) { memset(lines + from * dim, 0, size_t(to - from) * size_t(dim) * sizeof(float)); }
+void zero_lanes(float* lines, int64_t dim, int from, int to) {
+    memset(lines + from * dim, 0, size_t(to - from) * size_t(dim) * sizeof(float));
+}
 
 }  // namespace
 
@@ -74,7 +76,8 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
 }
 
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas, GradientScratch& x) {
+void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                 GradientScratch& x) {
     const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
     const int64_t group = g.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
@@ -89,13 +92,12 @@ struct Lines {
     int64_t stride;
 };
 
-Lines gather(const GradientCall& g, const RowTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor, bool scaled,
-             GradientScratch& x) {
+Lines gather(const GradientCall& g, const RowTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
+             bool scaled, GradientScratch& x) {
     const Problem& p = *g.c.p;
     bool plain = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
     for (int lane = 0; lane < t.rows; lane++) plain &= factor[lane] != 0.f;
-    if (plain)
-        return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
+    if (plain) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
     Lanes at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         float* const line = x.lines + lane * dim;

@@ -9,7 +9,8 @@ bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
-    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v), x.dp);
+    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
+                x.dp);
     if (c.drop) drop_tile(c, t, key, keys, x.dp);
     c.k->differentiate(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
     if (c.drop) drop_tile(c, t, key, keys, x.w.s);
