@@ -28,7 +28,7 @@ class Bench:
 
     def ours(self, *problems: Problem, graph: bool = False, work: str = "flops") -> Contestant:
         """The call over each of the problems in turn (rotating sets of the same shape); eager ones have one."""
-        calls = [Call(self.library, p) for p in problems]
+        calls = [Call(self.library, p, captured=graph) for p in problems]
         calls[0]()
         torch.cuda.synchronize()
         first = problems[0]

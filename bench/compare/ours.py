@@ -37,9 +37,9 @@ def strides_of(x: torch.Tensor) -> tuple[int, ...]:
 
 
 class Call:
-    """One fa_forward_ex, ready to be made again and again; capturable, because it brings its workspace."""
+    """One fa_forward_ex, ready to be made again and again. Where it is captured it brings its workspace, else the handle has it."""
 
-    def __init__(self, ours: Library, p: Problem) -> None:
+    def __init__(self, ours: Library, p: Problem, captured: bool = True) -> None:
         self.ours, self.problem = ours, p
         self.o = torch.full((*p.q.shape[:-1], p.v.shape[-1]), float("nan"), dtype=p.q.dtype, device=p.q.device)
         self.desc = self.describe()
@@ -51,9 +51,10 @@ class Call:
                     setattr(self.args, name, tensor.data_ptr())
         size = ctypes.c_uint64()
         ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, ctypes.byref(size)))
-        # Never empty: with no workspace at all a call might look for memory of its own. Aligned as fa_workspace_size says.
-        self.workspace = torch.empty(max(size.value, 256) + 256, dtype=torch.uint8, device=p.q.device)
-        self.args.workspace, self.args.workspace_size = -(-self.workspace.data_ptr() // 256) * 256, max(size.value, 256)
+        # Never empty: with no workspace at all a call would look for memory of its own. Aligned as fa_workspace_size says.
+        if captured:
+            self.workspace = torch.empty(max(size.value, 256) + 256, dtype=torch.uint8, device=p.q.device)
+            self.args.workspace, self.args.workspace_size = -(-self.workspace.data_ptr() // 256) * 256, max(size.value, 256)
         self.pointers = ours.handle, ctypes.byref(self.desc), ctypes.byref(self.args)
 
     def describe(self) -> _abi.AttentionDesc:

@@ -22,7 +22,7 @@ enum class Mask { none, causal, band };
 struct HopperParams {
     CUtensorMap q, k, v;
     ForwardParams x;
-    int* counter;   // tiles taken so far, 0 at the start: blocks then take the next one when they have room. NULL: each takes its share
+    int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
     int row_tiles;  // of a head, for pairs those of two
     int tiles;
     int section;    // heads whose tiles are taken longest first, before those of the next ones; 0: head after head
@@ -203,6 +203,7 @@ FA_DEVICE void take_tiles(const HopperParams& a) {
     rt::barrier_wait(at(s.tile[slot.i].done), slot.parity ^ 1);
     s.tile[slot.i].top = -1;
     rt::barrier_arrive(at(s.tile[slot.i].told));
+    if (a.counter && rank == 0 && atomicAdd(a.counter + 1, 1) == stride - 1) a.counter[0] = a.counter[1] = 0;
 }
 
 template <class H, bool pair, int KSlots>
@@ -432,22 +433,17 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::pin(p);
     };
     // Averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a pair.
-    // `careful`: a row without keys is 0 whatever the values are, and the average of finite values is finite.
-    const auto store_averages = [&](auto careful, T* out, int64_t eight_rows, const bool (&stored)[2], const bool (&empty)[2], const float (&factor)[2]) {
-        const auto average = [&](int i, int r) {
-            constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
-            if constexpr (!careful.value) return fmaf(o[i], factor[r], 0.f);  // −0 becomes 0: removed keys' signs never show
-            const float y = o[i] * factor[r] + 0.f;  // unlike the above, or all averages would be kept for a second use
-            return empty[r] ? 0.f : fabsf(y) > most && fabsf(o[i]) < kPosInf ? copysignf(most, y) : y;
-        };
+    const auto store_averages = [&](T* out, int64_t eight_rows, const bool (&stored)[2], const bool (&empty)[2], const float (&factor)[2]) {
         uint32_t largest = 0;
         FA_UNROLL for (int g = 0; g < DV / 32; g++)
             FA_UNROLL for (int r = 0; r < 2; r++) {
                 uint32_t word[4];
                 FA_UNROLL for (int i = 0; i < 4; i++) {
-                    const float first = average(16 * g + 4 * i + 2 * r, r), second = average(16 * g + 4 * i + 2 * r + 1, r);
-                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                    const float* const two = o + 16 * g + 4 * i + 2 * r;
+                    const float first = fmaf(two[0], factor[r], 0.f), second = fmaf(two[1], factor[r], 0.f);  // −0 becomes 0: removed keys'
+                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);            // signs never show
                     largest = rt::max_magnitude<H::f16>(largest, word[i]);
+                    if (empty[r]) word[i] = 0;  // whatever the values are
                 }
                 FA_UNROLL for (int i = 0; i < 4; i += 2) {
                     const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
@@ -463,6 +459,14 @@ FA_DEVICE void consume(const HopperParams& a) {
                     *reinterpret_cast<uint4*>(out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
             }
         return largest;
+    };
+    // The average of finite values is finite.
+    const auto bound_averages = [&](const float (&factor)[2]) {
+        constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
+        FA_UNROLL for (int i = 0; i < DV / 2; i++) {
+            const float bound = most / factor[i / 2 % 2];
+            if (fabsf(o[i]) > bound && fabsf(o[i]) < kPosInf) o[i] = copysignf(bound, o[i]);
+        }
     };
     const auto store = [&](const HopperTile& t) {
         const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
@@ -489,8 +493,11 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
         const int64_t eight_rows = 8 * x.p.d.o_stride[1];
-        const uint32_t largest = store_averages(No{}, out, eight_rows, stored, empty, factor);
-        if (rt::any_lane(empty[0] || empty[1] || rt::any_infinite<H::f16>(largest))) store_averages(Yes{}, out, eight_rows, stored, empty, factor);
+        for (bool again = false;; again = true) {
+            const uint32_t largest = store_averages(out, eight_rows, stored, empty, factor);
+            if (again || __builtin_expect(!rt::any_lane(rt::any_infinite<H::f16>(largest)), 1)) break;
+            bound_averages(factor);
+        }
     };
     const auto clear_output = [&] {
         FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;

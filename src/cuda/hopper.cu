@@ -129,7 +129,7 @@ const Native* native_for(const rt::Device& device, const Problem& p) {
 }
 
 uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
-    return counts_tiles(hopper(native), device, p) ? 256 : 0;
+    return counts_tiles(hopper(native), device, p) ? kNativeBytes : 0;
 }
 
 rt::Status prepare_native(const rt::Device& device) {
@@ -146,7 +146,7 @@ rt::Status prepare_native(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, rt::Stream stream) {
+rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
     const HopperKernel& h = hopper(native);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
@@ -164,7 +164,7 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     a.counter = nullptr;
     if (counts_tiles(h, device, p)) {
         a.counter = static_cast<int*>(memory);
-        const rt::Status s = cudaMemsetAsync(a.counter, 0, sizeof(int), stream);
+        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.counter, 0, 2 * sizeof(int), stream);
         if (s != rt::kSuccess) return s;
     }
     cudaLaunchAttribute attributes[2];

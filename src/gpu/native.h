@@ -13,10 +13,11 @@ struct Native {
 
 // The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.
 const Native* native_for(const rt::Device&, const Problem&);
-// Device memory that a call needs, of any contents.
+// Device memory that a call needs, at most kNativeBytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
+constexpr uint64_t kNativeBytes = 256;
 uint64_t native_bytes(const Native&, const rt::Device&, const Problem&);
 rt::Status prepare_native(const rt::Device&);
-rt::Status launch_native(const Native&, const rt::Device&, const ForwardParams&, void* memory, rt::Stream);
+rt::Status launch_native(const Native&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa
