@@ -164,9 +164,9 @@ fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Messag
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     if (!plan->explain) return FA_OK;
     snprintf(plan->text, sizeof plan->text,
-             "kernel cpu_backward_%s_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %lld thread%s",
-             s.matrix ? "matrix" : "tile", c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks,
-             s.chunks == 1 ? "" : "s", (long long)workers, workers == 1 ? "" : "s");
+             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %lld thread%s",
+             c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
+             (long long)workers, workers == 1 ? "" : "s");
     return FA_OK;
 }
 
