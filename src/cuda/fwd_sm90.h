@@ -32,7 +32,7 @@ struct HopperParams {
 // those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
 struct alignas(16) HopperTile {
     int top, edge, low, inner;        // read together
-    int skip, head, batch, row0;
+    int skip, head, kv_head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
@@ -45,15 +45,14 @@ struct Hopper {
     static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
     static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
-    static constexpr int kSent = 4;
     static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {
-        uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kSent], nearly_done;
+        uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kTiles], nearly_done;
     };
     struct Shared {
         Barriers barrier;
         HopperTile tile[kTiles];  // top < 0: there are no more
-        int sent[kSent];          // tiles that the first block of a pair has taken for both
+        int sent[kTiles];         // tiles that the first block of a pair has taken for both
     };
     static constexpr int kMatrices = QSlots * kQBytes + KSlots * (kKBytes + kVBytes), kSharedBytes = kMatrices + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a block may have");
@@ -79,7 +78,7 @@ struct Hopper {
         }
         rt::barrier_init(at(&b.nearly_done), 1);
         for (HopperTile& t : shared().tile) rt::barrier_init(at(&t.told), 1), rt::barrier_init(at(&t.done), 4 * Groups);
-        for (int i = 0; i < kSent; i++) rt::barrier_init(at(b.sent + i), 1);
+        for (uint64_t& sent : b.sent) rt::barrier_init(at(&sent), 1);
         rt::barrier_init_done();
     }
 };
@@ -121,6 +120,7 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     }
     t.batch = head / heads_q;
     t.head = head - t.batch * heads_q;
+    t.kv_head = t.head / int(x.p.group);
     t.row0 = (pair ? 2 * tile + rank : tile) * H::rows;
     const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
     t.q_begin = int(seq.q_begin);
@@ -165,8 +165,7 @@ FA_DEVICE void take_tiles(const HopperParams& a) {
     const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) / H::blocks;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
-    Ring<H::kSent> sent;
-    uint32_t parity = 0;
+    Ring<1> nearly_done;
     for (int index = int(blockIdx.x) / H::blocks; index < a.tiles;) {
         HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.done), slot.parity ^ 1);
@@ -180,25 +179,24 @@ FA_DEVICE void take_tiles(const HopperParams& a) {
                 rt::copy_box(H::q_tile(q.i) + panel * H::rows * 128, &a.q, at(s.barrier.q_full[q.i]), 64 * panel, t.q_begin + t.row0, t.head,
                              a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
             q.next();
-            slot.next();
         }
         if (!a.counter) {
             index += stride;
-            continue;
-        }
-        if (exists) {
-            rt::barrier_wait(at(s.barrier.nearly_done), parity);
-            parity ^= 1;
-        }
-        if (rank == 0) {
-            index = stride + atomicAdd(a.counter, 1);
-            if (pair) rt::send(rt::shared_address(s.sent + sent.i), at(s.barrier.sent[sent.i]), 1, index);
         } else {
-            rt::barrier_expect(at(s.barrier.sent[sent.i]), 4);
-            rt::barrier_wait(at(s.barrier.sent[sent.i]), sent.parity);
-            index = *const_cast<volatile int*>(s.sent + sent.i);
+            if (exists) {
+                rt::barrier_wait(at(s.barrier.nearly_done), nearly_done.parity);
+                nearly_done.next();
+            }
+            if (rank == 0) {
+                index = stride + atomicAdd(a.counter, 1);
+                if (pair) rt::send(rt::shared_address(s.sent + slot.i), at(s.barrier.sent[slot.i]), 1, index);
+            } else {
+                rt::barrier_expect(at(s.barrier.sent[slot.i]), 4);
+                rt::barrier_wait(at(s.barrier.sent[slot.i]), slot.parity);
+                index = *const_cast<volatile int*>(s.sent + slot.i);
+            }
         }
-        sent.next();
+        if (exists) slot.next();
     }
     rt::barrier_wait(at(s.tile[slot.i].done), slot.parity ^ 1);
     s.tile[slot.i].top = -1;
@@ -215,7 +213,7 @@ FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
         const HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
-        const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int left = blocks; left > 0; left--, row -= H::keys) {
             if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
@@ -235,7 +233,7 @@ FA_DEVICE void load_values_of_tiles(const HopperParams& a) {
         const HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
-        const int head = t.head / int(a.x.p.group), sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int i = 0; i < blocks; i++, row -= H::keys) {
             rt::barrier_wait(at(s.barrier.v_free[v.i]), v.parity ^ 1);
@@ -265,7 +263,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
     Ends band[2];  // of keys; with other masks found out where it is needed
-    int n, low, inner, edge, skip, q_slot;
+    int n, low, inner, edge, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
@@ -287,6 +285,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         v.next();
     };
     const auto ends_of = [&](int r) { return gpu::ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len); };
+    const auto skipped = [&] { return pair && mask != Mask::none ? rt::uniform(tile->skip) : 0; };
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
         rt::barrier_wait(at(next->told), slot.parity);
@@ -301,17 +300,16 @@ FA_DEVICE void consume(const HopperParams& a) {
         edge = mask == Mask::none ? 0 : rt::uniform(blocks.y);
         low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
-        skip = pair && mask != Mask::none ? rt::uniform(next->skip) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask == Mask::band) band[r] = ends_of(r);
-        for (int i = 0; i < skip; i++) {
+        for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
         }
         return true;
     };
     const auto skip_values = [&] {
-        for (int i = 0; i < skip; i++) {
+        for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
             free_v();
         }
@@ -354,23 +352,23 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         }
     };
-    // Weights, straight to pairs; `sum` gets their sums, and s stays as it is.
-    const auto exponentials = [&](const float (&unit)[2], float (&sum)[4]) {
+    // Weights, straight to pairs; `sum` gets their sums, and s stays as it is. exponent(i, r): of score i, in row r, in log2 units.
+    const auto exponentials = [&](auto exponent, float (&sum)[4]) {
         FA_UNROLL for (int i = 0; i < Keys / 4; i++) {
             const int r = i % 2;
-            const float low_one = rt::exp2_fast(fmaf(s[2 * i], unit[r], -shift[r])), high = rt::exp2_fast(fmaf(s[2 * i + 1], unit[r], -shift[r]));
-            sum[2 * r] += low_one;
-            sum[2 * r + 1] += high;
-            p[i] = H::f16 ? rt::pack_f16(low_one, high) : rt::pack_bf16(low_one, high);
+            const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
+            sum[2 * r] += first;
+            sum[2 * r + 1] += second;
+            p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
     };
     // The exact way to weights: for the first block of a tile (`fresh`), where some scores are masked, and where weights have outgrown the
-    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A fused
-    // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded
-    // alike first. A row without a reference, or with one so large that it must be kept so, comes here with the next block again.
+    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
+    // reference comes here with the next block again, and so does one whose reference is so large that it does not go into a fused
+    // multiplication, whose exact product may exceed what the reference was rounded to.
     const auto exact_weights = [&](const bool (&move)[2], bool fresh, float (&sum)[4]) {
         constexpr float kLarge = 0x1p+16f;
-        float top[2], unit[2] = {scale, scale};
+        float top[2], base[2], offset[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
             float other = kNegInf;
             top[r] = fresh ? kNegInf : reference[r];
@@ -382,10 +380,15 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
         FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
             FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
-        bool large[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            if (!fresh && !move[r]) top[r] = reference[r];
-            const float log2 = origin(top[r]) * scale;
+            base[r] = origin(top[r]);
+            offset[r] = H::kLift;
+            if (!fresh && !move[r]) {  // its weights are to be the same, whatever other rows need
+                base[r] = 0.f;
+                offset[r] = -shift[r];
+                continue;
+            }
+            const float log2 = base[r] * scale;
             if (!fresh) {
                 const float factor = rt::exp2_fast(reference[r] * scale - log2);
                 l[r] *= factor;
@@ -393,19 +396,10 @@ FA_DEVICE void consume(const HopperParams& a) {
                     if (i / 2 % 2 == r) o[i] *= factor;
             }
             reference[r] = top[r];
-            shift[r] = log2 - H::kLift;
-            large[r] = fabsf(log2) > kLarge;
+            shift[r] = top[r] == kNegInf || fabsf(log2) > kLarge ? kNegInf : log2 - H::kLift;
         }
-        if (rt::any_lane(large[0] || large[1]))
-            FA_UNROLL for (int r = 0; r < 2; r++) {
-                FA_UNROLL for (int i = 0; i < Keys / 2; i++)
-                    if (i / 2 % 2 == r) s[i] = large[r] ? s[i] * scale : s[i];
-                unit[r] = large[r] ? 1.f : scale;
-            }
         FA_UNROLL for (int i = 0; i < 4; i++) sum[i] = 0.f;
-        exponentials(unit, sum);
-        FA_UNROLL for (int r = 0; r < 2; r++)
-            if (reference[r] == kNegInf || large[r]) shift[r] = kNegInf;
+        exponentials([&](int i, int r) { return fmaf(s[i] - base[r], scale, offset[r]); }, sum);
     };
     const auto first_weights = [&] {
         float sum[4];
@@ -421,7 +415,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             mask_scores();
             exact_weights({true, true}, false, sum);
         } else {
-            exponentials({scale, scale}, sum);
+            exponentials([&](int i, int r) { return fmaf(s[i], scale, -shift[r]); }, sum);
             bool move[2];
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost);
             if (rt::any_lane(move[0] || move[1])) {
@@ -460,13 +454,11 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         return largest;
     };
-    // The average of finite values is finite.
+    // The average of finite values is finite, but weights are rounded and their sum is not.
     const auto bound_averages = [&](const float (&factor)[2]) {
-        constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f;
-        FA_UNROLL for (int i = 0; i < DV / 2; i++) {
-            const float bound = most / factor[i / 2 % 2];
-            if (fabsf(o[i]) > bound && fabsf(o[i]) < kPosInf) o[i] = copysignf(bound, o[i]);
-        }
+        constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
+        FA_UNROLL for (int i = 0; i < DV / 2; i++)
+            if (fabsf(o[i] * factor[i / 2 % 2]) > most) o[i] *= less;
     };
     const auto store = [&](const HopperTile& t) {
         const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
@@ -569,16 +561,20 @@ FA_DEVICE void consume(const HopperParams& a) {
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
 FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>::threads), 1) forward_sm90(FA_PARAM HopperParams a) {
     using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;
+    rt::fetch_parameters(a);
     if (threadIdx.x == 0) H::init_barriers();
+    if (threadIdx.x == 32) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v);
     if (pair) rt::cluster_sync();
     else __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<Groups == 3 ? 32 : 40>();
+        if (threadIdx.x % 32 != 0) return;
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
-        if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
-        if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else return;
     } else {
         rt::take_registers<Groups == 3 ? 160 : 232>();
         consume<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>(a);

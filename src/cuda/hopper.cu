@@ -132,6 +132,28 @@ uint64_t native_bytes(const Native& native, const rt::Device& device, const Prob
     return counts_tiles(hopper(native), device, p) ? kNativeBytes : 0;
 }
 
+rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) {
+    *zeros = nullptr;
+    unsigned long long id;
+    if (rt::capturing(stream)) return rt::kSuccess;
+    rt::Status s = cudaStreamGetId(stream, &id);
+    if (s != rt::kSuccess) return s;
+    int i = 0;
+    while (i < memory->streams && memory->stream[i] != id) i++;
+    if (i == NativeMemory::kStreams) return rt::kSuccess;
+    if (!memory->zeros) {
+        void* fresh;
+        s = cudaMalloc(&fresh, NativeMemory::kStreams * kNativeBytes);
+        if (s != rt::kSuccess) return s;
+        memory->zeros = static_cast<char*>(fresh);
+    }
+    *zeros = memory->zeros + i * kNativeBytes;
+    if (i < memory->streams) return rt::kSuccess;
+    s = cudaMemsetAsync(*zeros, 0, kNativeBytes, stream);
+    if (s == rt::kSuccess) memory->stream[memory->streams++] = id;
+    return s;
+}
+
 rt::Status prepare_native(const rt::Device& device) {
     if (!device.hopper) return rt::kSuccess;
     if (!encoder()) return cudaErrorInsufficientDriver;

@@ -51,6 +51,7 @@ FA_DEVICE void send(uint32_t to, uint32_t barrier, int rank, int word) {
 
 // ---- the bulk tensor copy: a box of 64 columns, from (column, row, head, sequence) on, in rows of 128 bytes whose pieces are swizzled
 
+FA_DEVICE void fetch_map(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 constexpr uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;  // how a copy's lines are kept in L2
 FA_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int column, int row, int head, int sequence, uint64_t keep) {
     asm volatile(
@@ -150,8 +151,7 @@ struct Products;
     }
 #define FA_PRODUCTS(type)                                                                                                           \
     FA_PRODUCTS_OF_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
-    FA_PRODUCTS_OF_SHARED(type, 80, FA_N32, FA_COMMA(FA_D32, FA_D8(32)), "%40", "%41", "%42")                                            \
-    FA_PRODUCTS_OF_SHARED(type, 112, FA_N48, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40), FA_D8(48)), "%56", "%57", "%58")                      \
+    FA_PRODUCTS_OF_SHARED(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
     FA_PRODUCTS_OF_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
     FA_PRODUCTS_OF_SHARED(type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
     FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \

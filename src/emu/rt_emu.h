@@ -87,7 +87,6 @@ static inline Status describe(int, Device* d) {
 static inline Status allocate(void** p, uint64_t bytes) { return posix_memalign(p, 256, bytes) == 0 ? kSuccess : kOutOfMemory; }
 static inline Status release(void* p) { return free(p), kSuccess; }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream) { return memmove(to, from, bytes), kSuccess; }
-static inline Status clear(void* p, uint64_t bytes, Stream) { return memset(p, 0, bytes), kSuccess; }
 static inline Status synchronize(Stream) { return kSuccess; }
 static inline bool capturing(Stream) { return false; }
 using Event = void*;

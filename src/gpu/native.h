@@ -13,10 +13,19 @@ struct Native {
 
 // The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.
 const Native* native_for(const rt::Device&, const Problem&);
-// Device memory that a call needs, at most kNativeBytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
-constexpr uint64_t kNativeBytes = 256;
+// A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.
+struct NativeMemory {
+    static constexpr int kStreams = 8;
+    char* zeros;
+    uint64_t stream[kStreams];  // by the driver's number, which no other stream gets
+    int streams;
+};
+constexpr uint64_t kNativeBytes = 256;  // that a call needs at most
 uint64_t native_bytes(const Native&, const rt::Device&, const Problem&);
+// What there is for the stream, or NULL: it is being captured, or there are too many.
+rt::Status native_memory(NativeMemory*, rt::Stream, void** zeros);
 rt::Status prepare_native(const rt::Device&);
+// `memory`: of native_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
 rt::Status launch_native(const Native&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
 
 }  // namespace gpu

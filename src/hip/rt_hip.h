@@ -97,7 +97,6 @@ static inline Status describe(int device, Device* d) {
 static inline Status allocate(void** p, uint64_t bytes) { return hipMalloc(p, bytes); }
 static inline Status release(void* p) { return hipFree(p); }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s); }
-static inline Status clear(void* p, uint64_t bytes, Stream s) { return hipMemsetAsync(p, 0, bytes, s); }
 static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
 // The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
