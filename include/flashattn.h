@@ -361,7 +361,8 @@ enum { /* op: which call a question is about */
     FA_OP_FORWARD = 1,
     FA_OP_MERGE = 2,
     FA_OP_APPEND_KV = 3,
-    FA_OP_ROTARY = 4
+    FA_OP_ROTARY = 4,
+    FA_OP_BACKWARD = 5
 };
 
 /* Would the call work on this handle? FA_OK, FA_UNSUPPORTED, or what is invalid. Bases are assumed aligned to 16 bytes. */
@@ -426,6 +427,83 @@ FA_API fa_status_t fa_forward(fa_handle_t handle, const fa_attention_desc_t* des
                               void* o);
 /* Attention with everything. */
 FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_forward_args_t* args);
+
+/* ------------------------------------------------------------------------------------------------------------ backward */
+
+enum { /* flags of fa_backward, beside FA_ARGS_STREAM */
+    /* dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
+    FA_BACKWARD_ACCUMULATE = 1 << 1
+};
+
+/* The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has
+ * a term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from seed and offset.
+ *     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
+ *     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
+ *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
+ *     dbias = dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
+ *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
+ * k and v heads that several query heads share get the sum over them.
+ *
+ * The descriptor is the forward's; FA_OPERAND_LSE and FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
+ * Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
+ * here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
+ * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
+ *
+ * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
+ * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
+ * ones are not touched. A row without keys (LSE of −inf or +inf) has dq = 0 and takes no part, whatever its q and dout hold. NaN and
+ * infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that is not finite may
+ * also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for any number of
+ * threads; a GPU does under FA_DETERMINISTIC.
+ *
+ * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
+ * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
+ * of their own. */
+typedef struct fa_backward_args_s {
+    uint32_t struct_size;
+    uint32_t flags;
+    const void* q; /* these five as the forward had them; o and lse as it wrote them */
+    const void* k;
+    const void* v;
+    const void* o;
+    const float* lse;
+    const void* dout;
+    const float* dlse;         /* NULL: 0 */
+    void* dq;
+    void* dk;
+    void* dv;
+    float* dbias;              /* only with FA_OPERAND_BIAS; 0 where a key is removed */
+    float* dsinks;             /* [heads_q]; only with FA_OPERAND_SINKS */
+    const void* bias;          /* these as in the forward, by their bits in desc.operands */
+    const uint8_t* mask;
+    const float* alibi_slopes;
+    const float* sinks;
+    const int32_t* causal_offset;
+    const int32_t* cu_seqlens_q;
+    const int32_t* cu_seqlens_k;
+    const int32_t* seqused_q;
+    const int32_t* seqused_k;
+    const int32_t* leftpad_k;
+    const uint64_t* rng_state;
+    uint64_t seed;             /* dropout: what the forward had */
+    uint64_t offset;
+    int64_t dout_stride[4];    /* (batch, row, head, element) */
+    int64_t dlse_stride[3];    /* (batch, head, row) */
+    int64_t dq_stride[4];
+    int64_t dk_stride[4];
+    int64_t dv_stride[4];
+    int64_t dbias_stride[4];   /* (batch, query head, row, key) */
+    void* stream;
+    void* workspace;
+    uint64_t workspace_size;
+} fa_backward_args_t;
+
+#define FA_BACKWARD_ARGS_INIT                                                                                                    \
+    {(uint32_t)sizeof(fa_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, {0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},              \
+     {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, 0}
+FA_API fa_status_t fa_backward_args_init(fa_backward_args_t* args, uint32_t struct_size);
+FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_backward_args_t* args);
 
 /* --------------------------------------------------------------------------------------------------------------- merge */
 

@@ -49,4 +49,27 @@ FA_FN Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t
     return s;
 }
 
+// What the backward takes over from the forward, under the forward's names.
+FA_FN fa_forward_args_t forward_part(const fa_backward_args_t& a) {
+    fa_forward_args_t f{};
+    f.struct_size = sizeof f;
+    f.q = a.q;
+    f.k = a.k;
+    f.v = a.v;
+    f.bias = a.bias;
+    f.mask = a.mask;
+    f.alibi_slopes = a.alibi_slopes;
+    f.sinks = a.sinks;
+    f.causal_offset = a.causal_offset;
+    f.cu_seqlens_q = a.cu_seqlens_q;
+    f.cu_seqlens_k = a.cu_seqlens_k;
+    f.seqused_q = a.seqused_q;
+    f.seqused_k = a.seqused_k;
+    f.leftpad_k = a.leftpad_k;
+    f.rng_state = a.rng_state;
+    f.seed = a.seed;
+    f.offset = a.offset;
+    return f;
+}
+
 }  // namespace fa

@@ -31,6 +31,8 @@ constexpr Operation<fa_forward_args_t> kPlainForward = {
     FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
 constexpr Operation<fa_forward_args_t> kForward = {
     FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
+constexpr Operation<fa_backward_args_t> kBackward = {
+    FA_OP_BACKWARD, "fa_backward", check_backward, &Backend::backward, {FA_POINTERS(fa_backward_args_t, q, rng_state)}};
 constexpr Operation<fa_merge_args_t> kMerge = {
     FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge,
     {FA_POINTERS(fa_merge_args_t, o_parts, lse_parts), FA_POINTERS(fa_merge_args_t, o, seqused_q)}};
@@ -113,6 +115,10 @@ fa_status_t fa_forward(fa_handle_t handle, const fa_attention_desc_t* desc, cons
 
 fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_forward_args_t* args) {
     return fa::execute(handle, desc, args, fa::kForward);
+}
+
+fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_backward_args_t* args) {
+    return fa::execute(handle, desc, args, fa::kBackward);
 }
 
 fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_merge_args_t* args) {

@@ -23,6 +23,8 @@ struct Regions {
 // host_metadata: int32 arrays are readable here, so their contents are checked as well. regions: what the call touches, workspace apart.
 fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
                           Regions* regions, Message*);
+fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, fa_backward_args_t* out,
+                           Regions* regions, Message*);
 fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
                         Message*);
 fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,

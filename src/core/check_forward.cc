@@ -1,5 +1,5 @@
-#include "core/call.h"
 #include "core/check.h"
+#include "core/inputs.h"
 #include "core/metadata.h"
 #include "spec/shape.h"
 
@@ -17,20 +17,10 @@ static fa_status_t check_tensors(const Problem& p, const fa_forward_args_t& a, C
     FA_TRY(call->always(out, o_tensor(p, a.o)));
     FA_TRY(call->with(FA_OPERAND_LSE, out, lse_tensor(p, a.lse)));
     FA_TRY(call->with(FA_OPERAND_SCORES, out, score_tensor(p, "scores", a.scores, 4, d.scores_stride)));
-    FA_TRY(call->with(FA_OPERAND_BIAS, in, score_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride)));
-    FA_TRY(call->with(FA_OPERAND_MASK, in, score_tensor(p, "mask", a.mask, 1, d.mask_stride)));
-    FA_TRY(call->with(FA_OPERAND_ALIBI, in, table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride)));
-    FA_TRY(call->with(FA_OPERAND_SINKS, in, array_of("sinks", a.sinks, 4, d.heads_q)));
-    FA_TRY(call->with(FA_OPERAND_CAUSAL_OFFSET, in, array_of("causal_offset", a.causal_offset, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_CU_SEQLENS_Q, in, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, d.batch + 1)));
-    FA_TRY(call->with(FA_OPERAND_CU_SEQLENS_K, in, array_of("cu_seqlens_k", a.cu_seqlens_k, 4, d.batch + 1)));
-    FA_TRY(call->with(FA_OPERAND_SEQUSED_Q, in, array_of("seqused_q", a.seqused_q, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_SEQUSED_K, in, array_of("seqused_k", a.seqused_k, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, d.batch)));
+    FA_TRY(check_inputs(p, a, call));
     FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, d.batch)));
     FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(p, a.page_table)));
-    FA_TRY(call->with(FA_OPERAND_O_SCALE, in, array_of("o_scale", a.o_scale, 4, 1)));
-    return call->with(FA_OPERAND_RNG_STATE, in, array_of("rng_state", a.rng_state, 8, 2));
+    return call->with(FA_OPERAND_O_SCALE, in, array_of("o_scale", a.o_scale, 4, 1));
 }
 
 // With strides over the batch and over packed rows, sequence b has the factors of its own rows only: how far they reach is known once the
@@ -58,11 +48,7 @@ static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, 
 }
 
 static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* m) {
-    const Lengths q{"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
-    const Lengths k{"k", a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
-    FA_TRY(check_lengths(q, m));
-    FA_TRY(check_lengths(k, m));
-    if (a.leftpad_k) FA_TRY(check_leftpad(k, a.leftpad_k, m));
+    FA_TRY(check_input_lengths(p, a, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
     for (int64_t b = 0; a.page_table && b < p.d.batch; b++) {
         const Sequence s = sequence_of(p, a, b);
@@ -77,10 +63,6 @@ fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool 
     const fa_forward_args_t& a = *out;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
-    if (p.has(FA_OPERAND_RNG_STATE) && (a.seed != 0 || a.offset != 0)) {
-        return fail(m, FA_INVALID_ARGUMENT, "seed is %llu and offset is %llu: expected 0 with FA_OPERAND_RNG_STATE",
-                    static_cast<unsigned long long>(a.seed), static_cast<unsigned long long>(a.offset));
-    }
     FA_TRY(check_tensors(p, a, &call));
     if (host_metadata) FA_TRY(check_contents(p, a, m));
     FA_TRY(check_descales(p, a, host_metadata, &call));

@@ -30,12 +30,15 @@ static uint32_t operands_read(int32_t op) {
                    FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         case FA_OP_ROTARY:
             return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
+        case FA_OP_BACKWARD:
+            return kAllOperands & ~(FA_OPERAND_LSE | FA_OPERAND_SCORES);
         default:
             return kAllOperands;
     }
 }
 
-static bool reads_keys(int32_t op) { return op == FA_OP_FORWARD || op == FA_OP_APPEND_KV; }
+static bool attends(int32_t op) { return op == FA_OP_FORWARD || op == FA_OP_BACKWARD; }
+static bool reads_keys(int32_t op) { return attends(op) || op == FA_OP_APPEND_KV; }
 
 static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
     FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC));
@@ -67,6 +70,25 @@ static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
         return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %d: expected an 8-bit type with FA_OPERAND_O_SCALE", d->o_dtype);
     }
     return FA_OK;
+}
+
+// What has a gradient.
+static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m) {
+    const struct {
+        const char* name;
+        int32_t type;
+    } types[] = {{"q_dtype", d.q_dtype}, {"kv_dtype", d.kv_dtype}, {"o_dtype", d.o_dtype}};
+    for (const auto& t : types) {
+        if (element_size(t.type) > 1) continue;
+        return fail(m, FA_UNSUPPORTED, "%s is %d: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, t.type);
+    }
+    const uint32_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
+                                           FA_OPERAND_V_DESCALE);
+    if (refused != 0) {
+        return fail(m, FA_UNSUPPORTED, "operands is 0x%x: expected no %s for the backward", d.operands, operand_name(refused));
+    }
+    if (d.algorithm == FA_ALGORITHM_FLASH) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
 }
 
 static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
@@ -234,7 +256,7 @@ static fa_status_t lay_literal(const fa_attention_desc_t& d, uint32_t operand, c
 
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     fa_attention_desc_t& d = p->d;
-    if (op == FA_OP_FORWARD || op == FA_OP_ROTARY) {
+    if (attends(op) || op == FA_OP_ROTARY) {
         FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, d.q_stride, m));
     }
     if (reads_keys(op)) {
@@ -248,28 +270,32 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
         FA_TRY(check_distinct(k_tensor(*p, nullptr), m));
         FA_TRY(check_distinct(v_tensor(*p, nullptr), m));
     }
-    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) {
+    if (attends(op) || op == FA_OP_MERGE) {
         FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, d.o_stride, m));
         FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, d.lse_stride, m));
+    }
+    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) {
         FA_TRY(check_distinct(o_tensor(*p, nullptr), m));
         FA_TRY(check_distinct(lse_tensor(*p, nullptr), m));
     }
-    if (op == FA_OP_FORWARD) {
+    if (attends(op)) {
         FA_TRY(lay_literal(d, FA_OPERAND_BIAS, score_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride), m));
         FA_TRY(lay_literal(d, FA_OPERAND_MASK, score_tensor(*p, "mask", nullptr, 1, d.mask_stride), m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), m));
-        const Tensor scores = score_tensor(*p, "scores", nullptr, 4, d.scores_stride);
-        FA_TRY(lay_literal(d, FA_OPERAND_SCORES, scores, m));
-        if (d.operands & FA_OPERAND_SCORES) FA_TRY(check_distinct(scores, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
         FA_TRY(belongs(d, "alibi_batch_stride", d.alibi_batch_stride, FA_OPERAND_ALIBI, m));
         FA_TRY(check_fits(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), m));
+    }
+    if (op == FA_OP_FORWARD) {
+        const Tensor scores = score_tensor(*p, "scores", nullptr, 4, d.scores_stride);
+        FA_TRY(lay_literal(d, FA_OPERAND_SCORES, scores, m));
+        if (d.operands & FA_OPERAND_SCORES) FA_TRY(check_distinct(scores, m));
     }
     return FA_OK;
 }
 
 fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {
-    FA_TRY(in_range(m, "op", op, FA_OP_FORWARD, FA_OP_ROTARY));
+    FA_TRY(in_range(m, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
     fa_attention_desc_t& d = p->d;
     FA_TRY(import_struct(&d, user, sizeof d, kDescV1, "fa_attention_desc_t", m));
     FA_TRY(check_known(d, m));
@@ -279,15 +305,16 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
                     "operands is 0x%x: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", d.operands);
     }
     FA_TRY(check_types(&d, op, m));
+    if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, m));
     FA_TRY(check_sizes(&d, op, m));
     if (op != FA_OP_APPEND_KV) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
     if (reads_keys(op)) FA_TRY(check_cache(&d, m));
     if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, m));
-    if (op == FA_OP_FORWARD) {
+    if (attends(op)) {
         FA_TRY(check_scores(&d, m));
         FA_TRY(check_schedule(&d, m));
         FA_TRY(check_masks(&d, m));
-        FA_TRY(belongs(d, "scores_stage", d.scores_stage, FA_OPERAND_SCORES, m));
+        if (op == FA_OP_FORWARD) FA_TRY(belongs(d, "scores_stage", d.scores_stage, FA_OPERAND_SCORES, m));
     }
     p->group = reads_keys(op) ? d.heads_q / d.heads_kv : 1;
     p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;

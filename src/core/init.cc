@@ -20,6 +20,7 @@ fa_status_t init(void* object, uint32_t struct_size, const char* name) {
 fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_size) { return init(info, struct_size, "info"); }
 fa_status_t fa_attention_desc_init(fa_attention_desc_t* desc, uint32_t struct_size) { return init(desc, struct_size, "desc"); }
 fa_status_t fa_forward_args_init(fa_forward_args_t* args, uint32_t struct_size) { return init(args, struct_size, "args"); }
+fa_status_t fa_backward_args_init(fa_backward_args_t* args, uint32_t struct_size) { return init(args, struct_size, "args"); }
 fa_status_t fa_merge_args_init(fa_merge_args_t* args, uint32_t struct_size) { return init(args, struct_size, "args"); }
 fa_status_t fa_rotary_args_init(fa_rotary_args_t* args, uint32_t struct_size) { return init(args, struct_size, "args"); }
 fa_status_t fa_append_kv_args_init(fa_append_kv_args_t* args, uint32_t struct_size) { return init(args, struct_size, "args"); }

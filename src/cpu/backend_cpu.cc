@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include "backend/isa.h"
+#include "backward.h"
 #include "forward.h"
 #include "rowwise.h"
 
@@ -150,9 +151,29 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
     return FA_OK;
 }
 
+int64_t backward_workers(const Context& c, const BackwardSchedule& s) { return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops); }
+
+fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
+    // Sums of dq for all rows of a head are the only memory that can outgrow the machine's address space.
+    constexpr double kMostBytes = double(int64_t(1) << 48);
+    if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMostBytes)
+        return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
+                    (long long)p.d.seqlen_q, (long long)p.group);
+    const BackwardSchedule s = make_backward_schedule(p, *c.kernels);
+    const int64_t workers = backward_workers(c, s);
+    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    if (!plan->explain) return FA_OK;
+    snprintf(plan->text, sizeof plan->text,
+             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %lld thread%s",
+             c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
+             (long long)workers, workers == 1 ? "" : "s");
+    return FA_OK;
+}
+
 fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* plan, Message* m) {
     *plan = Plan{plan->explain, 0, {}};
     if (op == FA_OP_FORWARD) return plan_forward(*c, *p, plan, m);
+    if (op == FA_OP_BACKWARD) return plan_backward(*c, *p, plan, m);
     const char* const name = op == FA_OP_MERGE ? "merge" : op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
     if (plan->explain)
         snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
@@ -170,18 +191,24 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
     return c->scratch;
 }
 
+// The share of `workers` workers, or of as many as fit the caller's workspace: OpenMP may allow more threads now than when it was sized.
+fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory, Message* m) {
+    const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
+    if (given && bytes > size) {
+        *workers = (int64_t(size) - shared) / share;
+        if (*workers < 1) return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)size, (unsigned long long)bytes);
+    }
+    *memory = workspace(c, given, bytes);
+    return *memory ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
+}
+
 fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
     const Schedule s = make_schedule(*p, *c->kernels, c->count);
     int64_t workers = forward_workers(*c, s);
-    uint64_t bytes = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
-    // OpenMP may allow more threads now than when the workspace was sized: use those that fit.
-    if (a->workspace && bytes > a->workspace_size) {
-        workers = (int64_t(a->workspace_size) - s.shared_bytes) / s.worker_bytes;
-        if (workers < 1) return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)a->workspace_size, (unsigned long long)bytes);
-    }
-    char* memory = workspace(c, a->workspace, bytes);
-    if (!memory) return fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
+    char* memory;
+    const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    if (status != FA_OK) return status;
     Counters counters{};
     run_forward(make_call(*p, *a, *c->kernels, s.method, s.few, c->count), s, c->threads, workers, memory, &counters);
     if (c->count) {
@@ -189,6 +216,16 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
         c->extra_bytes = s.extra_bytes;
     }
     return FA_OK;
+}
+
+fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    const BackwardSchedule s = make_backward_schedule(*p, *c->kernels);
+    int64_t workers = backward_workers(*c, s);
+    char* memory;
+    const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    if (status == FA_OK) run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory);
+    return status;
 }
 
 fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
@@ -232,7 +269,7 @@ fa_status_t synchronize(Context*, uint32_t, void*, Message*) { return FA_OK; }
 extern const Backend kCpuBackend;
 const Backend kCpuBackend = {kBackendAbi,      FA_BACKEND_CPU,  "cpu",         cpu::usable,  cpu::device_count, cpu::device_info,
                              cpu::create,      cpu::destroy,    cpu::set,      cpu::get,     cpu::plan,         cpu::forward,
-                             cpu::merge,       cpu::append_kv,  cpu::rotary,   cpu::allocate, cpu::release,     cpu::copy,
-                             cpu::synchronize};
+                             cpu::backward,    cpu::merge,      cpu::append_kv, cpu::rotary, cpu::allocate,     cpu::release,
+                             cpu::copy,        cpu::synchronize};
 
 }  // namespace fa

@@ -79,6 +79,14 @@ struct RowTile {
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
 
+// Element index of a row of q, o or their like, and of its LSE. Packed tensors have no batch.
+static inline int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t position, int64_t head) {
+    return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + position) * stride[1] + head * stride[2];
+}
+static inline int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t head, int64_t position) {
+    return (p.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + position) * stride[2];
+}
+
 // Position and head of the tile's lanes in turn, without a division for each.
 struct Lanes {
     int64_t position, member, group;
@@ -174,13 +182,23 @@ struct KeyBlock {
     int keys;
     KeyRows k, v;
 };
+// score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product left in w.s in the
+// units of c.q_factor.
+struct ScoreTask {
+    Tile kind;
+    Addend addend;
+};
+bool begin_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w, ScoreTask* task);
+void end_scores(const Call& c, const RowTile& t, int64_t key, int keys, const ScoreTask& task, Scratch& w, float* slope);
 // Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is kept.
-bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w);
+// `slope`, unless NULL, gets the softcap's derivative.
+bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so many
 // elements apart.
 void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
-// Zeroes the weights that dropout removes.
+// Zeroes the weights that dropout removes, so many elements apart; [key][width].
 void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* weights);
+void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.

@@ -432,9 +432,10 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 }
 
 #include "pack_amx.inc"
+#include "gradient_amx.inc"
 
-const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, run, finish_row};
-const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, run, finish_row};
+const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
 
 }  // namespace
 

@@ -68,6 +68,15 @@ struct Kernels {
     // o[column][width] = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p[key][width] · v[key · stride + column]
     void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
 
+    // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].
+    void (*add_rows)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    void (*add_columns)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
+    void (*cap)(float* s, float* slope, float cap, int count);
+    // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times
+    // slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
+    void (*differentiate)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
+
     // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
     void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
     // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.

@@ -68,6 +68,21 @@ struct MatrixTask {
     char* slots;                       // kMatrixSlots of scratch
 };
 
+// c[16 rows each][32 columns each] = or += left times right, bf16 with f32 sums. Left tiles are 16 rows of 32 values, right ones 16 pairs of
+// rows × 16 columns × 2, in pairs that follow each other, as packed k and v are. The depth may lie in several parts.
+struct MatrixProduct {
+    const uint16_t* left;
+    int64_t left_down, left_along, left_row;  // values between tiles, downwards and along the depth; bytes between rows
+    const uint16_t* right;
+    int64_t right_across;                     // values between pairs of columns; along the depth a pair follows the other
+    int row_pairs, column_pairs, depth;       // of tiles, pairs of tiles, tiles in each part
+    int parts;
+    int64_t left_part, right_part;            // values between them
+    float* c;
+    int64_t c_stride;                         // floats
+    bool add;
+};
+
 struct MatrixKernels {
     bool halves;  // has products of f16
     // `count` values of an 8-bit storage type as `type` has them, exactly.
@@ -80,6 +95,17 @@ struct MatrixKernels {
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
     // The sums of one row as RowSums has them, o times `scale`.
     void (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o, float* m, float* l);
+
+    // For gradients, in bf16.
+    void (*multiply)(const MatrixProduct*, int count);
+    // Weights p and their gradients ds, [keys][64] and zeros behind them, to 64 × 64 values of the same layout, for left tiles, and ds to
+    // right ones too: those of a v of 64 columns.
+    void (*narrow)(const float* p, const float* ds, int keys, uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
+    // The table's differentiate() and narrow() at once.
+    void (*differentiate)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta, const float* slope,
+                          uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
+    // From a packed k to left tiles [2 · depth][2] of its transpose, 16 dims × 32 keys.
+    void (*transpose_k)(const MatrixShape&, const uint16_t* k, uint16_t* to);
 };
 
 }  // namespace cpu

@@ -6,15 +6,6 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Element index of a row of q or o. Packed tensors have no batch.
-int64_t row_index(const Problem& p, const int64_t stride[4], const RowTile& t, int64_t position, int64_t head) {
-    return (p.packed_q() ? 0 : t.batch * stride[0]) + (t.seq.q_begin + position) * stride[1] + head * stride[2];
-}
-
-int64_t lse_index(const Problem& p, int64_t batch, int64_t head, int64_t row) {
-    return (p.packed_q() ? 0 : batch * p.d.lse_stride[0]) + head * p.d.lse_stride[1] + row * p.d.lse_stride[2];
-}
-
 MaskRule mask_rule(const Problem& p, const Sequence& s) {
     MaskRule r{s.off, -1, -1, p.d.chunk};
     if (p.d.flags & FA_WINDOW) {
@@ -45,7 +36,7 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
 
 float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
     const Problem& p = *c.p;
-    const int64_t at = row_index(p, p.d.q_stride, t, position, head);
+    const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
     c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
     if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
     const int64_t* s = p.d.q_descale_stride;
@@ -71,7 +62,7 @@ void point_q(const Call& c, const RowTile& t, const char** rows) {
     const Problem& p = *c.p;
     Lanes at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] = element(static_cast<const char*>(c.a->q), row_index(p, p.d.q_stride, t, at.position, t.kv_head * p.group + at.member), p.d.q_dtype);
+        rows[lane] = element(static_cast<const char*>(c.a->q), query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member), p.d.q_dtype);
 }
 
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
@@ -131,10 +122,10 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     Lanes place(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, place.next()) {
         const int64_t position = place.position, head = t.kv_head * p.group + place.member;
-        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
+        const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
         c.k->narrow[p.d.o_dtype](lines + lane * dim, dim, element(c.a->o, at, p.d.o_dtype));
         if (p.has(FA_OPERAND_LSE))
-            c.a->lse[lse_index(p, t.batch, head, t.seq.q_begin + position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
+            c.a->lse[lse_index(p, p.d.lse_stride, t.seq, t.batch, head, position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
     }
     if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
@@ -152,9 +143,9 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
     for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
         const int lane = int(r - t.first);
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
-        const int64_t at = row_index(p, p.d.o_stride, t, position, head);
+        const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
         c.k->narrow[p.d.o_dtype](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
-        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, batch, head, position)] = kNegInf;
+        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, head, position)] = kNegInf;
     }
 }
 

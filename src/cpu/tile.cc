@@ -62,20 +62,30 @@ void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_
     }
 }
 
-bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w) {
+bool begin_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w, ScoreTask* task) {
+    task->kind = classify(*c.p, t, key, keys);
+    if (task->kind == Tile::empty) return false;
+    task->addend = place_addend(c, t, task->kind, key, keys, w);
+    return task->addend != Addend::nothing_kept;
+}
+
+void end_scores(const Call& c, const RowTile& t, int64_t key, int keys, const ScoreTask& task, Scratch& w, float* slope) {
     const Problem& p = *c.p;
-    const Tile kind = classify(p, t, key, keys);
-    if (kind == Tile::empty) return false;
-    const Addend addend = place_addend(c, t, kind, key, keys, w);
-    if (addend == Addend::nothing_kept) return false;
-    if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
-    raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
     if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
-    if (c.natural) c.k->modify(w.s, addend == Addend::some ? w.addend : nullptr, p.d.softcap, keys * t.width);
-    if (kind == Tile::partial) {
+    if (slope) c.k->cap(w.s, slope, p.d.softcap, keys * t.width);
+    if (c.natural) c.k->modify(w.s, task.addend == Addend::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
+    if (task.kind == Tile::partial) {
         tile_bands(c, t, key, keys, w);
         c.k->band(w.s, t.vectors, keys, w.band_begin, w.band_end);
     }
+}
+
+bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+    ScoreTask task;
+    if (!begin_scores(c, t, key, keys, w, &task)) return false;
+    if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
+    raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    end_scores(c, t, key, keys, task, w, slope);
     return true;
 }
 
@@ -92,9 +102,6 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_
     }
 }
 
-namespace {
-
-// drop_weights(), for all rows at once.
 void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
     DropoutRows rows{};
     Lanes row(t, c.p->group);
@@ -106,6 +113,8 @@ void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* we
     }
     c.k->drop(weights, t.vectors, keys, key, c.dropout, rows);
 }
+
+namespace {
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
 

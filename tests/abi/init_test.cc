@@ -56,6 +56,7 @@ void for_each_struct(const Check& check) {
     check(Struct<fa_create_info_t>{"fa_create_info_t", FA_CREATE_INFO_INIT, fa_create_info_init});
     check(Struct<fa_attention_desc_t>{"fa_attention_desc_t", FA_ATTENTION_DESC_INIT, fa_attention_desc_init});
     check(Struct<fa_forward_args_t>{"fa_forward_args_t", FA_FORWARD_ARGS_INIT, fa_forward_args_init});
+    check(Struct<fa_backward_args_t>{"fa_backward_args_t", FA_BACKWARD_ARGS_INIT, fa_backward_args_init});
     check(Struct<fa_merge_args_t>{"fa_merge_args_t", FA_MERGE_ARGS_INIT, fa_merge_args_init});
     check(Struct<fa_rotary_args_t>{"fa_rotary_args_t", FA_ROTARY_ARGS_INIT, fa_rotary_args_init});
     check(Struct<fa_append_kv_args_t>{"fa_append_kv_args_t", FA_APPEND_KV_ARGS_INIT, fa_append_kv_args_init});

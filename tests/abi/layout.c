@@ -108,6 +108,44 @@ AT(fa_forward_args_t, stream, 208);
 AT(fa_forward_args_t, workspace, 216);
 AT(fa_forward_args_t, workspace_size, 224);
 
+SIZE(fa_backward_args_t, 416);
+AT(fa_backward_args_t, struct_size, 0);
+AT(fa_backward_args_t, flags, 4);
+AT(fa_backward_args_t, q, 8);
+AT(fa_backward_args_t, k, 16);
+AT(fa_backward_args_t, v, 24);
+AT(fa_backward_args_t, o, 32);
+AT(fa_backward_args_t, lse, 40);
+AT(fa_backward_args_t, dout, 48);
+AT(fa_backward_args_t, dlse, 56);
+AT(fa_backward_args_t, dq, 64);
+AT(fa_backward_args_t, dk, 72);
+AT(fa_backward_args_t, dv, 80);
+AT(fa_backward_args_t, dbias, 88);
+AT(fa_backward_args_t, dsinks, 96);
+AT(fa_backward_args_t, bias, 104);
+AT(fa_backward_args_t, mask, 112);
+AT(fa_backward_args_t, alibi_slopes, 120);
+AT(fa_backward_args_t, sinks, 128);
+AT(fa_backward_args_t, causal_offset, 136);
+AT(fa_backward_args_t, cu_seqlens_q, 144);
+AT(fa_backward_args_t, cu_seqlens_k, 152);
+AT(fa_backward_args_t, seqused_q, 160);
+AT(fa_backward_args_t, seqused_k, 168);
+AT(fa_backward_args_t, leftpad_k, 176);
+AT(fa_backward_args_t, rng_state, 184);
+AT(fa_backward_args_t, seed, 192);
+AT(fa_backward_args_t, offset, 200);
+AT(fa_backward_args_t, dout_stride, 208);
+AT(fa_backward_args_t, dlse_stride, 240);
+AT(fa_backward_args_t, dq_stride, 264);
+AT(fa_backward_args_t, dk_stride, 296);
+AT(fa_backward_args_t, dv_stride, 328);
+AT(fa_backward_args_t, dbias_stride, 360);
+AT(fa_backward_args_t, stream, 392);
+AT(fa_backward_args_t, workspace, 400);
+AT(fa_backward_args_t, workspace_size, 408);
+
 SIZE(fa_merge_args_t, 176);
 AT(fa_merge_args_t, struct_size, 0);
 AT(fa_merge_args_t, flags, 4);
@@ -277,8 +315,11 @@ IS(FA_OP_FORWARD, 1);
 IS(FA_OP_MERGE, 2);
 IS(FA_OP_APPEND_KV, 3);
 IS(FA_OP_ROTARY, 4);
+IS(FA_OP_BACKWARD, 5);
 
 IS(FA_ARGS_STREAM, 0x1);
+
+IS(FA_BACKWARD_ACCUMULATE, 0x2);
 
 IS(FA_MERGE_ACCUMULATE, 0x2);
 

@@ -112,6 +112,68 @@ void paged(Forward* f) {
     f->a.page_table = f->memory.array<int32_t>({-1, -1, -1, 99, 0, 3, 4, 1, -7});
 }
 
+namespace {
+
+void gradients(Backward* c) {
+    sizes(&c->d);
+    fa_backward_args_t& a = c->a;
+    for (const void** in : {&a.q, &a.k, &a.v, &a.o, &a.dout}) *in = c->memory.make<char>(kEnough, 0);
+    for (void** out : {&a.dq, &a.dk, &a.dv}) *out = c->memory.make<char>(kEnough, 0x77);
+    a.lse = c->memory.make<float>(24, 1.0f);
+}
+
+}  // namespace
+
+void backward_plain(Backward* c) { gradients(c); }
+
+void backward_padded(Backward* c) {
+    gradients(c);
+    fa_attention_desc_t& d = c->d;
+    fa_backward_args_t& a = c->a;
+    Memory& m = c->memory;
+    d.q_dtype = FA_BF16;
+    d.o_dtype = FA_F32;
+    d.bias_dtype = FA_F16;
+    d.flags = FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC;
+    d.alignment = FA_ALIGN_EXPLICIT;
+    d.scale = 0.5f;
+    d.softcap = 30.0f;
+    d.dropout_p = 0.25f;
+    d.window_left = 3;
+    d.window_right = -1;
+    d.chunk = 4;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
+                 FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
+    d.alibi_batch_stride = 4;
+    dense(d.bias_stride, 4, 3, 5);
+    d.bias_stride[1] = 0;
+    dense(d.mask_stride, 4, 3, 5);
+    a.dlse = m.make<float>(24, 1.0f);
+    a.dbias = m.make<float>(120, 7.0f);
+    a.dsinks = m.make<float>(4, 7.0f);
+    a.bias = m.make<uint16_t>(120);
+    a.mask = m.make<uint8_t>(120, 1);
+    a.alibi_slopes = m.make<float>(8, 0.5f);
+    a.sinks = m.make<float>(4);
+    a.causal_offset = m.array<int32_t>({0, 1});
+    a.seqused_q = m.array<int32_t>({3, 2});
+    a.seqused_k = m.array<int32_t>({4, 5});
+    a.leftpad_k = m.array<int32_t>({0, 2});
+    a.rng_state = m.make<uint64_t>(2, 1);
+}
+
+void backward_packed(Backward* c) {
+    gradients(c);
+    c->d.q_dtype = FA_F16;
+    c->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    c->d.total_q = 6;
+    c->d.total_k = 8;
+    c->a.flags = FA_BACKWARD_ACCUMULATE;
+    for (void** out : {&c->a.dq, &c->a.dk, &c->a.dv}) *out = c->memory.make<float>(kEnough / 4, 1.0f);
+    c->a.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
+    c->a.cu_seqlens_k = c->memory.array<int32_t>({1, 6, 8});
+}
+
 void merge_padded(Merge* c) {
     sizes(&c->d);
     c->d.o_dtype = FA_E4M3;

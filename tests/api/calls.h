@@ -40,6 +40,14 @@ struct Forward {
     fa_status_t run(fa_handle_t h) const { return fa_forward_ex(h, &d, &a); }
 };
 
+struct Backward {
+    static constexpr int32_t op = FA_OP_BACKWARD;
+    Memory memory;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
+    fa_status_t run(fa_handle_t h) const { return fa_backward(h, &d, &a); }
+};
+
 struct Merge {
     static constexpr int32_t op = FA_OP_MERGE;
     Memory memory;
@@ -72,6 +80,13 @@ void padded(Forward*);
 void packed(Forward*);
 // Five pages of 2 keys, a table of 3 rows by kv_batch_idx; seqused_k 4 and 5, left padding 0 and 2.
 void paged(Forward*);
+
+// f32 without any operand, all gradients.
+void backward_plain(Backward*);
+// bf16 with f32 o, and every operand that goes with padded sequences; dlse, dbias over all heads, dsinks.
+void backward_padded(Backward*);
+// f16 accumulated in f32: packed as above.
+void backward_packed(Backward*);
 
 // Three parts, padded: o e4m3 with a scale, LSE, sinks, seqused_q.
 void merge_padded(Merge*);

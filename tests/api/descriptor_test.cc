@@ -276,7 +276,7 @@ TEST(Descriptor, OpIsChecked) {
     Handle h;
     Forward f;
     plain(&f);
-    for (const int32_t op : {0, 5, -1, INT_MAX}) {
+    for (const int32_t op : {0, 6, -1, INT_MAX}) {
         uint64_t bytes;
         char text[256];
         EXPECT_EQ(fa_supports(h, &f.d, op), FA_INVALID_ARGUMENT);

@@ -50,6 +50,7 @@ void check_fields(const std::string& tag, size_t count, const std::set<std::stri
 TEST(Fields, EachHasARow) {
     check_fields("fa_attention_desc_s", 45, said(descriptor_rules()));
     check_fields("fa_forward_args_s", 30, said(forward_rules()));
+    check_fields("fa_backward_args_s", 36, said(backward_rules()));
     check_fields("fa_merge_args_s", 16, said(merge_rules()));
     check_fields("fa_append_kv_args_s", 26, said(append_rules()));
     check_fields("fa_rotary_args_s", 16, said(rotary_rules()));

@@ -89,6 +89,34 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
 
+void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
+    Forward f;
+    place(r, p, e, f);
+    const fa_attention_desc_t& d = p.d;
+    fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
+    a.q = f.a.q, a.k = f.a.k, a.v = f.a.v, a.o = f.a.o;
+    a.bias = f.a.bias, a.mask = f.a.mask, a.alibi_slopes = f.a.alibi_slopes, a.sinks = f.a.sinks, a.rng_state = f.a.rng_state;
+    a.causal_offset = f.a.causal_offset, a.leftpad_k = f.a.leftpad_k;
+    a.cu_seqlens_q = f.a.cu_seqlens_q, a.cu_seqlens_k = f.a.cu_seqlens_k, a.seqused_q = f.a.seqused_q, a.seqused_k = f.a.seqused_k;
+    const bool accumulate = r.one_in(3);
+    a.flags = accumulate ? uint32_t(FA_BACKWARD_ACCUMULATE) : 0;
+    const auto like = [&](fa::Tensor t, int32_t dtype) {
+        t.element = accumulate ? 4 : fa::element_size(dtype);
+        return t;
+    };
+    fa::Tensor dout = fa::o_tensor(p, nullptr);
+    dout.element = fa::element_size(d.q_dtype);
+    e.give(a.dout, dout);
+    e.give(a.lse, fa::lse_tensor(p, nullptr));
+    if (r.one_in(2)) e.give(a.dlse, fa::lse_tensor(p, nullptr));
+    if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(p, "q", nullptr), d.q_dtype));
+    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.kv_dtype));
+    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.kv_dtype));
+    if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::score_tensor(p, "dbias", nullptr, 4, d.bias_stride));
+    if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
+    c.a = a;
+}
+
 void place(Random& r, const fa::Problem& p, Exact& e, Merge& c) {
     const fa_attention_desc_t& d = p.d;
     fa_merge_args_t& a = c.a;
@@ -183,6 +211,7 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
 }  // namespace
 
 TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, packed, paged}); }
+TEST(FuzzCall, Backward) { fuzz<Backward>(15000, {backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
 TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed}); }
 TEST(FuzzCall, Rotary) { fuzz<Rotary>(15000, {rotary_padded, rotary_packed}); }

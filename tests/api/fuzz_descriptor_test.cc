@@ -114,9 +114,10 @@ void expect_forward(const fa::Problem& p) {
 
 void expect_promises(const fa::Problem& p, int32_t op) {
     if (op != FA_OP_APPEND_KV) expect_queries(p);
-    if (op == FA_OP_FORWARD || op == FA_OP_APPEND_KV) expect_keys(p, op == FA_OP_APPEND_KV);
+    const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD;
+    if (attends || op == FA_OP_APPEND_KV) expect_keys(p, op == FA_OP_APPEND_KV);
     if (op == FA_OP_FORWARD || op == FA_OP_MERGE) expect_outputs(p);
-    if (op == FA_OP_FORWARD) expect_forward(p);
+    if (attends) expect_forward(p);
     if (op == FA_OP_ROTARY) expect_tensor("x", query_extent(p, p.d.dim_qk), p.d.q_stride, bytes_of(p.d.q_dtype), false);
 }
 
@@ -186,6 +187,32 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     fa_forward_args_t out;
     fa::Regions regions;
     return fa::check_forward(p, &a, host, &out, &regions, m);
+}
+
+int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
+    const bool host = readable(p);
+    Arrays arrays;
+    fa_backward_args_t& a = c.a;
+    const auto pick = [&](auto& field) {
+        if (r.one_in(3)) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
+    };
+    pick(a.q), pick(a.k), pick(a.v), pick(a.o), pick(a.dout), pick(a.dq), pick(a.dk), pick(a.dv), pick(a.dbias), pick(a.dsinks);
+    for (int64_t* stride : {a.dout_stride, a.dq_stride, a.dk_stride, a.dv_stride})
+        if (r.one_in(6)) stride[r.below(4)] = nasty(r), stride[3] = 1;
+    if (r.one_in(4)) a.dlse_stride[r.below(3)] = nasty(r);
+    if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
+    if (r.one_in(8)) a.flags ^= 1u << r.below(4);
+    const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
+        if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
+    };
+    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
+    ints(a.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
+    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
+    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
+    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
+    fa_backward_args_t out;
+    fa::Regions regions;
+    return fa::check_backward(p, &a, host, &out, &regions, m);
 }
 
 int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
@@ -292,4 +319,5 @@ void fuzz(const std::vector<void (*)(Call*)>& goods) {
 TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, packed, paged}); }
 TEST(FuzzDescriptor, Merge) { fuzz<Merge>({merge_padded, merge_packed}); }
 TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed}); }
+TEST(FuzzDescriptor, Backward) { fuzz<Backward>({backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzDescriptor, Rotary) { fuzz<Rotary>({rotary_padded, rotary_packed}); }

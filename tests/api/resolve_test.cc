@@ -273,7 +273,7 @@ TEST(Resolve, EndOfTheAddressSpace) {
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
     EXPECT_EQ(regions_of(padded, fa::check_forward),
-              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 8, 4, 16, 96, 8, 8}));
+              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 16, 8, 4, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
     const auto packed_factors = [](Forward* f) {
@@ -287,6 +287,10 @@ TEST(Resolve, RegionsOfForward) {
 }
 
 TEST(Resolve, RegionsOfTheOthers) {
+    EXPECT_EQ(regions_of(backward_plain, fa::check_backward), (Bytes{768, 640, 320, 384, 96, 384, -768, -640, -320}));
+    EXPECT_EQ(regions_of(backward_padded, fa::check_backward),
+              (Bytes{384, 320, 160, 384, 96, 192, 96, -384, -320, -160, -16, -300, 150, 120, 32, 16, 8, 8, 8, 8, 16}));
+    EXPECT_EQ(regions_of(backward_packed, fa::check_backward), (Bytes{384, 256, 128, 192, 96, 192, -768, -512, -256, 12, 12}));
     EXPECT_EQ(regions_of(merge_padded, fa::check_merge), (Bytes{1152, 288, -96, -96, 16, 4, 8}));
     EXPECT_EQ(regions_of(merge_packed, fa::check_merge), (Bytes{768, 192, -384, -96, 12}));
     EXPECT_EQ(regions_of(append_paged, fa::check_append_kv), (Bytes{256, 128, -160, -80, -80, -80, 40, 40, 8, 8, 8, 8, 36}));
@@ -368,6 +372,13 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
         one.a.max_position = 2;
         EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_INVALID_ARGUMENT);
     }
+
+    Backward b3;
+    backward_packed(&b3);
+    b3.a.cu_seqlens_q = nowhere(1);
+    b3.a.cu_seqlens_k = nowhere(2);
+    fa_backward_args_t b4;
+    EXPECT_EQ(fa::check_backward(resolved(b3.d, FA_OP_BACKWARD), &b3.a, false, &b4, &regions, &m), FA_OK) << m.text;
 
     Merge g;
     merge_packed(&g);

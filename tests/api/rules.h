@@ -154,6 +154,7 @@ std::vector<Rule<Call>> all_of(const std::vector<std::vector<Rule<Call>>>& parts
 // The rows of all files, so that one test can see that no field was forgotten.
 std::vector<Rule<Forward>> descriptor_rules();
 std::vector<Rule<Forward>> forward_rules();
+std::vector<Rule<Backward>> backward_rules();
 std::vector<Rule<Merge>> merge_rules();
 std::vector<Rule<Append>> append_rules();
 std::vector<Rule<Rotary>> rotary_rules();

@@ -58,6 +58,13 @@ TEST(Sized, ForwardArgs) {
     check_sized(h, f.a, "fa_forward_args_t", [&](const fa_forward_args_t* a) { return fa_forward_ex(h, &f.d, a); });
 }
 
+TEST(Sized, BackwardArgs) {
+    Handle h;
+    Backward c;
+    backward_padded(&c);
+    check_sized(h, c.a, "fa_backward_args_t", [&](const fa_backward_args_t* a) { return fa_backward(h, &c.d, a); });
+}
+
 TEST(Sized, MergeArgs) {
     Handle h;
     Merge c;

@@ -167,6 +167,19 @@ std::map<std::string, std::vector<Question>> questions() {
     all["splits over keys, fixed split size"] = forwards({[](Desc& d) { d.num_splits = 3; }, [](Desc& d) { d.split_size = 8; }});
     all["study algorithms `standard`, `flash1`"] =
         forwards({[](Desc& d) { d.algorithm = FA_ALGORITHM_STANDARD; }, [](Desc& d) { d.algorithm = FA_ALGORITHM_FLASH1; }});
+    const auto differentiable = [](int32_t type) {
+        return question(FA_OP_BACKWARD, [type](Desc& d) {
+            d.q_dtype = type;
+            d.dropout_p = 0.1f;
+            d.softcap = 30;
+            d.flags = FA_CAUSAL;
+            d.alignment = FA_ALIGN_BOTTOM_RIGHT;
+        });
+    };
+    all["`fa_backward` in `f32`, `f16`, `bf16`, with the masks and options above but caches"] = {
+        differentiable(FA_F32), differentiable(FA_F16), differentiable(FA_BF16),
+        question(FA_OP_BACKWARD, operand(FA_OPERAND_BIAS)), question(FA_OP_BACKWARD, operand(FA_OPERAND_SINKS)),
+        question(FA_OP_BACKWARD, packed)};
     all["`fa_merge` of partial results"] = {question(FA_OP_MERGE, operand(FA_OPERAND_LSE))};
     all["`fa_append_kv` into any cache"] = {question(FA_OP_APPEND_KV, operand(FA_OPERAND_SEQUSED_K)),
                                             question(FA_OP_APPEND_KV, paged)};

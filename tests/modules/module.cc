@@ -112,7 +112,7 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
 fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
 
 [[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,  "fake",  usable, device_count, device_info, create,
-                                            destroy,  set,      get,     plan,   forward,      never,       never,
+                                            destroy,  set,      get,     plan,   forward,      nullptr,     never,       never,
                                             never,    allocate, release, copy,   synchronize};
 
 }  // namespace

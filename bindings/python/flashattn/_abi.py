@@ -126,9 +126,11 @@ FA_OP_FORWARD = 1
 FA_OP_MERGE = 2
 FA_OP_APPEND_KV = 3
 FA_OP_ROTARY = 4
+FA_OP_BACKWARD = 5
 
 # flags of the args structs
 FA_ARGS_STREAM = 1 << 0
+FA_BACKWARD_ACCUMULATE = 1 << 1
 FA_MERGE_ACCUMULATE = 1 << 1
 FA_ROTARY_INTERLEAVED = 1 << 1
 FA_APPEND_DYNAMIC_SCALE = 1 << 2
@@ -257,6 +259,47 @@ class ForwardArgs(Sized):
     ]
 
 
+class BackwardArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("o", c_void_p),
+        ("lse", c_void_p),
+        ("dout", c_void_p),
+        ("dlse", c_void_p),
+        ("dq", c_void_p),
+        ("dk", c_void_p),
+        ("dv", c_void_p),
+        ("dbias", c_void_p),
+        ("dsinks", c_void_p),
+        ("bias", c_void_p),
+        ("mask", c_void_p),
+        ("alibi_slopes", c_void_p),
+        ("sinks", c_void_p),
+        ("causal_offset", c_void_p),
+        ("cu_seqlens_q", c_void_p),
+        ("cu_seqlens_k", c_void_p),
+        ("seqused_q", c_void_p),
+        ("seqused_k", c_void_p),
+        ("leftpad_k", c_void_p),
+        ("rng_state", c_void_p),
+        ("seed", c_uint64),
+        ("offset", c_uint64),
+        ("dout_stride", c_int64 * 4),
+        ("dlse_stride", c_int64 * 3),
+        ("dq_stride", c_int64 * 4),
+        ("dk_stride", c_int64 * 4),
+        ("dv_stride", c_int64 * 4),
+        ("dbias_stride", c_int64 * 4),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_size", c_uint64),
+    ]
+
+
 class MergeArgs(Sized):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -335,6 +378,7 @@ STRUCTS = {
     "fa_device_info_t": DeviceInfo,
     "fa_attention_desc_t": AttentionDesc,
     "fa_forward_args_t": ForwardArgs,
+    "fa_backward_args_t": BackwardArgs,
     "fa_merge_args_t": MergeArgs,
     "fa_rotary_args_t": RotaryArgs,
     "fa_append_kv_args_t": AppendKvArgs,
@@ -355,6 +399,7 @@ PROTOTYPES = {
     "fa_get_i64": (c_int32, [Handle, c_int32, POINTER(c_int64)]),
     "fa_explain": (c_int32, [Handle, POINTER(AttentionDesc), c_int32, c_char_p, c_uint64]),
     "fa_forward_ex": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(ForwardArgs)]),
+    "fa_backward": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(BackwardArgs)]),
     "fa_merge": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(MergeArgs)]),
     "fa_rotary": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(RotaryArgs)]),
     "fa_append_kv": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(AppendKvArgs)]),

@@ -135,11 +135,13 @@ pub const FA_OP_FORWARD: i32 = 1;
 pub const FA_OP_MERGE: i32 = 2;
 pub const FA_OP_APPEND_KV: i32 = 3;
 pub const FA_OP_ROTARY: i32 = 4;
+pub const FA_OP_BACKWARD: i32 = 5;
 
 // Flags of all args structs.
 pub const FA_ARGS_STREAM: u32 = 1 << 0;
 
 // Flags of single calls.
+pub const FA_BACKWARD_ACCUMULATE: u32 = 1 << 1;
 pub const FA_MERGE_ACCUMULATE: u32 = 1 << 1;
 pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 1;
 pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 2;
@@ -260,6 +262,47 @@ pub struct fa_forward_args_t {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct fa_backward_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub q: *const c_void,
+    pub k: *const c_void,
+    pub v: *const c_void,
+    pub o: *const c_void,
+    pub lse: *const f32,
+    pub dout: *const c_void,
+    pub dlse: *const f32,
+    pub dq: *mut c_void,
+    pub dk: *mut c_void,
+    pub dv: *mut c_void,
+    pub dbias: *mut f32,
+    pub dsinks: *mut f32,
+    pub bias: *const c_void,
+    pub mask: *const u8,
+    pub alibi_slopes: *const f32,
+    pub sinks: *const f32,
+    pub causal_offset: *const i32,
+    pub cu_seqlens_q: *const i32,
+    pub cu_seqlens_k: *const i32,
+    pub seqused_q: *const i32,
+    pub seqused_k: *const i32,
+    pub leftpad_k: *const i32,
+    pub rng_state: *const u64,
+    pub seed: u64,
+    pub offset: u64,
+    pub dout_stride: [i64; 4],
+    pub dlse_stride: [i64; 3],
+    pub dq_stride: [i64; 4],
+    pub dk_stride: [i64; 4],
+    pub dv_stride: [i64; 4],
+    pub dbias_stride: [i64; 4],
+    pub stream: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct fa_merge_args_t {
     pub struct_size: u32,
     pub flags: u32,
@@ -365,6 +408,8 @@ extern "C" {
         o: *mut c_void,
     ) -> fa_status_t;
     pub fn fa_forward_ex(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_forward_args_t) -> fa_status_t;
+    pub fn fa_backward_args_init(args: *mut fa_backward_args_t, struct_size: u32) -> fa_status_t;
+    pub fn fa_backward(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_backward_args_t) -> fa_status_t;
     pub fn fa_merge_args_init(args: *mut fa_merge_args_t, struct_size: u32) -> fa_status_t;
     pub fn fa_merge(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_merge_args_t) -> fa_status_t;
     pub fn fa_rotary_args_init(args: *mut fa_rotary_args_t, struct_size: u32) -> fa_status_t;
@@ -403,6 +448,7 @@ sized!(
     fa_device_info_t,
     fa_attention_desc_t,
     fa_forward_args_t,
+    fa_backward_args_t,
     fa_merge_args_t,
     fa_rotary_args_t,
     fa_append_kv_args_t

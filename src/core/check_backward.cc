@@ -1,0 +1,83 @@
+#include <string.h>
+#include "core/check.h"
+#include "core/inputs.h"
+
+namespace fa {
+
+constexpr uint32_t kBackwardArgsV1 = 416;
+static_assert(kBackwardArgsV1 <= sizeof(fa_backward_args_t), "a struct never shrinks");
+
+// `like` under another name, type, address and, unless all zero, other strides, which become the caller's literal ones.
+static fa_status_t lay_like(Tensor like, const char* name, const void* base, int32_t element, bool unit, int64_t* stride, Tensor* t,
+                            Message* m) {
+    like.name = name;
+    like.base = base;
+    like.element = element;
+    bool given = false;
+    for (int i = 0; i < like.rank; i++) given |= stride[i] != 0;
+    if (given) memcpy(like.stride, stride, sizeof *stride * size_t(like.rank));
+    FA_TRY(check_strides(like, unit, m));
+    memcpy(stride, like.stride, sizeof *stride * size_t(like.rank));
+    *t = like;
+    return FA_OK;
+}
+
+// A gradient that is wanted.
+static fa_status_t check_gradient(const Tensor& t, Call* call) {
+    if (!t.base) return FA_OK;
+    FA_TRY(check_distinct(t, call->message));
+    return call->always(Role::output, t);
+}
+
+static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
+    Message* m = call->message;
+    const bool wide = (a->flags & FA_BACKWARD_ACCUMULATE) != 0;
+    const int32_t q_bytes = wide ? 4 : element_size(p.d.q_dtype), kv_bytes = wide ? 4 : element_size(p.d.kv_dtype);
+    Tensor dq, dk, dv;
+    FA_TRY(lay_like(q_tensor(p, "q", nullptr), "dq", a->dq, q_bytes, true, a->dq_stride, &dq, m));
+    FA_TRY(lay_like(k_tensor(p, nullptr), "dk", a->dk, kv_bytes, true, a->dk_stride, &dk, m));
+    FA_TRY(lay_like(v_tensor(p, nullptr), "dv", a->dv, kv_bytes, true, a->dv_stride, &dv, m));
+    FA_TRY(check_gradient(dq, call));
+    FA_TRY(check_gradient(dk, call));
+    return check_gradient(dv, call);
+}
+
+static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
+    if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, p.d.heads_q)));
+    Tensor dbias;
+    FA_TRY(lay_like(score_tensor(p, "bias", nullptr, 4, p.d.bias_stride), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias,
+                    call->message));
+    if (!a->dbias) return FA_OK;
+    Tensor once = dbias;  // sums share their element on purpose
+    for (int i = 0; i < once.rank; i++)
+        if (once.stride[i] == 0 && once.extent[i] > 1) once.extent[i] = 1;
+    FA_TRY(check_distinct(once, call->message));
+    return call->with(FA_OPERAND_BIAS, Role::output, dbias);
+}
+
+fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, fa_backward_args_t* out,
+                           Regions* regions, Message* m) {
+    FA_TRY(import_struct(out, user, sizeof *out, kBackwardArgsV1, "fa_backward_args_t", m));
+    const fa_backward_args_t& a = *out;
+    const Role in = Role::input;
+    Call call(p, regions, m);
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
+    Tensor dout, dlse;
+    FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, out->dout_stride, &dout, m));
+    FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, out->dlse_stride, &dlse, m));
+    FA_TRY(call.always(in, q_tensor(p, "q", a.q)));
+    FA_TRY(call.always(in, k_tensor(p, a.k)));
+    FA_TRY(call.always(in, v_tensor(p, a.v)));
+    FA_TRY(call.always(in, o_tensor(p, a.o)));
+    FA_TRY(call.always(in, lse_tensor(p, a.lse)));
+    FA_TRY(call.always(in, dout));
+    FA_TRY(call.perhaps(in, dlse));
+    FA_TRY(check_gradients(p, out, &call));
+    FA_TRY(check_score_gradients(p, out, &call));
+    const fa_forward_args_t inputs = forward_part(a);
+    FA_TRY(check_inputs(p, inputs, &call));
+    if (host_metadata) FA_TRY(check_input_lengths(p, inputs, m));
+    return call.outputs_apart();
+}
+
+}  // namespace fa
