@@ -1,0 +1,238 @@
+// How the Hopper kernel's tiles lie in a block's shared memory, and the threads that take tiles and bring what they need. fwd_sm90.h tells
+// the whole.
+#pragma once
+#include "cuda/sm90.h"
+#include "gpu/finish.h"
+#include "gpu/mma_sync.h"
+
+namespace fa {
+namespace gpu {
+
+// Which keys a row sees: all; those up to an end of its own; those of a band.
+enum class Mask { none, causal, band };
+
+struct HopperParams {
+    CUtensorMap q, k, v;
+    ForwardParams x;
+    int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
+    int row_tiles;  // of a head, for pairs those of two
+    int tiles;
+    int section;    // heads whose tiles are taken longest first, before those of the next ones; 0: head after head
+};
+
+// A tile as the others are told of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
+// those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
+struct alignas(16) HopperTile {
+    int top, edge, low, inner;        // read together
+    int skip, head, kv_head, batch, row0;
+    int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
+    int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
+    uint64_t told, done;              // barriers: this has been written; o has been
+};
+
+template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
+struct Hopper {
+    static constexpr bool f16 = kIsF16<T>;
+    static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
+    static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
+    static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
+    static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
+    struct Barriers {
+        uint64_t q_full[QSlots], q_free[QSlots], k_full[KSlots], k_free[KSlots], v_full[KSlots], v_free[KSlots], sent[kTiles], nearly_done;
+    };
+    struct Shared {
+        Barriers barrier;
+        HopperTile tile[kTiles];  // top < 0: there are no more
+        int sent[kTiles];         // tiles that the first block of a pair has taken for both
+    };
+    static constexpr int kMatrices = QSlots * kQBytes + KSlots * (kKBytes + kVBytes), kSharedBytes = kMatrices + int(sizeof(Shared));
+    static_assert(kSharedBytes <= 232448, "what a block may have");
+    // A row of keys or values comes in boxes: in pairs a block brings half of the rows, or every second panel, to both.
+    static constexpr int key_box = pair && kQPanels == 1 ? Keys / 2 : Keys, value_box = pair && kVPanels == 1 ? Keys / 2 : Keys;
+
+    // Weights are kept 2^kLift times their value: of f16 so that few fall below its smallest number, of bf16 so that many times its largest
+    // stay finite before the average. A row's reference moves when a thread's share of a block's weights exceeds kMost.
+    static constexpr float kLift = f16 ? 10.f : -24.f, kUnlift = f16 ? 0x1p-10f : 0x1p+24f, kMost = f16 ? 0x1.f8p+15f : 0x1p-12f;
+
+    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kMatrices); }
+    FA_MEMBER static uint32_t at(const void* p) { return rt::shared_address(p); }
+    FA_MEMBER static uint32_t q_tile(int i) { return at(rt::shared_memory()) + i * kQBytes; }
+    FA_MEMBER static uint32_t k_tile(int i) { return q_tile(QSlots) + i * kKBytes; }
+    FA_MEMBER static uint32_t v_tile(int i) { return k_tile(KSlots) + i * kVBytes; }
+
+    FA_MEMBER static void init_barriers() {
+        Barriers& b = shared().barrier;
+        for (int i = 0; i < QSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 4 * Groups);
+        for (int i = 0; i < KSlots; i++) {
+            rt::barrier_init(at(b.k_full + i), 1), rt::barrier_init(at(b.k_free + i), 4 * Groups * blocks);
+            rt::barrier_init(at(b.v_full + i), 1), rt::barrier_init(at(b.v_free + i), 4 * Groups * blocks);
+        }
+        rt::barrier_init(at(&b.nearly_done), 1);
+        for (HopperTile& t : shared().tile) rt::barrier_init(at(&t.told), 1), rt::barrier_init(at(&t.done), 4 * Groups);
+        for (uint64_t& sent : b.sent) rt::barrier_init(at(&sent), 1);
+        rt::barrier_init_done();
+    }
+};
+
+// A ring's slot in use, and the parity of its phase.
+template <int slots>
+struct Ring {
+    int i = 0;
+    uint32_t parity = 0;
+    FA_MEMBER void next() {
+        if (++i == slots) i = 0, parity ^= 1;
+    }
+};
+
+// The keys that a row sees, within the sequence.
+struct Ends { int begin, end; };
+template <Mask mask>
+FA_DEVICE Ends ends_of(const Problem& p, int row, int off, int k_len) {
+    if (mask == Mask::none) return {0, k_len};
+    if (mask == Mask::causal) return {0, max(min(row + off + 1, k_len), 0)};
+    const KeyBand band = key_band(mask_rule(p, Sequence{0, 0, 0, 0, 0, off}), row, k_len);
+    return {int(clamp(band.begin, 0, k_len)), int(clamp(band.end, 0, k_len))};
+}
+
+template <class H, Mask mask, bool pair>
+FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperTile& t) {
+    const ForwardParams& x = a.x;
+    const int heads_q = int(x.p.d.heads_q), heads = int(x.p.d.batch) * heads_q;
+    int tile, head;
+    if (a.section) {  // longest first, in sections of heads whose k and v the cache holds
+        const int first = index / (a.section * a.row_tiles) * a.section, within = index - first * a.row_tiles;
+        const int width = min(a.section, heads - first);
+        tile = a.row_tiles - 1 - within / width;
+        head = first + within % width;
+    } else {
+        head = index / a.row_tiles;
+        tile = index - head * a.row_tiles;
+    }
+    t.batch = head / heads_q;
+    t.head = head - t.batch * heads_q;
+    t.kv_head = t.head / int(x.p.group);
+    t.row0 = (pair ? 2 * tile + rank : tile) * H::rows;
+    const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
+    t.q_begin = int(seq.q_begin);
+    t.q_len = int(seq.q_len);
+    t.stored = x.p.packed_q() ? t.q_len : int(x.p.d.seqlen_q);
+    t.k_len = int(seq.k_len);
+    t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
+    t.key0 = int(seq.k_begin);
+    t.sequence = x.p.packed_k() ? 0 : x.alike ? t.batch : int(seq.kv_index);
+    // A tile without keys gets a block, too, all of it masked.
+    const auto ends = [&](int row) { return ends_of<mask>(x.p, row, t.off, t.k_len); };
+    const auto last_row = [&](int row0) { return max(min(row0 + H::rows, t.q_len) - 1, row0); };
+    const auto top_of = [&](int row0) { return max((ends(last_row(row0)).end + H::keys - 1) / H::keys, 1) - 1; };
+    t.top = top_of(t.row0);
+    t.skip = pair && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
+    t.edge = mask == Mask::none ? t.top + 1 : ends(t.row0).end / H::keys;
+    t.low = mask == Mask::band ? min(ends(t.row0).begin / H::keys, t.top) : 0;
+    t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
+}
+
+// A block of k or v to one slot.
+template <class H, bool pair, int panels>
+FA_DEVICE void load_keys(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
+    rt::barrier_expect(barrier, panels * H::kPanelBytes);
+    if constexpr (pair && panels == 1) {
+        const int half = rank * H::keys / 2;
+        rt::copy_box_to_pair(to + half * 128, map, barrier, 0, row + half, head, sequence, rt::kEvictLast);
+    } else {
+        FA_UNROLL for (int i = 0; i < panels; i++) {
+            if (!pair) rt::copy_box(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+            else if (i % 2 == rank) rt::copy_box_to_pair(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+        }
+    }
+}
+
+FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
+
+// Takes tiles, describes them, and brings their q. Those that blocks take as they come are taken as late as can be.
+template <class H, Mask mask, bool pair, int QSlots>
+FA_DEVICE void take_tiles(const HopperParams& a) {
+    typename H::Shared& s = H::shared();
+    const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) / H::blocks;
+    Ring<QSlots> q;
+    Ring<H::kTiles> slot;
+    Ring<1> nearly_done;
+    for (int index = int(blockIdx.x) / H::blocks; index < a.tiles;) {
+        HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.done), slot.parity ^ 1);
+        describe_tile<H, mask, pair>(a, index, rank, t);
+        const bool exists = pair || t.row0 < t.stored;
+        if (exists) {
+            rt::barrier_arrive(at(t.told));
+            rt::barrier_wait(at(s.barrier.q_free[q.i]), q.parity ^ 1);
+            rt::barrier_expect(at(s.barrier.q_full[q.i]), H::kQBytes);
+            FA_UNROLL for (int panel = 0; panel < H::kQPanels; panel++)
+                rt::copy_box(H::q_tile(q.i) + panel * H::rows * 128, &a.q, at(s.barrier.q_full[q.i]), 64 * panel, t.q_begin + t.row0, t.head,
+                             a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
+            q.next();
+        }
+        if (!a.counter) {
+            index += stride;
+        } else {
+            if (exists) {
+                rt::barrier_wait(at(s.barrier.nearly_done), nearly_done.parity);
+                nearly_done.next();
+            }
+            if (rank == 0) {
+                index = stride + atomicAdd(a.counter, 1);
+                if (pair) rt::send(rt::shared_address(s.sent + slot.i), at(s.barrier.sent[slot.i]), 1, index);
+            } else {
+                rt::barrier_expect(at(s.barrier.sent[slot.i]), 4);
+                rt::barrier_wait(at(s.barrier.sent[slot.i]), slot.parity);
+                index = *const_cast<volatile int*>(s.sent + slot.i);
+            }
+        }
+        if (exists) slot.next();
+    }
+    rt::barrier_wait(at(s.tile[slot.i].done), slot.parity ^ 1);
+    s.tile[slot.i].top = -1;
+    rt::barrier_arrive(at(s.tile[slot.i].told));
+    if (a.counter && rank == 0 && atomicAdd(a.counter + 1, 1) == stride - 1) a.counter[0] = a.counter[1] = 0;
+}
+
+template <class H, bool pair, int KSlots>
+FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
+    typename H::Shared& s = H::shared();
+    const int rank = pair ? rt::cluster_rank() : 0;
+    Ring<KSlots> k;
+    for (Ring<H::kTiles> slot;; slot.next()) {
+        const HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.told), slot.parity);
+        if (t.top < 0) return;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        int row = t.key0 + (t.top + t.skip) * H::keys;
+        for (int left = blocks; left > 0; left--, row -= H::keys) {
+            if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
+            rt::barrier_wait(at(s.barrier.k_free[k.i]), k.parity ^ 1);
+            load_keys<H, pair, H::kQPanels>(H::k_tile(k.i), &a.k, at(s.barrier.k_full[k.i]), rank, row, head, sequence);
+            k.next();
+        }
+    }
+}
+
+template <class H, bool pair, int KSlots>
+FA_DEVICE void load_values_of_tiles(const HopperParams& a) {
+    typename H::Shared& s = H::shared();
+    const int rank = pair ? rt::cluster_rank() : 0;
+    Ring<KSlots> v;
+    for (Ring<H::kTiles> slot;; slot.next()) {
+        const HopperTile& t = s.tile[slot.i];
+        rt::barrier_wait(at(t.told), slot.parity);
+        if (t.top < 0) return;
+        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
+        int row = t.key0 + (t.top + t.skip) * H::keys;
+        for (int i = 0; i < blocks; i++, row -= H::keys) {
+            rt::barrier_wait(at(s.barrier.v_free[v.i]), v.parity ^ 1);
+            load_keys<H, pair, H::kVPanels>(H::v_tile(v.i), &a.v, at(s.barrier.v_full[v.i]), rank, row, head, sequence);
+            v.next();
+        }
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
