@@ -6,7 +6,7 @@ import math
 
 # name: what a row of it compares
 SUITES = {
-    "forward": "f16 and bf16 forward, 16 k tokens, against FlashAttention-2 (FLASH) and cuDNN",
+    "forward": "f16 and bf16 forward, 16 k tokens, against cuDNN",
     "f32": "f32 forward against EFFICIENT",
     "odd": "f32 with odd head dimensions against this library's rate at the next multiple of 32",
     "decode": "one query row, against cuDNN, both in CUDA graphs over rotating K and V",
@@ -16,8 +16,8 @@ SUITES = {
     "paged": "decoding over shuffled pages against this library's contiguous decoding",
     "quantised": "decoding from 8-bit K and V against this library's bf16 decoding",
     "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
-    "small": "small shapes in CUDA graphs, against FLASH (f16) and EFFICIENT (f32)",
-    "varlen": "64 packed sequences against this library's dense rate",
+    "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
+    "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",
     "options": "masks and biases against this library's plain kernel at equal work",
     "enqueue": "CPU time of one call, less what ctypes costs",
 }

@@ -102,7 +102,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {256, 256}})
-            for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300}})
+            for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300}, Shape{1, 36, 768, 2100}})
                 for (int mask = dense; mask < masks; mask++)
                     for (const bool ragged : {false, true}) {
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
@@ -126,7 +126,8 @@ std::string run_on_device(const Handle& handle, Case& c) {
     if (fa_forward_ex(handle, &c.d, &m.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
     m.fetch();
-    return check_against_oracle(c, c.d.q_dtype);
+    const int64_t scores = c.d.batch * c.d.heads_q * c.d.seqlen_q * c.d.seqlen_k;
+    return check_against_oracle(c, c.d.q_dtype, scores > 10'000'000 ? 7 : 1);
 }
 
 // Random calls, until each kernel has some, and plain ones.
