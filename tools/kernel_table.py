@@ -22,6 +22,7 @@ USED = re.compile(r"Used (\d+) registers")
 STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 # Waits that ptxas inserts between asynchronous matrix multiplications: each costs a kernel its overlap.
 SERIALISED = re.compile(r"\(C751[0-6]\)")
+HOPPER = re.compile(r"forward_sm90<\w+, (\d+), (\d+), (\d+), (\d+), \(Mask\)\d, \w+, (\d+), (\d+)>")
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
 HEAD = """# Kernels of the CUDA backend
@@ -77,6 +78,19 @@ def read_list(program):
     return {names[int(row[0], 16)]: Listed(*map(int, row[1:])) for row in rows}
 
 
+def hopper_kernels(names):
+    """{kernel: Listed} of the Hopper kernels, which the program does not have: their template arguments say all. Shared: matrices alone."""
+    listed = {}
+    for name in names:
+        found = HOPPER.fullmatch(name)
+        if found:
+            dims, columns, keys, groups, key_slots, query_slots = map(int, found.groups())
+            panels = [-(-width // 64) * 128 for width in (dims, columns)]
+            shared = query_slots * 64 * groups * panels[0] + key_slots * keys * sum(panels)
+            listed[name] = Listed(64 * groups, columns, keys, 128 * (groups + 1), 1, shared)
+    return listed
+
+
 def order(kernel, listed):
     """Listed ones as in the list, then the rest by name."""
     return list(listed).index(kernel) if kernel in listed else len(listed), kernel
@@ -117,6 +131,7 @@ def main(arguments):
     compiler, program, *reports = arguments[3 if check else 0:]
     kernels, faults = read_reports(reports)
     listed = read_list(program)
+    listed.update(hopper_kernels(kernels))
     faults += [f"{name} is listed, but no report knows it" for name in sorted(listed.keys() - kernels.keys())]
     current = table(compiler, kernels, listed)
     if not check:
