@@ -1,5 +1,5 @@
-// Accuracy of gradients: line 1 on benign data, against a plain implementation too; line 2 on hostile data; and that it takes an f32 o to
-// have a dq where all weights are nearly alike.
+// Accuracy of gradients: line 1 on benign data, against a plain implementation too; line 2 on hostile data; and that it takes an f32 o
+// to have a dq where all weights are nearly alike.
 #include <cmath>
 #include "check/isa.h"
 #include "check/plain_backward.h"
@@ -50,8 +50,8 @@ TEST_P(BackwardAccuracy, BenignDataOnEveryIsa) {
 INSTANTIATE_TEST_SUITE_P(Type, BackwardAccuracy, testing::Values(FA_F32, FA_F16, FA_BF16),
                          [](const auto& info) { return oracle::name_of(info.param); });
 
-// All numbers in [0, 1]: every key looks the same, and dP − Δ is what is left of two numbers that are nearly equal. With a bf16 o their
-// difference is that of its rounding.
+// All numbers in [0, 1]: every key looks the same, and dP − Δ is what is left of two numbers that are nearly equal. With a bf16 o
+// their difference is that of its rounding.
 TEST(BackwardAccuracy, UniformInputsNeedAnF32O) {
     const Handle handle = make_handle();
     const auto norm_of_dq = [&](int32_t o_dtype) {

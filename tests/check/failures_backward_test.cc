@@ -26,7 +26,7 @@ std::string differentiate(const Handle& handle, Case c, Rng& rng) {
     return differentiate(handle, b, rng);
 }
 
-// More sequences, or heads, than 16 bits can count, and more rows of dq in all than a tile's worth of each would leave room for in 32.
+// More sequences, or heads, than 16 bits can count. A tile of rows for each of them has more elements than 32 bits.
 TEST(Failures, F01_F02_F10_many_sequences_backward) {
     const Handle handle = make_handle();
     Rng rng(141);

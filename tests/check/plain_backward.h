@@ -1,4 +1,4 @@
-// Gradients as one would write them without fusing: matrices S, P, dP and dS in f32, each rounded to the input's type before the next.
+// Gradients as one would write them without fusing: S, P, dP and dS in f32, each rounded to the input's type before the next.
 #pragma once
 #include <cmath>
 #include <limits>

@@ -7,16 +7,16 @@
 
 namespace oracle {
 
-// What is given from outside, as dense arrays; dLSE may be empty: 0. o and lse are empty, or the state of a whole of which the call's
-// keys are a part. An lse of ±inf then marks a row that takes no part.
+// What is given from outside, as dense arrays; dLSE may be empty: 0. o and lse are empty, or the state of a whole of which the
+// call's keys are a part. An lse of ±inf then marks a row that takes no part.
 struct Upstream {
     std::vector<double> d_o;    // [batch][heads][rows][dim_v]
     std::vector<double> d_lse;  // [batch][heads][rows]
     std::vector<double> o, lse;
 };
 
-// A sum, and what its error is measured by: rounding costs each term u of its size, and what rounding did to its row's scores; terms
-// too faint for f32 may be lost.
+// A sum, and what its error is measured by: rounding costs each term u of its size, and what rounding did to its row's scores;
+// terms too faint for f32 may be lost.
 struct Gradient {
     std::vector<double> value;
     std::vector<double> spread;  // Σ size

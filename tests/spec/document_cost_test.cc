@@ -1,4 +1,4 @@
-// The costs in docs/SPEC.md, sections 14 and 16: its formulas, and the same numbers counted by walking the loop nests block by block.
+// The costs in docs/SPEC.md, sections 14 and 16: its formulas, and the same numbers counted by walking loop nests block by block.
 #include <gtest/gtest.h>
 #include <sstream>
 #include "example.h"

@@ -44,8 +44,8 @@ def attention_backward(
     dlse: gradient with respect to lse, its shape in float32; None: 0.
     deterministic: the same bits every time on a GPU, too; the CPU always does so.
 
-    Returns dq, dk, dv, dense, in the shapes and dtypes of q, k and v; then dbias (return_dbias), float32 in the bias's own shape, summed
-    over what it was broadcast along; then dsinks (return_dsinks), float32 (heads,). Rows and keys beyond the lengths get 0.
+    Returns dq, dk, dv, dense, in the shapes and dtypes of q, k and v; then dbias (return_dbias), float32 in the bias's own shape,
+    summed over what it was broadcast along; then dsinks (return_dsinks), float32 (heads,). Rows and keys beyond the lengths get 0.
 
     Raises like `attention`.
     """
@@ -72,7 +72,8 @@ def attention_backward(
     if dlse is not None:
         request.point("dlse", np.ascontiguousarray(_like("dlse", dlse, sums, np.dtype(np.float32))))
 
-    gradients = [_gradient(request, f"d{name}", x, packed) for name, x, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k))]
+    tensors = (("dq", q, packed_q), ("dk", k, packed_k), ("dv", v, packed_k))
+    gradients = [_gradient(request, field, x, packed) for field, x, packed in tensors]
     if return_dbias:
         gradients.append(_bias_gradient(request, np.shape(given["bias"])))
     if return_dsinks:

@@ -5,8 +5,9 @@
     out = attention(q, k, v, causal="bottom-right")       # (batch, rows, heads, dim), differentiable
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
 
-The package does not depend on torch: only this module imports it. Tensors are on the CPU, in float32, float16 or bfloat16, and are read
-where they lie. Nothing but q, k, v, the output and one number for each row is kept for the backward. A second derivative is refused.
+The package does not depend on torch: only this module imports it. Tensors are on the CPU, in float32, float16 or bfloat16, and are
+read where they lie. Nothing but q, k, v, the output and one number for each row is kept for the backward. A second derivative is
+refused.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def attention(
 class MultiheadAttention(nn.Module):
     """Projections to heads, attention, and the projection of what they give, side by side.
 
-    width: of the inputs and the output. heads: query heads, each of width / heads dimensions. heads_kv: key and value heads, a divisor
-    of heads (None: as many). bias: of the projections. dropout: of attention weights, in training.
+    width: of the inputs and the output. heads: query heads, each of width / heads dimensions. heads_kv: key and value heads, a
+    divisor of heads (None: as many). bias: of the projections. dropout: of attention weights, in training.
     """
 
     def __init__(self, width: int, heads: int, heads_kv: int | None = None, *, bias: bool = True, dropout: float = 0.0) -> None:
@@ -86,8 +87,8 @@ class MultiheadAttention(nn.Module):
         self.output = nn.Linear(width, width, bias)
 
     def forward(self, x: torch.Tensor, context: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
-        """x: (batch, rows, width). context: (batch, keys, width) that keys and values come from; None: x itself. options: keywords of
-        `attention`, such as causal="top-left"."""
+        """x: (batch, rows, width). context: (batch, keys, width) that keys and values come from; None: x itself. options: keywords
+        of `attention`, such as causal="top-left"."""
         context = x if context is None else context
         q = self.query(x).unflatten(-1, (self.heads, self.dim))
         k = self.key(context).unflatten(-1, (self.heads_kv, self.dim))
@@ -119,7 +120,8 @@ class _Attention(torch.autograd.Function):
         call.point("lse", lse)
         call.point("dout", dout.contiguous())
         call.point("dlse", dlse.contiguous())
-        gradients = [call.gradient(name, x) if need else None for name, x, need in zip(("dq", "dk", "dv"), (q, k, v), ctx.needs_input_grad)]
+        wanted = zip(("dq", "dk", "dv"), (q, k, v), ctx.needs_input_grad)
+        gradients = [call.gradient(name, x) if need else None for name, x, need in wanted]
         for name, x, need in (("dbias", bias, ctx.needs_input_grad[3]), ("dsinks", sinks, ctx.needs_input_grad[4])):
             gradients.append(call.score_gradient(name, x) if need else None)
         call.run("fa_backward", ctx.backend)
@@ -158,8 +160,8 @@ class _Call:
         ranks = {name: 4 if cu is None else 3 for name, cu in lengths.items()}
         if q.ndim != ranks["q"] or k.ndim != ranks["k"] or v.shape[:-1] != k.shape[:-1] or k.shape[-1] != q.shape[-1]:
             raise ValueError(
-                f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}: expected (batch, rows, heads, dim), or "
-                "(total, heads, dim) with cu_seqlens, dims of q and k alike, and k and v alike but for theirs"
+                f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}: expected (batch, rows, heads, dim), "
+                "or (total, heads, dim) with cu_seqlens, dims of q and k alike, and k and v alike but for theirs"
             )
         desc.batch = q.shape[0] if lengths["q"] is None else len(lengths["q"]) - 1
         desc.heads_q, desc.dim_qk = q.shape[-2:]
@@ -199,7 +201,8 @@ class _Call:
             desc.operands |= getattr(_abi, f"FA_OPERAND_{name.upper()}")
             setattr(desc, f"{name}_stride", seen.stride())
             self.point(name, seen)
-        for name, bit, x in (("alibi_slopes", _abi.FA_OPERAND_ALIBI, options["alibi_slopes"]), ("sinks", _abi.FA_OPERAND_SINKS, sinks)):
+        slopes = options["alibi_slopes"]
+        for name, bit, x in (("alibi_slopes", _abi.FA_OPERAND_ALIBI, slopes), ("sinks", _abi.FA_OPERAND_SINKS, sinks)):
             if x is None:
                 continue
             if x.shape != (desc.heads_q,) and (name == "sinks" or x.shape != (desc.batch, desc.heads_q)):

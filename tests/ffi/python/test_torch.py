@@ -60,7 +60,8 @@ class Torch(unittest.TestCase):
 
     def qkv(self, dtype=None):
         dtype = dtype or torch.float32
-        return {"q": torch.randn(2, 20, 4, 16).to(dtype), "k": torch.randn(2, 30, 2, 16).to(dtype), "v": torch.randn(2, 30, 2, 12).to(dtype)}
+        shapes = {"q": (2, 20, 4, 16), "k": (2, 30, 2, 16), "v": (2, 30, 2, 12)}
+        return {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
 
     def test_plain_and_causal(self):
         self.compare(self.qkv(), {}, {})
