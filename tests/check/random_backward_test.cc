@@ -5,7 +5,7 @@
 namespace test {
 namespace {
 
-constexpr int kShards = 12, kCasesPerShard = 1000;
+constexpr int kShards = 10, kCasesPerShard = 1000;
 
 std::string run_one(const Handle& handle, uint64_t seed) {
     BackwardCase b(random_differentiable_case(seed));
