@@ -29,7 +29,7 @@ def initial(shape: Shape, rng: np.random.Generator) -> dict[str, np.ndarray]:
     def normal(*sizes, size=spread):
         return (size * rng.standard_normal(sizes)).astype(np.float32)
 
-    weights = {"token": normal(shape.vocabulary, width), "position": normal(shape.context, width)}
+    weights = {"token": normal(shape.vocabulary, width, size=0.1), "position": normal(shape.context, width, size=0.1)}
     for n in range(shape.layers):
         added = spread / (2 * shape.layers) ** 0.5
         weights |= {
@@ -154,6 +154,7 @@ class Adam:
     what is only rounding up to whole steps."""
 
     FLOOR = 1e-5
+    LONGEST = 1.0  # norm of a gradient; a longer one is cut
 
     def __init__(self, weights: dict[str, np.ndarray], steps: int, rate: float = 3e-3) -> None:
         self.weights, self.steps, self.rate, self.step = weights, steps, rate, 0
@@ -161,11 +162,14 @@ class Adam:
         self.square = {name: np.zeros_like(w) for name, w in weights.items()}
 
     def update(self, gradients: dict[str, np.ndarray]) -> None:
+        norm = sum(float(np.vdot(g, g)) for g in gradients.values()) ** 0.5
+        clip = np.float32(min(1.0, self.LONGEST / norm))
         self.step += 1
         warm = min(1.0, self.step / 20)
         rate = self.rate * warm * 0.5 * (1 + np.cos(np.pi * self.step / (self.steps + 1)))
         for name, g in gradients.items():
             m, s = self.mean[name], self.square[name]
+            g = g * clip
             m += np.float32(0.1) * (g - m)
             s += np.float32(0.01) * (g * g - s)
             m_hat, s_hat = m / np.float32(1 - 0.9**self.step), s / np.float32(1 - 0.99**self.step)

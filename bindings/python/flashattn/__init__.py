@@ -5,7 +5,7 @@
     q = np.random.default_rng(0).standard_normal((2, 128, 8, 64), dtype=np.float32)   # (batch, rows, heads, dim)
     out = flashattn.attention(q, q, q, causal="bottom-right")
     out, lse = flashattn.attention(q, q, q, window=(256, 0), alignment="bottom-right", return_lse=True)
-    dq, dk, dv = flashattn.attention_backward(dout, q, q, q, out, lse, window=(256, 0), alignment="bottom-right")
+    dq, dk, dv = flashattn.attention_backward(np.ones_like(out), q, q, q, out, lse, window=(256, 0), alignment="bottom-right")
 
 The C library is found by the path in FLASHATTN_LIBRARY, beside this package, then by the loader.
 """
