@@ -66,9 +66,9 @@ int32_t Handle::backend() const {
     return backend;
 }
 
-std::string Handle::explain(const fa_attention_desc_t* desc) const {
+std::string Handle::explain(const fa_attention_desc_t* desc, int32_t op) const {
     char text[4096] = "";
-    check(fa_explain(handle_, desc, FA_OP_FORWARD, text, sizeof text));
+    check(fa_explain(handle_, desc, op, text, sizeof text));
     return text;
 }
 

@@ -41,7 +41,7 @@ class Handle {
     void set(int32_t key, int64_t value) { check(fa_set_i64(handle_, key, value)); }
     int64_t get(int32_t key) const;
     int32_t backend() const;
-    std::string explain(const fa_attention_desc_t* desc) const;
+    std::string explain(const fa_attention_desc_t* desc, int32_t op = FA_OP_FORWARD) const;
 
   private:
     fa_handle_t handle_ = nullptr;

@@ -17,9 +17,9 @@ struct Kernel {
 struct Outcome {
     bool supported = true;
     std::string fault;           // what is wrong, or why the kernel does not support the call; empty when all is well
-    std::optional<double> norm;  // |o − truth| / |truth|, where the contract bounds it
+    std::optional<double> norm;  // |result − truth| / |truth|, where the contract bounds it
     double norm_bound = 0;
-    std::optional<double> share;  // the largest error of any element of o, LSE or scores, as a share of its bound
+    std::optional<double> share;  // the largest error of any element of what was written, as a share of its bound
     bool passed() const { return supported && fault.empty(); }
 };
 
@@ -36,6 +36,7 @@ struct Trial {
 };
 
 std::vector<Trial> forward_trials();
+std::vector<Trial> backward_trials();
 std::vector<Trial> cache_trials();  // fa_merge, fa_append_kv, fa_rotary
 
 }  // namespace tool

@@ -83,9 +83,11 @@ void print(const Machine& machine, const std::vector<Result>& results) {
         table.add(row);
     }
     table.print(std::cout);
-    std::cout << "\nErrors against fp64: the relative norm of o's error; \"share\": the largest error of an element of o, LSE or "
-                 "scores as a share of\n"
-                 "its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its type.\n";
+    std::cout
+        << "\nErrors against fp64: the relative norm of the error of o, or of all gradients; \"share\": the largest error of any "
+           "element\n"
+           "as a share of its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its "
+           "type.\n";
     for (const Result& r : results)
         for (size_t k = 0; k < r.outcomes.size(); ++k)
             if (!r.outcomes[k].fault.empty())
@@ -117,7 +119,8 @@ void verify(bool json) {
     const auto start = std::chrono::steady_clock::now();
     Machine machine;
     std::vector<Trial> trials = forward_trials();
-    for (Trial& t : cache_trials()) trials.push_back(std::move(t));
+    for (auto* const more : {backward_trials, cache_trials})
+        for (Trial& t : more()) trials.push_back(std::move(t));
     std::vector<Result> results;
     int64_t passed = 0, failed = 0, unsupported = 0;
     {

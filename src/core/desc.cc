@@ -123,9 +123,10 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
-static fa_status_t check_rows(fa_attention_desc_t* d, Message* m) {
-    // No packed sequence is longer than all of them. The scores output alone may have room for more, and is written throughout.
-    if (!(d->operands & FA_OPERAND_SCORES)) {
+static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
+    // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout.
+    const uint32_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
+    if (!(d->operands & throughout)) {
         if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
         if (d->operands & FA_OPERAND_CU_SEQLENS_K) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
     }
@@ -309,7 +310,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     FA_TRY(check_sizes(&d, op, m));
     if (op != FA_OP_APPEND_KV) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
     if (reads_keys(op)) FA_TRY(check_cache(&d, m));
-    if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, m));
+    if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, m));
     if (attends(op)) {
         FA_TRY(check_scores(&d, m));
         FA_TRY(check_schedule(&d, m));

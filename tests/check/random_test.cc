@@ -1,41 +1,17 @@
 // Random forward calls against the oracle, with guard pages around every buffer.
-//
-// FA_SEED=n starts another run; FA_CASES=n has n cases in each shard; FA_CASE=n repeats the one case that a failure printed.
-#include <gtest/gtest.h>
-#include <cstdlib>
-#include "support/handle.h"
+#include "check/random_seeds.h"
 #include "support/random_case.h"
 
 namespace test {
 namespace {
 
 constexpr int kShards = 24, kCasesPerShard = 1000;  // each shard is a test of its own: they run in parallel
-constexpr uint64_t kDefaultSeed = 20250711;
-constexpr int kFaultsShown = 5;
-
-uint64_t number_from(const char* variable, uint64_t otherwise) {
-    const char* text = getenv(variable);
-    return text ? strtoull(text, nullptr, 0) : otherwise;
-}
-
-// What the seed decides beside the case itself.
-struct Settings {
-    int32_t isa;
-    int64_t threads;
-    bool own_workspace;
-};
-
-Settings settings_for(Rng& rng) {
-    const auto& isas = usable_isas();
-    return {isas[size_t(rng.between(0, int64_t(isas.size()) - 1))], rng.between(1, 3), rng.chance(0.3)};
-}
 
 std::string run_one(const Handle& handle, uint64_t seed) {
     Case c = random_case(seed);
     Rng rng(derive(seed, 1));
-    const Settings s = settings_for(rng);
-    const bool cpu = s.isa != 0;  // the parameters are the CPU backend's
-    if (cpu && (!handle.set(FA_PARAM_MAX_ISA, s.isa) || !handle.set(FA_PARAM_THREADS, s.threads))) return handle.error();
+    const Settings s(rng);
+    if (!s.set(handle)) return handle.error();
     if (fa_supports(handle, &c.d, FA_OP_FORWARD) != FA_OK) return "fa_supports: " + handle.error();
     if (s.own_workspace) {
         uint64_t bytes = 0;
@@ -44,24 +20,13 @@ std::string run_one(const Handle& handle, uint64_t seed) {
     }
     if (c.run(handle) != FA_OK) return "fa_forward_ex: " + handle.error();
     const std::string fault = check_against_oracle(c, c.p_dtype);
-    return fault.empty() ? "" : fault + " [" + isa_name(s.isa) + ", " + std::to_string(s.threads) + " threads]";
+    return fault.empty() ? "" : fault + s.describe();
 }
 
 class Random : public testing::TestWithParam<int> {};
 
 TEST_P(Random, AgreesWithTheOracle) {
-    const Handle handle = make_handle();
-    const uint64_t base = number_from("FA_SEED", kDefaultSeed);
-    const uint64_t cases = number_from("FA_CASES", kCasesPerShard);
-    printf("FA_SEED=%llu, shard %d, %llu cases\n", (unsigned long long)base, GetParam(), (unsigned long long)cases);
-    int faults = 0;
-    for (uint64_t n = 0; n < cases && faults < kFaultsShown; n++) {
-        const uint64_t seed = derive(base, uint64_t(GetParam()), n);
-        const std::string fault = run_one(handle, seed);
-        if (fault.empty()) continue;
-        faults++;
-        ADD_FAILURE() << fault << "\nrepeat with FA_CASE=" << seed << "\n" << random_case(seed).describe();
-    }
+    run_shard(GetParam(), kCasesPerShard, run_one, [](uint64_t seed) { return random_case(seed).describe(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, Random, testing::Range(0, kShards));

@@ -14,22 +14,6 @@ double saturated(double value, int32_t dtype) {
     return size_of(dtype) > 1 || std::isnan(value) ? value : value > top ? top : value < -top ? -top : value;
 }
 
-struct Place {
-    const char* what;
-    int64_t b, h, i, c;
-};
-
-void judge(Verdict& verdict, const Place& at, double got, double want, double limit) {
-    verdict.compared++;
-    if (limit > 0 && std::isfinite(got) && std::isfinite(want))
-        verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
-    if (agrees(got, want, limit) || !verdict.fault.empty()) return;
-    char text[256];
-    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g",
-                  at.what, (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
-    verdict.fault = text;
-}
-
 // Calls visit(b, h, i, valid) for every row that has a place of its own; rows beyond the length are not valid.
 template <typename Visit>
 void each_row(const Reading& r, const Attention& want, Visit visit) {
@@ -42,6 +26,22 @@ void each_row(const Reading& r, const Attention& want, Visit visit) {
 }
 
 }  // namespace
+
+void judge(Verdict& verdict, const Element& at, double got, double want, double limit) {
+    verdict.compared++;
+    if (limit > 0 && std::isfinite(got) && std::isfinite(want))
+        verdict.worst = std::fmax(verdict.worst, std::fabs(got - want) / limit);
+    if (agrees(got, want, limit) || !verdict.fault.empty()) return;
+    char text[256];
+    std::snprintf(text, sizeof text, "%s: sequence %lld, head %lld, row %lld, index %lld is %.9g, expected %.9g within %.3g",
+                  at.what, (long long)at.b, (long long)at.h, (long long)at.i, (long long)at.c, got, want, limit);
+    verdict.fault = text;
+}
+
+double forgive_overflow(double got, double want, double limit, int32_t dtype) {
+    const bool beyond = std::isinf(got) && std::fabs(want) + limit > largest(dtype) && std::signbit(got) == std::signbit(want);
+    return beyond ? want : got;
+}
 
 double unit_roundoff(int32_t dtype) {
     switch (dtype) {
@@ -120,10 +120,7 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
                                  smallest_step(r.o_dtype);
             const bool exact = !valid || want.attended[row] == 0;
             const double value = saturated(want.o[n] * factor, r.o_dtype);
-            // A value within its error of the type's end may have been rounded beyond it.
-            const bool beyond =
-                std::isinf(got) && std::fabs(value) + limit > largest(r.o_dtype) && std::signbit(got) == std::signbit(value);
-            judge(verdict, {"o", b, h, i, c}, beyond ? value : got, value, exact ? 0 : limit);
+            judge(verdict, {"o", b, h, i, c}, forgive_overflow(got, value, limit, r.o_dtype), value, exact ? 0 : limit);
         }
     });
     return verdict;

@@ -29,6 +29,14 @@ struct Verdict {
     int64_t compared = 0;
     double worst = 0;  // largest error over its limit
 };
+struct Element {
+    const char* what;
+    int64_t b, h, i, c;
+};
+void judge(Verdict& verdict, const Element& at, double got, double want, double limit);
+// Where got has overflowed its type and want is within its error of doing so: want.
+double forgive_overflow(double got, double want, double limit, int32_t dtype);
+
 Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype);
 Verdict compare_lse(const Reading& r, const Attention& want);
 Verdict compare_scores(const Reading& r, const Attention& want);

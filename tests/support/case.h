@@ -22,7 +22,7 @@ class Case {
   public:
     using Pick = std::function<double(int64_t b, int64_t head, int64_t position, int64_t element)>;
 
-    uint64_t seed = 0;  // of the generator; 0: written by hand
+    uint64_t seed = 0;    // of the generator; 0: written by hand
     int32_t p_dtype = 0;  // of the weights in the last run
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
@@ -47,6 +47,8 @@ class Case {
     // The call itself: inputs are read-only while it runs, outputs are poisoned before.
     fa_status_t run(fa_handle_t handle);
 
+    std::vector<Buffer*> inputs();
+
     // Nothing was written where nothing may be: slack, gaps between rows, rows of packed tensors that belong to nobody.
     std::string check_untouched() const;
     std::string describe() const;
@@ -54,7 +56,6 @@ class Case {
   private:
     void bind_metadata(Rng& rng);
     std::vector<Buffer> metadata_buffers_;
-    std::vector<Buffer*> inputs();
 };
 
 // Compares everything that a case has written with the oracle: o and LSE and scores (accuracy line 2), and check_untouched.

@@ -6,12 +6,18 @@
 namespace test {
 namespace {
 
-// Of one case, so that tens of thousands fit into a minute.
-constexpr int64_t kMostProducts = 300'000, kMostElements = 30'000;
+struct Family {
+    bool differentiable, all_f32;
+    int64_t most_products, most_elements;  // of one case
+};
+
+// So that tens of thousands fit into a minute.
+constexpr Family kForward = {false, false, 300'000, 30'000}, kDifferentiable = {true, false, 150'000, 15'000};
+constexpr Family kTiny = {true, true, 1'500, 600};
 
 class Generator {
   public:
-    explicit Generator(uint64_t seed) : rng(seed) { c.seed = seed; }
+    Generator(uint64_t seed, const Family& family) : rng(seed), family(family) { c.seed = seed; }
 
     Case make() {
         types();
@@ -29,6 +35,7 @@ class Generator {
 
   private:
     Rng rng;
+    const Family& family;
     Case c;
     fa_attention_desc_t& d = c.d;
     Metadata& m = c.metadata;
@@ -37,11 +44,15 @@ class Generator {
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
     void want(double p, uint32_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
 
-    int32_t o_type() { return rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2}); }
+    int32_t o_type() {
+        return family.all_f32          ? int32_t(FA_F32)
+               : family.differentiable ? rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16})
+                                       : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2});
+    }
 
     void types() {
         d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
-        if (rng.chance(0.4)) d.kv_dtype = rng.chance(0.2) ? int32_t(FA_I8) : o_type();
+        if (rng.chance(0.4)) d.kv_dtype = !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type();
         if (rng.chance(0.5)) d.o_dtype = o_type();
         const int32_t kv = d.kv_dtype ? d.kv_dtype : d.q_dtype;
         narrow_kv = oracle::size_of(kv) == 1;
@@ -83,7 +94,7 @@ class Generator {
         const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
         auto too_big = [&] {
             const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + heads_kv * d.seqlen_k) * dims;
-            return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * dims > kMostProducts || elements > kMostElements;
+            return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * dims > family.most_products || elements > family.most_elements;
         };
         while (too_big() && d.batch > 1) d.batch--;
         while (too_big()) d.seqlen_q = d.seqlen_q * 3 / 4, d.seqlen_k = d.seqlen_k * 3 / 4;
@@ -123,8 +134,8 @@ class Generator {
     void keys() {
         const double kind = rng.uniform();
         if (kind < 0.25) d.operands |= FA_OPERAND_CU_SEQLENS_K;
-        else if (kind < 0.55) d.operands |= FA_OPERAND_PAGE_TABLE;
-        if (!has(FA_OPERAND_CU_SEQLENS_K)) want(0.25, FA_OPERAND_KV_BATCH_IDX);
+        else if (kind < 0.55 && !family.differentiable) d.operands |= FA_OPERAND_PAGE_TABLE;
+        if (!has(FA_OPERAND_CU_SEQLENS_K)) want(family.differentiable ? 0 : 0.25, FA_OPERAND_KV_BATCH_IDX);
         want(has(FA_OPERAND_PAGE_TABLE) ? 0.7 : 0.35, FA_OPERAND_SEQUSED_K);
         want(0.2, FA_OPERAND_LEFTPAD_K);
 
@@ -193,14 +204,15 @@ class Generator {
         }
         if (rng.chance(0.2)) d.softcap = float(rng.uniform(0.3, 40));
         want(0.2, FA_OPERAND_BIAS);
-        if (has(FA_OPERAND_BIAS) && rng.chance(0.6)) d.bias_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        if (has(FA_OPERAND_BIAS) && rng.chance(0.6))
+            d.bias_dtype = family.all_f32 ? int32_t(FA_F32) : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
         want(0.2, FA_OPERAND_MASK);
         want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
         if (rng.chance(0.12)) d.dropout_p = rng.pick<float>({0.1f, 0.5f, 0.9f, 0.99f, 0x1p-33f});
         if (d.dropout_p > 0) want(0.4, FA_OPERAND_RNG_STATE);
-        want(0.6, FA_OPERAND_LSE);
-        want(0.08, FA_OPERAND_SCORES);
+        want(family.differentiable ? 1 : 0.6, FA_OPERAND_LSE);
+        want(family.differentiable ? 0 : 0.08, FA_OPERAND_SCORES);
         if (has(FA_OPERAND_SCORES)) d.scores_stage = int32_t(rng.between(0, 3));
     }
 
@@ -208,7 +220,7 @@ class Generator {
         if (rng.chance(0.1)) d.flags |= FA_DETERMINISTIC;
         if (rng.chance(0.05)) d.reserve_sms = int32_t(rng.between(1, 8));
         const oracle::Reading r = c.reading();
-        if (r.q_dtype == FA_F32 && r.kv_dtype == FA_F32 && r.o_dtype == FA_F32 && rng.chance(0.3)) {
+        if (r.q_dtype == FA_F32 && r.kv_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
             d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
             return;
         }
@@ -300,6 +312,8 @@ void random_strides(Rng& rng, int axes, const int64_t* count, int64_t innermost,
     }
 }
 
-Case random_case(uint64_t seed) { return Generator(seed).make(); }
+Case random_case(uint64_t seed) { return Generator(seed, kForward).make(); }
+Case random_differentiable_case(uint64_t seed) { return Generator(seed, kDifferentiable).make(); }
+Case random_tiny_case(uint64_t seed) { return Generator(seed, kTiny).make(); }
 
 }  // namespace test

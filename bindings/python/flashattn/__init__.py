@@ -5,11 +5,13 @@
     q = np.random.default_rng(0).standard_normal((2, 128, 8, 64), dtype=np.float32)   # (batch, rows, heads, dim)
     out = flashattn.attention(q, q, q, causal="bottom-right")
     out, lse = flashattn.attention(q, q, q, window=(256, 0), alignment="bottom-right", return_lse=True)
+    dq, dk, dv = flashattn.attention_backward(np.ones_like(out), q, q, q, out, lse, window=(256, 0), alignment="bottom-right")
 
 The C library is found by the path in FLASHATTN_LIBRARY, beside this package, then by the loader.
 """
 
 from .attention import attention, explain
+from .backward import attention_backward
 from .cache import append_kv, rotary
 from .errors import FlashAttnError, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 from .handle import Handle
@@ -29,6 +31,7 @@ __all__ = [
     "alibi_slopes",
     "append_kv",
     "attention",
+    "attention_backward",
     "backends",
     "dropout_mask",
     "explain",

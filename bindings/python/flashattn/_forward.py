@@ -1,4 +1,4 @@
-"""The descriptor and args of a forward call from the keywords of `attention`."""
+"""The descriptor of an attention, and the args of its inputs, from the keywords of `attention`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number, readable, tensor
+from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number, tensor
 from ._layout import describe_keys, describe_queries, keys_axes
-from ._request import Request, literal
+from ._request import Request
 
 ALIGNMENTS = {
     "top-left": _abi.FA_ALIGN_TOP_LEFT,
@@ -27,6 +27,7 @@ OPEN = -1  # a side of the window without a limit
 
 
 def build(
+    args: _abi.ForwardArgs | _abi.BackwardArgs,
     q: Any,
     k: Any,
     v: Any,
@@ -64,8 +65,8 @@ def build(
     return_lse,
     return_scores,
 ) -> tuple[Request, np.dtype]:
-    """A request that lacks only its outputs' pointers, and the dtype of o."""
-    request = Request(_abi.ForwardArgs())
+    """A request that lacks only its outputs' pointers (and what a backward has beside), and the dtype of o."""
+    request = Request(args)
     desc = request.desc
     q = describe_queries(request, q, QUERIES, cu_seqlens_q, max_seqlen_q, "q")
     ndim, axes = keys_axes(cu_seqlens_k, page_table)
@@ -77,7 +78,7 @@ def build(
         raise ValueError(f"k has head dimension {k.shape[-1]}: expected q's, {desc.dim_qk}")
     packed_q, packed_k = cu_seqlens_q is not None, cu_seqlens_k is not None
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
-        _main_tensor(request, field, array, packed)
+        request.strided(field, array, packed=packed)
     for field, value in (("seqused_q", seqused_q), ("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
         request.integers(field, value, (desc.batch,))
 
@@ -85,20 +86,13 @@ def build(
     request.descale("q_descale", q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
     request.descale("k_descale", k_descale, slots, "(batch or page, row, head)")
     request.descale("v_descale", v_descale, slots, "(batch or page, row, head)")
-    _position(request, causal, causal_offset, alignment, window, chunk)
+    place(request, causal, causal_offset, alignment, window, chunk)
     _scores(request, scale, softcap, bias, mask, alibi_slopes, sinks)
     _schedule(request, dropout_p, seed, offset, num_splits, split_size, algorithm)
     return request, _outputs(request, q.dtype, out_dtype, return_lse, return_scores)
 
 
-def _main_tensor(request: Request, field: str, array: np.ndarray, packed: bool) -> None:
-    array, strides = readable(array, unit=True)
-    request.point(field, array)
-    request.desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
-    setattr(request.desc, f"{field}_stride", literal(strides, packed=packed))
-
-
-def _position(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
+def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
     desc = request.desc
     if causal is True:
         raise TypeError(
@@ -127,12 +121,17 @@ def _position(request: Request, causal: Any, causal_offset: Any, alignment: Any,
     desc.chunk = integer("chunk", chunk, 64)
 
 
-def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
+def plain_scores(request: Request, scale: Any, softcap: Any) -> None:
     desc = request.desc
     if scale is not None:
         desc.flags |= _abi.FA_SCALE_EXPLICIT
         desc.scale = number("scale", scale)
     desc.softcap = number("softcap", softcap)
+
+
+def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
+    plain_scores(request, scale, softcap)
+    desc = request.desc
     shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
     if bias is not None:
         bias = np.asarray(bias)

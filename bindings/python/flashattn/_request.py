@@ -31,6 +31,13 @@ class Request:
         self.desc.operands |= bit
         self.point(field, array)
 
+    def strided(self, field: str, array: np.ndarray, *, packed: bool) -> None:
+        """q, k, v or o as an input, with its own strides."""
+        array, strides = readable(array, unit=True)
+        self.point(field, array)
+        self.desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
+        setattr(self.desc, f"{field}_stride", literal(strides, packed=packed))
+
     def matrix(self, bit: int, field: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
         """Bias or mask over (batch, heads, rows, keys)."""
         array, strides = readable(broadcast(field, array, shape, "(batch, heads, rows, keys)"), unit=False)

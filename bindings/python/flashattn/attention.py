@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from . import _abi
 from ._forward import build
 from .handle import Handle, handle_of
 
@@ -104,6 +105,7 @@ def attention(
     NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
     """
     request, dtype = build(
+        _abi.ForwardArgs(),
         q,
         k,
         v,
@@ -157,6 +159,13 @@ def attention(
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """All keywords of `attention` but the backend: the given ones, the rest by their defaults."""
+    call = inspect.signature(attention).bind(None, None, None, **options)
+    call.apply_defaults()
+    return {name: value for name, value in call.kwargs.items() if name != "backend"}
+
+
 def explain(
     q: ArrayLike | None = None,
     k: ArrayLike | None = None,
@@ -169,8 +178,5 @@ def explain(
     invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
     if q is None:
         return handle_of(backend).explain()
-    call = inspect.signature(attention).bind(q, k, v, **options)
-    call.apply_defaults()
-    del call.arguments["backend"]
-    request, _ = build(*call.args, **call.kwargs)
+    request, _ = build(_abi.ForwardArgs(), q, k, v, **keywords(options))
     return handle_of(backend).explain(request.desc)

@@ -12,10 +12,10 @@ LIMIT = LIMITS["float32"]
 ALIGNMENTS = ("top-left", "bottom-right", "explicit")
 
 
-def random_problem(rng):
+def random_problem(rng, longest=90):
     """q, k, v and keywords; the shapes differ in everything that may differ."""
     batch, heads_kv, group = (int(n) for n in rng.integers(1, 4, 3))
-    rows, keys = (int(n) for n in rng.integers(1, 90, 2))
+    rows, keys = (int(n) for n in rng.integers(1, longest, 2))
     dim, dim_v = (int(n) for n in rng.integers(1, 70, 2))
     heads = heads_kv * group
     tensors = (

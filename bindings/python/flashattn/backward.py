@@ -1,0 +1,110 @@
+"""Gradients of attention, from what its forward saved: the output and the LSE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _abi
+from ._arrays import readable, strides_of, tensor
+from ._forward import build
+from ._request import Request, literal
+from .attention import keywords
+from .handle import Handle, handle_of
+
+
+def attention_backward(
+    dout: ArrayLike,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    out: ArrayLike,
+    lse: ArrayLike,
+    *,
+    dlse: ArrayLike | None = None,
+    return_dbias: bool = False,
+    return_dsinks: bool = False,
+    deterministic: bool = False,
+    backend: str | Handle | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, ...]:
+    """The gradients (dq, dk, dv) of a loss whose gradient with respect to `attention`'s output is dout.
+
+        out, lse = flashattn.attention(q, k, v, causal="bottom-right", return_lse=True)
+        dq, dk, dv = flashattn.attention_backward(dout, q, k, v, out, lse, causal="bottom-right")
+
+    dout: out's shape, q's dtype.
+    q, k, v: as the forward had them, in float32, float16 or bfloat16, dense or packed. Pages, cache indices and 8-bit types have
+        no gradient: UnsupportedError.
+    out, lse: what the forward returned. With keys in several parts, the out and lse of the whole, and dq is the sum over the parts.
+        out_dtype="float32" in the forward keeps dq exact where 16-bit inputs are nearly uniform.
+    options: the forward's keywords, all of them. Dropout is drawn again from seed and offset.
+    dlse: gradient with respect to lse, its shape in float32; None: 0.
+    deterministic: the same bits every time on a GPU, too; the CPU always does so.
+
+    Returns dq, dk, dv, dense, in the shapes and dtypes of q, k and v; then dbias (return_dbias), float32 in the bias's own shape,
+    summed over what it was broadcast along; then dsinks (return_dsinks), float32 (heads,). Rows and keys beyond the lengths get 0.
+
+    Raises like `attention`.
+    """
+    given = keywords(options)
+    given.update(return_lse=True, return_scores=None, out_dtype=np.asarray(out).dtype)
+    request, _ = build(_abi.BackwardArgs(), q, k, v, **given)
+    desc = request.desc
+    packed_q, packed_k = given["cu_seqlens_q"] is not None, given["cu_seqlens_k"] is not None
+    if deterministic:
+        desc.flags |= _abi.FA_DETERMINISTIC
+    if return_dbias and given["bias"] is None:
+        raise ValueError("return_dbias is true: expected a bias")
+    if return_dsinks and given["sinks"] is None:
+        raise ValueError("return_dsinks is true: expected sinks")
+
+    q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
+    shape = (*q.shape[:-1], v.shape[-1])
+    request.strided("o", _like("out", out, shape, None), packed=packed_q)
+    dout, strides = readable(_like("dout", dout, shape, q.dtype), unit=True)
+    request.point("dout", dout)
+    request.args.dout_stride = literal(strides, packed=packed_q)
+    sums = (desc.heads_q, desc.total_q) if packed_q else (desc.batch, desc.heads_q, desc.seqlen_q)
+    request.point("lse", np.ascontiguousarray(_like("lse", lse, sums, np.dtype(np.float32))))
+    if dlse is not None:
+        request.point("dlse", np.ascontiguousarray(_like("dlse", dlse, sums, np.dtype(np.float32))))
+
+    tensors = (("dq", q, packed_q), ("dk", k, packed_k), ("dv", v, packed_k))
+    gradients = [_gradient(request, field, x, packed) for field, x, packed in tensors]
+    if return_dbias:
+        gradients.append(_bias_gradient(request, np.shape(given["bias"])))
+    if return_dsinks:
+        gradients.append(np.zeros(desc.heads_q, np.float32))
+        request.point("dsinks", gradients[-1])
+    request.call("fa_backward", handle_of(backend))
+    return tuple(gradients)
+
+
+def _like(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype | None) -> np.ndarray:
+    array = tensor(name, value, len(shape), f"shape {shape}")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+    if dtype is not None and array.dtype != dtype:
+        raise TypeError(f"{name} has dtype {array.dtype}: expected {dtype}")
+    return array
+
+
+def _gradient(request: Request, field: str, like: np.ndarray, packed: bool) -> np.ndarray:
+    """A dense array of its own, also where the input is broadcast; the library does not touch the gaps of a packed one."""
+    array = np.zeros(like.shape, like.dtype)
+    request.point(field, array)
+    steps = [int(np.prod(like.shape[axis + 1 :])) for axis in range(like.ndim)]
+    setattr(request.args, f"{field}_stride", literal(tuple(steps), packed=packed))
+    return array
+
+
+def _bias_gradient(request: Request, shape: tuple[int, ...]) -> np.ndarray:
+    desc = request.desc
+    array = np.zeros(shape, np.float32)
+    request.point("dbias", array)
+    seen = np.broadcast_to(array, (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k))
+    request.args.dbias_stride = strides_of(seen, unit=False)
+    return array

@@ -1,0 +1,135 @@
+// The backward cases of `verify`: the forward's own, where they have gradients. Each kernel's forward writes the o and LSE that its
+// backward reads; judged like the forward, every element of every gradient and the norm of all of them.
+#include <algorithm>
+#include <memory>
+#include "forward_call.h"
+#include "oracle/backward_accuracy.h"
+#include "trial.h"
+
+namespace tool {
+namespace {
+
+bool has_gradients(const ForwardCase& c) {
+    const auto differentiable = [](int32_t dtype) { return dtype <= FA_BF16; };
+    constexpr uint32_t kWithout = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
+                                  FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
+    const bool in_range = c.data != Data::limit || c.d.q_dtype == FA_F16;  // dO·v must fit f32
+    return in_range && differentiable(c.d.q_dtype) && differentiable(c.d.kv_dtype) && differentiable(c.d.o_dtype) &&
+           c.d.algorithm == FA_ALGORITHM_FLASH && !(c.d.operands & kWithout);
+}
+
+// Dense gradients of all inputs, NaN before each run; dout and dlse are normal numbers.
+class BackwardCall {
+  public:
+    explicit BackwardCall(const ForwardCase& c) : forward_(c) {
+        const fa_forward_args_t& f = forward_.reading().a;
+        a_.q = f.q, a_.k = f.k, a_.v = f.v, a_.o = f.o, a_.lse = f.lse;
+        a_.bias = f.bias, a_.mask = f.mask, a_.alibi_slopes = f.alibi_slopes, a_.sinks = f.sinks;
+        a_.causal_offset = f.causal_offset, a_.cu_seqlens_q = f.cu_seqlens_q, a_.cu_seqlens_k = f.cu_seqlens_k;
+        a_.seqused_q = f.seqused_q, a_.seqused_k = f.seqused_k, a_.leftpad_k = f.leftpad_k;
+        a_.seed = f.seed, a_.offset = f.offset;
+        spread_broadcast(forward_.reading().k_tensor, a_.dk_stride);
+        spread_broadcast(forward_.reading().v_tensor, a_.dv_stride);
+        const oracle::BackwardReading r(forward_.reading().d, a_);
+        a_.dout = normals(r.dout_tensor, r.q_dtype);
+        a_.dlse = static_cast<float*>(normals(r.dlse_tensor, FA_F32));
+        a_.dq = output(r.dq_tensor, r.q_dtype);
+        a_.dk = output(r.dk_tensor, r.kv_dtype);
+        a_.dv = output(r.dv_tensor, r.kv_dtype);
+        if (a_.bias) a_.dbias = static_cast<float*>(output(r.dbias_tensor, FA_F32));
+        if (a_.sinks) a_.dsinks = static_cast<float*>(output({{1, 1, 1, r.d.heads_q}, {0, 0, 0, 1}}, FA_F32));
+    }
+
+    oracle::BackwardReading reading() const { return {forward_.reading().d, a_}; }
+    fa_status_t run(fa_handle_t handle) {
+        const oracle::Reading& r = forward_.reading();
+        forward_.spoil_outputs();
+        for (std::vector<unsigned char>* bytes : outputs_)
+            std::fill(bytes->begin(), bytes->end(), static_cast<unsigned char>(0xff));
+        const fa_status_t status = fa_forward_ex(handle, &r.d, &r.a);
+        return status == FA_OK ? fa_backward(handle, &r.d, &a_) : status;
+    }
+
+  private:
+    // What an input shares between sequences its gradient may not.
+    static void spread_broadcast(const oracle::Tensor& t, int64_t (&stride)[4]) {
+        if (t.stride[0] != 0 || t.count[0] <= 1) return;
+        stride[0] = t.count[1] * t.count[2] * t.count[3], stride[1] = t.count[2] * t.count[3], stride[2] = t.count[3],
+        stride[3] = 1;
+    }
+    void* normals(const oracle::Tensor& t, int32_t dtype) {
+        void* const data = room(t, dtype);
+        for (int64_t i = 0; i < t.extent(); ++i) oracle::store(data, i, dtype, rng_.normal());
+        return data;
+    }
+    void* output(const oracle::Tensor& t, int32_t dtype) {
+        void* const data = room(t, dtype);
+        outputs_.push_back(memory_.back().get());
+        return data;
+    }
+    void* room(const oracle::Tensor& t, int32_t dtype) {
+        const int64_t bytes = std::max<int64_t>(t.extent(), 1) * oracle::size_of(dtype);
+        memory_.push_back(std::make_unique<std::vector<unsigned char>>(size_t(bytes)));
+        return memory_.back()->data();
+    }
+
+    ForwardCall forward_;
+    fa_backward_args_t a_ = FA_BACKWARD_ARGS_INIT;
+    test::Rng rng_{0xd0};
+    std::vector<std::unique_ptr<std::vector<unsigned char>>> memory_;
+    std::vector<std::vector<unsigned char>*> outputs_;
+};
+
+// What the kernel's forward and backward round on their way. On the CPU only matrix units take operands of 16 bits.
+oracle::Products products_of(const Kernel& kernel, const oracle::Reading& r) {
+    const bool forward = !kernel.cpu || kernel.handle.explain(&r.d).find("cpu_flash_matrix") != std::string::npos;
+    const bool backward = !kernel.cpu || kernel.handle.explain(&r.d, FA_OP_BACKWARD).find("cpu_backward_amx") != std::string::npos;
+    const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) >= oracle::unit_roundoff(r.q_dtype);
+    return {o_is_coarser || !forward ? r.o_dtype : r.q_dtype, backward ? r.q_dtype : int32_t(FA_F32)};
+}
+
+void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& want, Data data, const oracle::Products& products,
+           Outcome& outcome) {
+    const oracle::Verdict verdict = oracle::compare(r, want, products);
+    outcome.fault = verdict.fault;
+    outcome.share = verdict.worst;
+    if (data != Data::normal) return;
+    oracle::Pairs all;
+    for (const oracle::Target& t : want) {
+        const oracle::Pairs one = oracle::pairs(t);
+        all.got.insert(all.got.end(), one.got.begin(), one.got.end());
+        all.want.insert(all.want.end(), one.want.begin(), one.want.end());
+    }
+    outcome.norm = oracle::relative_norm(all.got, all.want);
+    outcome.norm_bound = 0;
+    for (const int32_t dtype : {r.q_dtype, r.kv_dtype, products.o_dtype, products.p_dtype})
+        outcome.norm_bound = std::max(outcome.norm_bound, oracle::norm_limit(dtype));
+    if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
+        outcome.fault =
+            text_of("gradients: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
+}
+
+void run(const ForwardCase& c, const Kernels& kernels, const Done& done) {
+    BackwardCall call(c);
+    const oracle::BackwardReading r = call.reading();
+    const std::vector<oracle::Target> want = oracle::targets(r, oracle::backward(r, r.upstream()));
+    for (const Kernel& kernel : kernels)
+        done(attempt(
+            kernel, r.d, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h); },
+            [&](Outcome& outcome) { judge(r, want, c.data, products_of(kernel, r), outcome); }));
+}
+
+}  // namespace
+
+std::vector<Trial> backward_trials() {
+    std::vector<Trial> trials;
+    for (ForwardCase& c : forward_cases()) {
+        if (!has_gradients(c)) continue;
+        const auto shared = std::make_shared<ForwardCase>(std::move(c));
+        trials.push_back(
+            {"gradients: " + shared->name, [shared](const auto& kernels, const auto& done) { run(*shared, kernels, done); }});
+    }
+    return trials;
+}
+
+}  // namespace tool

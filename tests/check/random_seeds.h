@@ -1,0 +1,52 @@
+// Random calls by seeds. FA_SEED=n starts another run; FA_CASES=n has n cases in each shard; FA_CASE=n repeats the one case that a
+// failure printed.
+#pragma once
+#include <gtest/gtest.h>
+#include <cstdlib>
+#include "support/handle.h"
+#include "support/rng.h"
+
+namespace test {
+
+constexpr uint64_t kDefaultSeed = 20250711;
+
+inline uint64_t number_from(const char* variable, uint64_t otherwise) {
+    const char* text = getenv(variable);
+    return text ? strtoull(text, nullptr, 0) : otherwise;
+}
+
+// What the seed decides beside the case itself.
+struct Settings {
+    int32_t isa;
+    int64_t threads;
+    bool own_workspace;
+
+    explicit Settings(Rng& rng)
+        : isa(usable_isas()[size_t(rng.between(0, int64_t(usable_isas().size()) - 1))]),
+          threads(rng.between(1, 3)),
+          own_workspace(rng.chance(0.3)) {}
+    // The parameters are the CPU backend's.
+    bool set(const Handle& handle) const {
+        return isa == 0 || (handle.set(FA_PARAM_MAX_ISA, isa) && handle.set(FA_PARAM_THREADS, threads));
+    }
+    std::string describe() const { return std::string(" [") + isa_name(isa) + ", " + std::to_string(threads) + " threads]"; }
+};
+
+// Runs a shard's cases until a few have failed. run_one(handle, seed): what is wrong; describe(seed): the case in words.
+template <class RunOne, class Describe>
+void run_shard(int shard, uint64_t cases_by_default, RunOne run_one, Describe describe) {
+    constexpr int kFaultsShown = 5;
+    const Handle handle = make_handle();
+    const uint64_t base = number_from("FA_SEED", kDefaultSeed), cases = number_from("FA_CASES", cases_by_default);
+    printf("FA_SEED=%llu, shard %d, %llu cases\n", (unsigned long long)base, shard, (unsigned long long)cases);
+    int faults = 0;
+    for (uint64_t n = 0; n < cases && faults < kFaultsShown; n++) {
+        const uint64_t seed = derive(base, uint64_t(shard), n);
+        const std::string fault = run_one(handle, seed);
+        if (fault.empty()) continue;
+        faults++;
+        ADD_FAILURE() << fault << "\nrepeat with FA_CASE=" << seed << "\n" << describe(seed);
+    }
+}
+
+}  // namespace test

@@ -1,0 +1,169 @@
+"""flashattn.torch against the same written in torch, float64, whose autograd is the judge. Skipped where torch is not installed."""
+
+import unittest
+import warnings
+
+import flashattn
+
+try:
+    import torch
+except ImportError:
+    torch = None
+else:
+    from flashattn.torch import MultiheadAttention, attention
+
+
+def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None, sinks=None, keep=None, p=0.0):
+    """(batch, rows, heads, dim); returns out and lse."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(group, 2) for x in (k, v))
+    s = torch.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1 + s.shape[-1] - s.shape[-2]).bool(), float("-inf"))
+    if mask is not None:
+        s = s.masked_fill(~mask, float("-inf"))
+    all_logits = s if sinks is None else torch.cat([s, sinks[None, :, None, None].expand(*s.shape[:3], 1)], -1)
+    lse = torch.logsumexp(all_logits, -1)
+    w = torch.exp(s - lse[..., None])
+    if keep is not None:
+        w = w * keep / (1 - p)
+    return torch.einsum("bhij,bjhd->bihd", w, v), lse
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+class Torch(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+
+    def assert_close(self, a, b, limit):
+        self.assertEqual(a.shape, b.shape)
+        error = (a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-12)
+        self.assertLessEqual(float(error), limit)
+
+    def compare(self, tensors, options, exact_options, limit=4e-6):
+        """tensors: by name, of any dtype; each gets a gradient, through out and lse alike."""
+        ours = {name: x.clone().requires_grad_() for name, x in tensors.items()}
+        theirs = {name: x.double().clone().requires_grad_() for name, x in tensors.items()}
+        out, lse = attention(**ours, **options, return_lse=True)
+        want, want_lse = plain(**theirs, **exact_options)
+        dout, dlse = torch.randn(out.shape).to(out.dtype), torch.randn(lse.shape)
+        ((out * dout).double().sum() + (lse * dlse).double().sum()).backward()
+        ((want * dout.double()).sum() + (want_lse * dlse).sum()).backward()
+        self.assert_close(out, want, limit)
+        for name in tensors:
+            self.assertEqual(ours[name].grad.dtype, tensors[name].dtype)
+            self.assert_close(ours[name].grad, theirs[name].grad, limit)
+
+    def qkv(self, dtype=None):
+        dtype = dtype or torch.float32
+        shapes = {"q": (2, 20, 4, 16), "k": (2, 30, 2, 16), "v": (2, 30, 2, 12)}
+        return {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+
+    def test_plain_and_causal(self):
+        self.compare(self.qkv(), {}, {})
+        self.compare(self.qkv(), {"causal": "bottom-right"}, {"causal": True})
+
+    def test_16_bits(self):
+        for dtype, limit in ((torch.float16, 2e-3), (torch.bfloat16, 1.6e-2)):
+            self.compare(self.qkv(dtype), {"causal": "bottom-right"}, {"causal": True}, limit)
+
+    def test_bias_sinks_mask_softcap_and_scale(self):
+        mask = torch.rand(2, 1, 20, 30) < 0.8
+        tensors = {**self.qkv(), "bias": torch.randn(4, 1, 30), "sinks": torch.randn(4)}
+        options = {"mask": mask, "softcap": 2.0, "scale": 0.3}
+        self.compare(tensors, options, options, 1e-5)
+
+    def test_dropout(self):
+        keep = torch.from_numpy(flashattn.dropout_mask(0.3, (2, 4, 20, 30), seed=9, offset=0)).double()
+        self.compare(self.qkv(), {"dropout_p": 0.3, "seed": 9}, {"keep": keep, "p": 0.3})
+        torch.manual_seed(3)
+        first = attention(**self.qkv(), dropout_p=0.5)
+        torch.manual_seed(3)
+        self.assertTrue(torch.equal(first, attention(**self.qkv(), dropout_p=0.5)))
+
+    def test_strided_and_broadcast_tensors(self):
+        q = torch.randn(2, 4, 20, 16).transpose(1, 2)
+        k = torch.randn(1, 30, 2, 16).expand(2, 30, 2, 16)
+        v = torch.randn(2, 30, 12, 2).transpose(2, 3)  # elements of a head lie apart: copied
+        self.compare({"q": q, "k": k, "v": v}, {}, {})
+
+    def test_packed(self):
+        cu = torch.tensor([0, 7, 7, 20])
+        q, k, v = (torch.randn(20, 2, 8, requires_grad=True) for _ in range(3))
+        out = attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, causal="top-left")
+        out.square().sum().backward()
+        for begin, end in ((0, 7), (7, 20)):
+            parts = [x.detach()[None, begin:end].requires_grad_() for x in (q, k, v)]
+            one = attention(*parts, causal="top-left")
+            one.square().sum().backward()
+            self.assert_close(out[begin:end], one[0], 1e-6)
+            for x, part in zip((q, k, v), parts):
+                self.assert_close(x.grad[begin:end], part.grad[0], 1e-6)
+
+    def test_gradcheck(self):
+        q, k, v = (torch.randn(1, 3, 2, 4, requires_grad=True) for _ in range(3))
+        warnings.simplefilter("ignore")  # that float32 is not float64
+        self.assertTrue(
+            torch.autograd.gradcheck(lambda *x: attention(*x, causal="top-left"), (q, k, v), eps=1e-2, atol=2e-3, rtol=1e-2)
+        )
+
+    def test_only_wanted_gradients_and_no_second_ones(self):
+        t = self.qkv()
+        q = t["q"].requires_grad_()
+        out = attention(q, t["k"], t["v"])
+        (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
+            dq.sum().backward()
+        with torch.no_grad():
+            self.assertFalse(attention(**t).requires_grad)
+
+    def test_refusals(self):
+        t = self.qkv()
+        with self.assertRaisesRegex(TypeError, "q has dtype torch.float64"):
+            attention(t["q"].double(), t["k"], t["v"])
+        with self.assertRaisesRegex(ValueError, "q, k and v have shapes"):
+            attention(t["q"][0], t["k"], t["v"])
+        with self.assertRaisesRegex(TypeError, "causal is True"):
+            attention(**t, causal=True)
+        with self.assertRaisesRegex(ValueError, "expected the CPU"):
+            attention(*(x.to("meta") for x in t.values()))
+
+    def test_module(self):
+        layer = MultiheadAttention(32, heads=4, heads_kv=2)
+        x, context = torch.randn(2, 10, 32, requires_grad=True), torch.randn(2, 15, 32)
+        out = layer(x, context)
+        q, k, v = layer.query(x).view(2, 10, 4, 8), layer.key(context).view(2, 15, 2, 8), layer.value(context).view(2, 15, 2, 8)
+        want = layer.output(plain(q, k, v)[0].reshape(2, 10, 32))
+        self.assert_close(out, want, 1e-5)
+        ours = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        theirs = torch.autograd.grad(want.square().sum(), [x, *layer.parameters()])
+        for (name, _), a, b in zip([("x", x), *layer.named_parameters()], ours, theirs):
+            with self.subTest(name=name):
+                if name == "key.bias":  # moves all scores of a row alike
+                    self.assertLess(float(a.norm()), 1e-3)
+                else:
+                    self.assert_close(a, b, 2e-5)
+        self.assertEqual(layer(x, causal="top-left").shape, x.shape)
+        with self.assertRaisesRegex(ValueError, "each must divide"):
+            MultiheadAttention(30, heads=4)
+
+    def test_module_learns_to_copy(self):
+        layer = MultiheadAttention(16, heads=2)
+        optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
+        x = torch.randn(4, 12, 16)
+        losses = []
+        for _ in range(60):
+            optimiser.zero_grad()
+            loss = (layer(x, causal="top-left") - x).square().mean()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss))
+        self.assertLess(losses[-1], 0.5 * losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,80 @@
+#include "oracle/row.h"
+#include <cmath>
+#include <limits>
+
+namespace oracle {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Score score_of(const Reading& r, const Row& row, int64_t j, const std::vector<double>& k) {
+    const int64_t b = row.b, h = row.h, i = row.i;
+    const std::vector<double>& q = row.q;
+    double dot = 0, size = 0;
+    for (size_t c = 0; c < q.size(); c++) {
+        dot += q[c] * k[c];
+        size += std::fabs(q[c] * k[c]);
+    }
+    const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
+    const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
+    Score s;
+    s.raw = r.scale * dot;
+    s.capped = cap > 0 ? cap * std::tanh(s.raw / cap) : s.raw;
+    s.attended = r.attends(b, h, i, j);
+    s.biased = s.attended ? s.capped + bias - alibi : -kInfinity;
+    s.kappa = std::fabs(r.scale) * size + (s.attended ? std::fabs(bias) : 0) + std::fabs(alibi);
+    return s;
+}
+
+// A removed key has score −inf and weighs nothing; so does an attended one whose product is −inf.
+void sum_up(Row& row) {
+    row.top = row.sink, row.sum = 0, row.lse = -kInfinity;
+    bool broken = std::isnan(row.sink) || row.sink == kInfinity;
+    for (const Score& s : row.scores) {
+        broken = broken || std::isnan(s.biased) || s.biased == kInfinity;
+        if (s.biased > row.top) row.top = s.biased;
+    }
+    if (broken) row.top = row.sum = row.lse = kNaN;
+    if (broken || row.top == -kInfinity) return;
+    for (const Score& s : row.scores) row.sum += std::exp(s.biased - row.top);
+    row.sum += std::exp(row.sink - row.top);
+    row.lse = row.top + std::log(row.sum);
+}
+
+}  // namespace
+
+std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype, double factor) {
+    std::vector<double> values(static_cast<size_t>(count));
+    for (int64_t c = 0; c < count; c++) values[size_t(c)] = load(base, offset + c, dtype) * factor;
+    return values;
+}
+
+Cache load_cache(const Reading& r, int64_t b, int64_t head) {
+    Cache cache;
+    for (int64_t j = 0; j < r.keys(b); j++) {
+        const double fk = r.has(FA_OPERAND_K_DESCALE) ? double(r.a.k_descale[r.k_descale(b, head, j)]) : 1.0;
+        const double fv = r.has(FA_OPERAND_V_DESCALE) ? double(r.a.v_descale[r.v_descale(b, head, j)]) : 1.0;
+        cache.k.push_back(widen(r.a.k, r.k(b, head, j), r.d.dim_qk, r.kv_dtype, fk));
+        cache.v.push_back(widen(r.a.v, r.v(b, head, j), r.dim_v, r.kv_dtype, fv));
+    }
+    return cache;
+}
+
+double Row::weight(double score) const { return empty() ? 0 : std::exp(score - top) / sum; }
+
+Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache) {
+    const double fq = r.has(FA_OPERAND_Q_DESCALE) ? double(r.a.q_descale[r.q_descale(b, h, i)]) : 1.0;
+    Row row{b, h, i, widen(r.a.q, r.q(b, h, i), r.d.dim_qk, r.q_dtype, fq), {}, -kInfinity, 0, 0, 0, 0};
+    if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);
+    row.kappa = std::isfinite(row.sink) ? std::fabs(row.sink) : 0;
+    for (int64_t j = 0; j < int64_t(cache.k.size()); j++) {
+        row.scores.push_back(score_of(r, row, j, cache.k[size_t(j)]));
+        const Score& s = row.scores.back();
+        if (s.attended && std::isfinite(s.kappa)) row.kappa = std::fmax(row.kappa, s.kappa);
+    }
+    sum_up(row);
+    return row;
+}
+
+}  // namespace oracle

@@ -1,0 +1,46 @@
+// What the forward and the backward both know of one query row: the keys that it sees, their scores, and what these sum to.
+#pragma once
+#include "oracle/oracle.h"
+
+namespace oracle {
+
+struct Score {
+    double raw, capped, biased;  // biased is −inf for a removed key
+    double kappa;
+    bool attended;
+};
+
+// Keys and values of one sequence and one head, de-scaled.
+struct Cache {
+    std::vector<std::vector<double>> k, v;
+};
+Cache load_cache(const Reading& r, int64_t b, int64_t kv_head);
+
+// visit(b, h, cache) for every query head, with the keys and values that it reads.
+template <typename Visit>
+void each_head(const Reading& r, Visit visit) {
+    for (int64_t b = 0; b < r.d.batch; b++) {
+        Cache cache;
+        for (int64_t h = 0; h < r.d.heads_q; h++) {
+            if (h == 0 || r.kv_head(h) != r.kv_head(h - 1)) cache = load_cache(r, b, r.kv_head(h));
+            visit(b, h, cache);
+        }
+    }
+}
+
+struct Row {
+    int64_t b, h, i;
+    std::vector<double> q;
+    std::vector<Score> scores;  // of every valid key
+    double sink;                // −inf: none
+    double top, sum, lse;       // Σ exp(score) and exp(sink) = sum · exp(top) = exp(lse); NaN when a score is not below +inf
+    double kappa;               // as in Attention
+
+    bool empty() const { return sum == 0; }
+    double weight(double score) const;  // its share of the whole
+};
+Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache);
+
+std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype, double factor = 1);
+
+}  // namespace oracle
