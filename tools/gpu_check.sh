@@ -65,7 +65,7 @@ if [ -n "$quick" ]; then
     spread "counting, hostile data, cache, merge" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*'
 else
     spread "24,000 random calls against the oracle" 'Shard/Random.*'
-    spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
+    spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*:*ackward*:*gradients*'  # the backward is the CPU's
 fi
 run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 run "graphs, and a decode loop in one" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*'

@@ -283,6 +283,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         free_v();
         if constexpr (fresh.value) {
             store(*old);
+            __syncwarp();
             release(old->done);
             clear_output();
             first_weights();

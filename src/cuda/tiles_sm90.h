@@ -207,7 +207,7 @@ FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
         const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int left = blocks; left > 0; left--, row -= H::keys) {
-            if (left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
+            if (a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(s.barrier.k_free[k.i]), k.parity ^ 1);
             load_keys<H, pair, H::kQPanels>(H::k_tile(k.i), &a.k, at(s.barrier.k_full[k.i]), rank, row, head, sequence);
             k.next();
