@@ -14,9 +14,6 @@
 namespace fa {
 namespace gpu {
 
-struct Yes { static constexpr bool value = true; };
-struct No { static constexpr bool value = false; };
-
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
 FA_DEVICE void consume(const HopperParams& a) {
     using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;

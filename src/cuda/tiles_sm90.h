@@ -1,6 +1,7 @@
 // How the Hopper kernel's tiles lie in a block's shared memory, and the threads that take tiles and bring what they need. fwd_sm90.h tells
 // the whole.
 #pragma once
+#include "cuda/ring.h"
 #include "cuda/sm90.h"
 #include "gpu/finish.h"
 #include "gpu/mma_sync.h"
@@ -72,16 +73,6 @@ struct Hopper {
         for (HopperTile& t : shared().tile) rt::barrier_init(at(&t.told), 1), rt::barrier_init(at(&t.done), 4 * Groups);
         for (uint64_t& sent : b.sent) rt::barrier_init(at(&sent), 1);
         rt::barrier_init_done();
-    }
-};
-
-// A ring's slot in use, and the parity of its phase.
-template <int slots>
-struct Ring {
-    int i = 0;
-    uint32_t parity = 0;
-    FA_MEMBER void next() {
-        if (++i == slots) i = 0, parity ^= 1;
     }
 };
 
