@@ -9,7 +9,7 @@ namespace gpu {
 // Blocks along (batch, head, row, key): one for all of a dimension that dbias sums over.
 struct BiasBlocks {
     int64_t count[4];
-    FA_MEMBER int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
+    int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
 FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_args_t& a) {
     const int64_t* s = a.dbias_stride;
