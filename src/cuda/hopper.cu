@@ -45,6 +45,16 @@ Mask mask_of(const Problem& p) {
     return p.causal() ? Mask::causal : Mask::none;
 }
 
+Work work_on_scores(const Problem& p) { return p.d.softcap > 0 ? Work::softcap : Work::plain; }
+
+// Is there no softcap, or one that a polynomial in products serves? Its factors must be normal floats, and its error, 2^-20 of a score, small
+// beside a weight's.
+bool caps(const fa_attention_desc_t& d) {
+    constexpr float least = 0x1p-16f, most = 0x1p+16f;
+    const float ratio = d.scale / d.softcap;
+    return !(d.softcap > 0) || (d.softcap <= 256.f && ratio > least && ratio < most && d.scale > kSmallScale && d.scale < 1.f / kSmallScale);
+}
+
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever works on single scores or on pages.
 constexpr int64_t kLeastRows = 128;
 constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
@@ -53,7 +63,7 @@ constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIB
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || !caps(d)) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -76,6 +86,22 @@ double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p
     const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / (h.pair ? 2 : 1);
     const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
     return waves * h.rows * h.cost;
+}
+
+// Of a list's kernels for a mask the one that should take the least time; NULL: none takes the call.
+const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& device, const Problem& p) {
+    const Native* best = nullptr;
+    double least = 0;
+    for (int i = 0; i < list.count; i++) {
+        const HopperKernel& h = hopper(list.native[i]);
+        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || (h.pair && !all_alike(p)) || p.d.seqlen_k < h.from) continue;
+        if (best && h.columns != hopper(*best).columns) continue;
+        const double time = time_of(h, device, p);
+        if (best && time >= least) continue;
+        best = &list.native[i];
+        least = time;
+    }
+    return best;
 }
 
 // The driver's function, looked up once: nothing of it is needed to load this module.
@@ -107,23 +133,11 @@ bool describe(CUtensorMap* map, const void* base, int32_t dtype, const int64_t s
 
 const Native* native_for(const rt::Device& device, const Problem& p) {
     if (!takes(device, p)) return nullptr;
-    const Mask mask = mask_of(p);
-    const bool alike = all_alike(p);
-    const Native* best = nullptr;
-    double least = 0;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
         const HopperKernels list = p.d.q_dtype == FA_F16 ? kernels_of_width<F16>(width) : kernels_of_width<Bf16>(width);
-        for (int i = 0; i < list.count; i++) {
-            const HopperKernel& h = hopper(list.native[i]);
-            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || (h.pair && !alike) || p.d.seqlen_k < h.from) continue;
-            if (best && h.columns != hopper(*best).columns) continue;
-            const double time = time_of(h, device, p);
-            if (best && time >= least) continue;
-            best = &list.native[i];
-            least = time;
-        }
-        if (best) return best;
+        for (const Mask mask : {mask_of(p), Mask::band})
+            if (const Native* const best = fastest(list, mask, device, p)) return best;
     }
     return nullptr;
 }

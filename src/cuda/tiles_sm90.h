@@ -10,6 +10,8 @@ namespace gpu {
 
 // Which keys a row sees: all; those up to an end of its own; those of a band.
 enum class Mask { none, causal, band };
+// What is done to single scores.
+enum class Work { plain, softcap, alibi };
 
 struct HopperParams {
     CUtensorMap q, k, v;
@@ -30,7 +32,7 @@ struct alignas(16) HopperTile {
     uint64_t told, done;              // barriers: this has been written; o has been
 };
 
-template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
+template <class T, int DQ, int DV, int Keys, int Groups, bool pair, int KSlots, int QSlots>
 struct Hopper {
     static constexpr bool f16 = kIsF16<T>;
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;

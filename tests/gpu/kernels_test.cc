@@ -41,9 +41,11 @@ std::set<std::string> listed_kernels() {
     if (is_hopper()) {
 #define FA_PAIR_true "_pair"
 #define FA_PAIR_false ""
-#define FA_SM90(dims, columns, keys, groups, mask, pair, ...) \
-    for (const char* dtype : {"f16", "bf16"})                 \
-        names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair " ") + dtype);
+#define FA_WORK_plain ""
+#define FA_WORK_softcap "_softcap"
+#define FA_SM90(dims, columns, keys, groups, mask, pair, work, ...) \
+    for (const char* dtype : {"f16", "bf16"})                       \
+        names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair FA_WORK_##work " ") + dtype);
 #include "cuda/kernels_sm90.def"
 #undef FA_SM90
     }
@@ -118,6 +120,25 @@ std::vector<Case> tall_cases(const Handle& handle) {
     return cases;
 }
 
+// The same for kernels that work on single scores, each with weak and strong options: what their steady loops serve, what they must leave to
+// the exact way, and both in one block.
+std::vector<Case> worked_cases(const Handle& handle) {
+    std::vector<Case> cases;
+    std::set<std::string> known;
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const int64_t dim : {64, 128, 256})
+            for (const bool windows : {false, true})
+                for (const float softcap : {50.f, 5.f, 0.4f}) {
+                    Case c = shaped({2, 2, 1, 300, 700, dim, dim}, dtype);
+                    c.d.softcap = softcap;
+                    if (windows) window(c, 500, 60, FA_ALIGN_BOTTOM_RIGHT);
+                    const std::vector<std::string> names = kernels_of(handle, c.d);
+                    if (!names.empty() && names[0].rfind("fwd_sm90", 0) == 0 && known.insert(names[0] + std::to_string(softcap)).second)
+                        cases.push_back(std::move(c));
+                }
+    return cases;
+}
+
 std::string run_on_device(const Handle& handle, Case& c) {
     Moved<fa_forward_args_t> m = moved(c);
     for (const Buffer* output : {&c.o, &c.lse, &c.scores})
@@ -150,6 +171,7 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
     Rng rng(234);
     std::vector<Case> cases = plain_cases(handle, 1, 4, 150, {1, 9, 20, 70});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
+    for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         c.bind(rng);
         c.fill_normal(rng);
@@ -178,6 +200,7 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     std::set<std::string> seen;
     std::vector<Case> cases = plain_cases(handle, 4, 8, 700, {1, 5, 12, 300, 2000});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
+    for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
         c.bind(rng);
