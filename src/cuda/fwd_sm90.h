@@ -36,6 +36,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
     const HopperTile* tile = nullptr;
+    static_assert(work != Work::alibi || mask == Mask::band, "the other masks' loops have no blocks that only the exact way serves");
     Scores<work, Keys> scores(x);
 
     const auto release = [&](const uint64_t& barrier) {
@@ -71,7 +72,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask == Mask::band) band[r] = ends_of(r);
-        scores.open(x, *tile, own_row);
+        scores.open(x, *tile, H::rows, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
@@ -313,14 +314,21 @@ FA_DEVICE void consume(const HopperParams& a) {
     clear_values();
     while (true) {
         n--;
-        if constexpr (mask != Mask::none)
-            for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
-        for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);
-        if constexpr (mask == Mask::band)
-            for (; n >= low; n--) step(No{}, Yes{}, nullptr);
+        const auto exact = [&] { return n >= edge || n < inner || scores.exact(n); };
+        if constexpr (work == Work::alibi)
+            for (; n >= low; n--)
+                if (exact()) step(No{}, Yes{}, nullptr);
+                else step(No{}, No{}, nullptr);
+        else {
+            if constexpr (mask != Mask::none)
+                for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
+            for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);
+            if constexpr (mask == Mask::band)
+                for (; n >= low; n--) step(No{}, Yes{}, nullptr);
+        }
         const HopperTile* const old = tile;
         if (!open_tile()) break;
-            step(Yes{}, Yes{}, old);
+        step(Yes{}, Yes{}, old);
     }
     rt::pin(o), rt::pin(p);
     rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);

@@ -45,25 +45,26 @@ Mask mask_of(const Problem& p) {
     return p.causal() ? Mask::causal : Mask::none;
 }
 
-Work work_on_scores(const Problem& p) { return p.d.softcap > 0 ? Work::softcap : Work::plain; }
+Work work_on_scores(const Problem& p) {
+    return p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
+}
 
-// Is there no softcap, or one that a polynomial in products serves? Its factors must be normal floats, and its error, 2^-20 of a score, small
-// beside a weight's.
-bool caps(const fa_attention_desc_t& d) {
+// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-20 of a score, small beside a weight's.
+bool caps(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
-    const float ratio = d.scale / d.softcap;
-    return !(d.softcap > 0) || (d.softcap <= 256.f && ratio > least && ratio < most && d.scale > kSmallScale && d.scale < 1.f / kSmallScale);
+    const float ratio = p.d.scale / p.d.softcap;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale && p.d.scale < 1.f / kSmallScale;
 }
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever works on single scores or on pages.
 constexpr int64_t kLeastRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || !caps(d)) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;

@@ -228,13 +228,15 @@ TEST(Bits, LaterRowsNeverChangeEarlierOnes) {
     const Handle handle = make_handle();
     constexpr int64_t rows = 400, kept = 300;
     for (const int32_t dtype : {FA_F16, FA_BF16})
-        for (const float softcap : {0.f, 30.f, 2.f}) {
-            const auto run = [&](double later_size) {
+        for (const auto& [softcap, alibi] : {std::pair(0.f, false), {30.f, false}, {2.f, false}, {0.f, true}}) {
+            const auto run = [&, cap = softcap, slopes = alibi](double later_size) {
                 Rng rng(48);
                 Case c = shaped({1, 1, 1, rows, rows, 16, 16}, dtype);
                 causal(c, FA_ALIGN_TOP_LEFT);
-                c.d.softcap = softcap;
+                c.d.softcap = cap;
+                if (slopes) c.d.operands |= FA_OPERAND_ALIBI;
                 c.bind(rng);
+                if (slopes) c.alibi.as<float>()[0] = 0.05f;
                 const auto values = [&](uint64_t tensor) {
                     return [=](int64_t, int64_t, int64_t i, int64_t e) {
                         const double size = i >= kept ? later_size : 1;
