@@ -353,8 +353,8 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
         rt::give_registers<Groups == 3 ? 32 : 40>();
         if (threadIdx.x % 32 != 0) return;
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
-        else if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
-        else if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 32) load_blocks<H, pair, Side::keys, KSlots>(a);
+        else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;
     } else {
         rt::take_registers<Groups == 3 ? 160 : 232>();
