@@ -74,8 +74,10 @@ FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
 
 FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
-// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-FA_COLD float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:
+// of the forward or the backward.
+template <class Params>
+FA_COLD float biased(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;
     if (p.has(FA_OPERAND_MASK)) {
         const int64_t* t = p.d.mask_stride;
@@ -94,7 +96,8 @@ FA_COLD float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t
     return s;
 }
 
-FA_FN Dropout dropout_of(const ForwardParams& x) {
+template <class Params>
+FA_FN Dropout dropout_of(const Params& x) {
     const bool state = x.p.has(FA_OPERAND_RNG_STATE);
     return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
 }

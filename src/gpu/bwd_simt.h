@@ -1,0 +1,363 @@
+// The universal backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with the
+// same bits.
+//
+// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each thread,
+// become weights P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
+// weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
+// rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
+#pragma once
+#include "gpu/bwd.h"
+#include "gpu/fwd_simt.h"
+
+namespace fa {
+namespace gpu {
+
+constexpr int kTile = 64;  // rows, and keys
+static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
+
+// One block's tile; what is placed by all threads lies behind it in shared memory.
+struct BackwardTile {
+    Sequence seq;
+    MaskRule rule;
+    Dropout dropout;
+    int64_t batch, head, row0, key0;
+    int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
+    int64_t begin[kTile], end[kTile];                               // keys that a row sees
+    float lse2[kTile], delta[kTile];
+    uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
+};
+static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
+
+constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
+struct BackwardShared {
+    BackwardTile* tile;
+    float *left, *right, *weights;
+};
+FA_DEVICE BackwardShared backward_shared() {
+    char* const memory = rt::shared_memory();
+    float* const floats = reinterpret_cast<float*>(memory + sizeof(BackwardTile));
+    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kStage, floats + 2 * kStage};
+}
+
+// Rows of q, k, v or dout that a tile has placed.
+struct Rows {
+    const void* data;
+    const int64_t* at;
+    int64_t dim;
+    int32_t dtype;
+    bool aligned;
+};
+FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.a.q, t.q_at, x.p.d.dim_qk, x.p.d.q_dtype, x.q_aligned}; }
+FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { return {x.a.dout, t.dout_at, x.p.d.dim_v, x.p.d.q_dtype, x.dout_aligned}; }
+FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.kv_dtype, x.k_aligned}; }
+FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.kv_dtype, x.v_aligned}; }
+
+constexpr int kQuads = kTile * kDims / 4 / kThreads;  // that a thread moves into a buffer
+
+// A thread's share of `width` elements from column0 of each of the rows from `first` on: all loads are under way before one is used.
+template <int width, class T>
+FA_DEVICE void gather(const Rows& rows, int first, int64_t column0, T value[kQuads][4]) {
+    FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        const int i = rt::thread() + n * kThreads, j = first + i / (width / 4);
+        const int64_t c = column0 + i % (width / 4) * 4;
+        FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = T{};
+        if (rows.at[j] < 0) continue;
+        const T* const from = static_cast<const T*>(rows.data) + rows.at[j] + c;
+        if (rows.aligned && c + 4 <= rows.dim) {
+            const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(from);
+            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
+        } else {
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                if (c + e < rows.dim) value[n][e] = from[e];
+        }
+    }
+}
+
+// The same into a buffer, times `factor`; 0 beyond the rows' end and for those that are not there.
+template <int width>
+FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* stage) {
+    const auto store = [&](int n, float* value) {
+        const int i = rt::thread() + n * kThreads;
+        FA_UNROLL for (int e = 0; e < 4; e++) value[e] *= factor;
+        rt::store4(stage + i / (width / 4) * stride + i % (width / 4) * 4, value);
+    };
+    if (rows.dtype == FA_F32) {
+        float value[kQuads][4];
+        gather<width>(rows, first, column0, value);
+        FA_UNROLL for (int n = 0; n < kQuads; n++) store(n, value[n]);
+    } else {
+        uint16_t bits[kQuads][4];
+        gather<width>(rows, first, column0, bits);
+        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+            float value[4];
+            FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
+            store(n, value);
+        }
+    }
+}
+
+// The sequence, masks and dropout of a block's tiles, by one thread.
+FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
+    BackwardTile& t = *backward_shared().tile;
+    t.batch = batch;
+    t.seq = bounded_sequence(x.p, x.f, batch);
+    t.rule = mask_rule(x.p, t.seq);
+    t.dropout = dropout_of(x);
+}
+
+// Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
+FA_COLD void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+    BackwardTile& t = *backward_shared().tile;
+    const int r = rt::thread();
+    if (r == 0) {
+        t.head = head;
+        t.row0 = row0;
+    }
+    if (r >= kTile) return;
+    const int64_t row = row0 + r, from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row;
+    const bool none = x.lse2[from] == kPosInf;
+    const KeyBand band = key_band(t.rule, row, t.seq.k_len);
+    t.q_at[r] = none ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row, head);
+    t.dout_at[r] = none ? -1 : query_index(x.p, x.a.dout_stride, t.seq, t.batch, row, head);
+    t.begin[r] = band.begin;
+    t.end[r] = band.end;
+    t.lse2[r] = x.lse2[from];
+    t.delta[r] = x.delta[from];
+}
+
+FA_COLD void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+    BackwardTile& t = *backward_shared().tile;
+    const int j = rt::thread();
+    if (j == 0) t.key0 = key0;
+    if (j >= kTile) return;
+    const Slot slot{t.batch, t.seq.k_begin + key0 + j, true};
+    const bool there = key0 + j < t.seq.k_len;
+    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, slot, kv_head) : -1;
+    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
+}
+
+// Which of the tile's weights dropout keeps: one draw serves four keys.
+FA_COLD void draw_tile(const BackwardParams& x) {
+    BackwardTile& t = *backward_shared().tile;
+    for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
+        const int r = i / (kTile / 4), quad = i % (kTile / 4);
+        const Philox4 w = dropout_words(t.dropout, t.batch * x.p.d.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
+        uint8_t bits = 0;
+        FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+        t.kept[r][quad] = bits;
+    }
+}
+
+// product[r][n] = Σ left · right over all dims. Leaves a barrier behind the last use of the buffers.
+FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float product[4][4]) {
+    const BackwardShared s = backward_shared();
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] = 0.f;
+    for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
+        load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
+        load_rows<kDims>(right, 0, dim0, 1.f, kRowStride, s.right);
+        rt::barrier();
+        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.right + tx * kRowStride;
+        for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
+            float piece[4][4];
+            FA_UNROLL for (int r = 0; r < 4; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+            FA_UNROLL_BY(2)
+            for (int c = first; c < first + kChain; c += 4) {
+                float of_b[4][4];
+                FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(b + n * 16 * kRowStride + c, of_b[n]);
+                FA_UNROLL for (int r = 0; r < 4; r++) {
+                    float of_a[4];
+                    rt::load4(a + r * kRowStride + c, of_a);
+                    FA_UNROLL for (int n = 0; n < 4; n++)
+                        FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(of_a[e], of_b[n][e], piece[r][n]);
+                }
+            }
+            FA_UNROLL for (int r = 0; r < 4; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += piece[r][n];
+        }
+        rt::barrier();
+    }
+}
+
+// Scores to weights with dropout applied, and their gradients to those of the scores: before the softcap if wanted, else behind it.
+FA_DEVICE void differentiate(const BackwardParams& x, bool through_cap, float score[4][4], float gradient[4][4]) {
+    const BackwardTile& t = *backward_shared().tile;
+    const fa_attention_desc_t& d = x.p.d;
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    const bool drop = d.dropout_p > 0,
+               plain = !x.natural && !drop && t.key0 + kTile <= t.seq.k_len && tile_class(t.rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
+    FA_UNROLL for (int r = 0; r < 4; r++) {
+        const int row = ty * 4 + r;
+        const float lse2 = t.lse2[row], delta = t.delta[row];
+        FA_UNROLL for (int n = 0; n < 4; n++) {
+            const int j = tx + 16 * n;
+            const int64_t key = t.key0 + j;
+            float value = score[r][n], slope = 1.f, kept = 1.f;
+            if (!plain) {
+                const bool seen = key >= t.begin[row] && key < t.end[row] && lse2 != kPosInf;
+                if (d.softcap > 0) {
+                    const float bent = tanhf(value / d.softcap);
+                    value = d.softcap * bent;
+                    if (through_cap) slope = (1.f - bent) * (1.f + bent);
+                }
+                if (x.natural && seen) value = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, value);
+                if (!seen) value = kNegInf;
+                if (drop) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
+            }
+            const float p = lse2 == kPosInf ? 0.f : exp2_fn(value - lse2);
+            score[r][n] = p * kept;
+            gradient[r][n] = p == 0.f ? 0.f : p * (gradient[r][n] * kept - delta) * slope;
+        }
+    }
+}
+
+// Weights and the gradients of the scores of the placed tile; the latter only if wanted.
+FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap, float weight[4][4], float gradient[4][4]) {
+    const BackwardTile& t = *backward_shared().tile;
+    if (x.p.d.dropout_p > 0) draw_tile(x);
+    if (gradients) {
+        multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, gradient);
+    } else {
+        FA_UNROLL for (int r = 0; r < 4; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) gradient[r][n] = 0.f;
+    }
+    multiply(rows_of_q(x, t), rows_of_k(x, t), x.q_factor, weight);
+    differentiate(x, through_cap, weight, gradient);
+}
+
+template <int TV>
+struct SimtBackward {
+    static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
+
+    // sum[i][c] += Σ_j weights[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
+    // weights have been written by all threads without a barrier; there is one behind their last use.
+    FA_MEMBER static void add_product(const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
+        const BackwardShared s = backward_shared();
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        for (int first = 0; first < count; first += depth) {
+            load_rows<columns>(rows, first, column0, 1.f, columns, s.left);
+            rt::barrier();
+            const int deep = int(min_of(depth, count - first));
+            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+                float piece[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
+                FA_UNROLL for (int i = 0; i < 4; i++)
+                    FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = 0.f;
+                FA_UNROLL_BY(4)
+                for (int j = 0; j < deep; j++) {
+                    float a[4], b[4];
+                    rt::load4(s.weights + (first + j) * kRowStride + ty * 4, a);
+                    rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
+                    FA_UNROLL for (int i = 0; i < 4; i++)
+                        FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
+                }
+                FA_UNROLL for (int i = 0; i < 4; i++)
+                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += piece[i][e];
+            }
+            rt::barrier();
+        }
+    }
+
+    FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
+                                int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        FA_UNROLL for (int i = 0; i < 4; i++) {
+            if (ty * 4 + i >= count) continue;
+            const int64_t at = outer * stride[0] + (row + ty * 4 + i) * stride[1] + head * stride[2];
+            FA_UNROLL for (int c = 0; c < TV; c++) {
+                const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+                if (column < dim) store_gradient(x, to, at + column, dtype, sum[i][c] * factor);
+            }
+        }
+    }
+};
+
+// dk and dv of one tile of keys, part by part of their columns.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams x) {
+    rt::fetch_parameters(x);
+    using B = SimtBackward<TV>;
+    const fa_attention_desc_t& d = x.p.d;
+    int64_t item = rt::block();
+    const int64_t column0 = item % x.parts * B::columns;
+    item /= x.parts;
+    const int64_t blocks = ceil_div(d.seqlen_k, kTile), key0 = item % blocks * kTile, kv_head = item / blocks % d.heads_kv, batch = item / blocks / d.heads_kv;
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    if (rt::thread() == 0) place_sequence(x, batch);
+    rt::barrier();
+    if (key0 >= t.seq.k_len) return;
+    place_keys(x, kv_head, key0);
+    const int64_t keys = min_of(t.seq.k_len - key0, kTile);
+    const RowBand seen = row_band(t.rule, key0, keys, t.seq.q_len);
+    const bool dk_here = x.a.dk && column0 < d.dim_qk, dv_here = x.a.dv && column0 < d.dim_v;
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    float dk[4][TV], dv[4][TV];
+    FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
+    for (int64_t head = kv_head * x.p.group; (dk_here || dv_here) && head < (kv_head + 1) * x.p.group; head++)
+        for (int64_t row0 = max_of(seen.begin, 0) / kTile * kTile; row0 < min_of(seen.end, t.seq.q_len); row0 += kTile) {
+            place_rows(x, head, row0);
+            rt::barrier();
+            float weight[4][4], gradient[4][4];
+            weigh_tile(x, dk_here, true, weight, gradient);
+            const auto store = [&](const float from[4][4]) {
+                FA_UNROLL for (int r = 0; r < 4; r++)
+                    FA_UNROLL for (int n = 0; n < 4; n++) s.weights[(ty * 4 + r) * kRowStride + tx + 16 * n] = from[r][n];
+            };
+            const int64_t rows = min_of(t.seq.q_len - row0, kTile);
+            if (dv_here) {
+                store(weight);
+                B::add_product(rows_of_dout(x, t), rows, column0, dv);
+            }
+            if (dk_here) {
+                store(gradient);
+                B::add_product(rows_of_q(x, t), rows, column0, dk);
+            }
+        }
+    const int64_t outer = x.p.packed_k() ? 0 : batch, row = t.seq.k_begin + key0;
+    if (dk_here) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_qk, d.scale, dk);
+    if (dv_here) B::write(x, x.a.dv, x.a.dv_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_v, 1.f, dv);
+}
+
+// dq of one tile of rows, part by part of its columns.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams x) {
+    rt::fetch_parameters(x);
+    using B = SimtBackward<TV>;
+    const fa_attention_desc_t& d = x.p.d;
+    int64_t item = rt::block();
+    const int64_t column0 = item % x.parts * B::columns;
+    item /= x.parts;
+    const int64_t blocks = ceil_div(d.seqlen_q, kTile), block = x.p.causal() ? blocks - 1 - item % blocks : item % blocks;  // longest rows first
+    const int64_t row0 = block * kTile, head = item / blocks % d.heads_q, batch = item / blocks / d.heads_q;
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    if (rt::thread() == 0) place_sequence(x, batch);
+    rt::barrier();
+    if (row0 >= t.seq.q_len) return;
+    place_rows(x, head, row0);
+    const int64_t rows = min_of(t.seq.q_len - row0, kTile);
+    const KeyBand first = key_band(t.rule, row0, t.seq.k_len), last = key_band(t.rule, row0 + rows - 1, t.seq.k_len);
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    float dq[4][TV];
+    FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
+    for (int64_t key0 = max_of(first.begin, 0) / kTile * kTile; key0 < last.end; key0 += kTile) {
+        place_keys(x, head / x.p.group, key0);
+        rt::barrier();
+        float weight[4][4], gradient[4][4];
+        weigh_tile(x, true, true, weight, gradient);
+        FA_UNROLL for (int n = 0; n < 4; n++) {
+            float of_key[4];
+            FA_UNROLL for (int r = 0; r < 4; r++) of_key[r] = gradient[r][n];
+            rt::store4(s.weights + (tx + 16 * n) * kRowStride + ty * 4, of_key);
+        }
+        B::add_product(rows_of_k(x, t), min_of(t.seq.k_len - key0, kTile), column0, dq);
+    }
+    B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : batch, t.seq.q_begin + row0, rows, head, column0, d.dim_qk, d.scale, dq);
+}
+
+}  // namespace gpu
+}  // namespace fa
