@@ -1,13 +1,11 @@
-// The host's part of the Hopper kernels: which calls they take, how tensors are described to the copy engine, and the launch.
-#include <cudaTypedefs.h>
+// The host's part of the Hopper kernels: which calls they take, and the launch.
 #include "cuda/fwd_sm90.h"
 #include "cuda/hopper.h"
+#include "cuda/tensor_map.h"
 
 namespace fa {
 namespace gpu {
 namespace {
-
-constexpr int64_t kMost = int64_t(1) << 30;  // of rows, keys and tiles: device code counts them in 32 bits
 
 const HopperKernel& hopper(const Native& native) { return *static_cast<const HopperKernel*>(native.how); }
 
@@ -22,19 +20,6 @@ HopperKernels kernels_of_width(int dims) {
     }
 }
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
-
-// Can the copy engine walk through this tensor? A stride counts only where there is something to stride over.
-bool walkable(const int64_t stride[4], int64_t rows, int64_t heads, int64_t sequences) {
-    constexpr int64_t most = (int64_t(1) << 40) / 2;
-    const int64_t extent[] = {sequences, rows, heads};
-    for (int i = 0; i < 3; i++)
-        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 != 0 || stride[i] >= most)) return false;
-    return true;
-}
-int64_t rows_of_q(const Problem& p) { return p.packed_q() ? p.d.total_q : p.d.seqlen_q; }
-int64_t rows_of_k(const Problem& p) { return p.packed_k() ? p.d.total_k : p.d.seqlen_k; }
-int64_t sequences_of_q(const Problem& p) { return p.packed_q() ? 1 : p.d.batch; }
-int64_t sequences_of_k(const Problem& p) { return p.packed_k() ? 1 : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch; }
 
 bool all_alike(const Problem& p) {
     return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
@@ -76,31 +61,6 @@ double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p
     const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / (h.pair ? 2 : 1);
     const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
     return waves * h.rows * h.cost;
-}
-
-// The driver's function, looked up once: nothing of it is needed to load this module.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-    static void* found = nullptr;
-    if (!found) {
-        cudaDriverEntryPointQueryResult result;
-        void* f = nullptr;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = f;
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-}
-
-// Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0.
-bool describe(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim, int64_t rows, int64_t heads, int64_t sequences,
-              int box) {
-    const cuuint64_t extent[] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
-    const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t((count > 1 ? n : round_up(dim, 8)) * 2); };
-    const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
-    const cuuint32_t boxes[] = {64, cuuint32_t(box), 1, 1}, ones[] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    return encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace
