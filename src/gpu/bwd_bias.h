@@ -28,10 +28,9 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
             place_rows(x, head, row0);
             place_keys(x, head / x.p.group, key0);
             rt::barrier();
-            float weight[4][4], gradient[4][4];
-            weigh_tile(x, true, false, weight, gradient);
+            weigh_tile<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += gradient[r][n];
+                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().weights[element_at<true>(r, n)];
             rt::barrier();
         }
 }
@@ -55,9 +54,9 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
         for (int64_t head = begin[1]; head < end[1]; head++) add_bias_tiles(x, batch, head, begin, end, sum);
 
     float* const tile = backward_shared().weights;
-    const int thread = rt::thread(), tx = thread % 16, ty = thread / 16;
+    const int thread = rt::thread();
     FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) tile[(ty * 4 + r) * kRowStride + tx + 16 * n] = sum[r][n];
+        FA_UNROLL for (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];
     rt::barrier();
     if (!stride[2] && thread < kTile)
         for (int r = 1; r < kTile; r++) tile[thread] += tile[r * kRowStride + thread];

@@ -25,6 +25,7 @@ struct BackwardTile {
     int64_t begin[kTile], end[kTile];                               // keys that a row sees
     float lse2[kTile], delta[kTile];
     uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
+    alignas(16) bool plain;                                         // every row sees every key, and their scores are as the product has them
 };
 static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
 
@@ -136,10 +137,14 @@ FA_COLD void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) 
     t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
 }
 
-// Which of the tile's weights dropout keeps: one draw serves four keys.
-FA_COLD void draw_tile(const BackwardParams& x) {
+// What depends on rows and keys together. Dropout: one draw serves four keys.
+FA_COLD void place_pairs(const BackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
-    for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
+    const bool drop = x.p.d.dropout_p > 0;
+    if (rt::thread() == 0)
+        t.plain = !x.natural && !drop && t.key0 + kTile <= t.seq.k_len &&
+                  tile_class(t.rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
+    for (int i = rt::thread(); drop && i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
         const Philox4 w = dropout_words(t.dropout, t.batch * x.p.d.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
         uint8_t bits = 0;
@@ -163,7 +168,7 @@ FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float
             float piece[4][4];
             FA_UNROLL for (int r = 0; r < 4; r++)
                 FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
-            FA_UNROLL_BY(2)
+            FA_UNROLL_BY(1)
             for (int c = first; c < first + kChain; c += 4) {
                 float of_b[4][4];
                 FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(b + n * 16 * kRowStride + c, of_b[n]);
@@ -181,50 +186,67 @@ FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float
     }
 }
 
-// Scores to weights with dropout applied, and their gradients to those of the scores: before the softcap if wanted, else behind it.
-FA_DEVICE void differentiate(const BackwardParams& x, bool through_cap, float score[4][4], float gradient[4][4]) {
-    const BackwardTile& t = *backward_shared().tile;
+// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever comes.
+FA_DEVICE void differentiate(float lse2, float delta, float kept, float slope, float* score, float* gradient) {
+    const float p = lse2 == kPosInf ? 0.f : exp2_fn(*score - lse2);
+    *score = p * kept;
+    *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
+}
+
+// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are short.
+// A kernel by keys wants these by rows, one by rows by keys.
+template <bool by_keys>
+FA_DEVICE int element_at(int r, int n) {
+    const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
+    return by_keys ? row * kRowStride + key : key * kRowStride + row;
+}
+
+// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or work on scores; through the softcap if wanted,
+// else up to it.
+template <bool by_keys>
+FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
     const fa_attention_desc_t& d = x.p.d;
-    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    const bool drop = d.dropout_p > 0,
-               plain = !x.natural && !drop && t.key0 + kTile <= t.seq.k_len && tile_class(t.rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
-    FA_UNROLL for (int r = 0; r < 4; r++) {
-        const int row = ty * 4 + r;
-        const float lse2 = t.lse2[row], delta = t.delta[row];
-        FA_UNROLL for (int n = 0; n < 4; n++) {
-            const int j = tx + 16 * n;
-            const int64_t key = t.key0 + j;
-            float value = score[r][n], slope = 1.f, kept = 1.f;
-            if (!plain) {
-                const bool seen = key >= t.begin[row] && key < t.end[row] && lse2 != kPosInf;
-                if (d.softcap > 0) {
-                    const float bent = tanhf(value / d.softcap);
-                    value = d.softcap * bent;
-                    if (through_cap) slope = (1.f - bent) * (1.f + bent);
-                }
-                if (x.natural && seen) value = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, value);
-                if (!seen) value = kNegInf;
-                if (drop) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
-            }
-            const float p = lse2 == kPosInf ? 0.f : exp2_fn(value - lse2);
-            score[r][n] = p * kept;
-            gradient[r][n] = p == 0.f ? 0.f : p * (gradient[r][n] * kept - delta) * slope;
+    FA_UNROLL_BY(1)
+    for (int i = 0; i < 16; i++) {
+        const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
+        const int64_t key = t.key0 + j;
+        const bool seen = key >= t.begin[row] && key < t.end[row] && t.lse2[row] != kPosInf;
+        float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
+        if (d.softcap > 0) {
+            const float bent = tanhf(score / d.softcap);
+            score = d.softcap * bent;
+            if (through_cap) slope = (1.f - bent) * (1.f + bent);
         }
+        if (x.natural && seen) score = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
+        if (!seen) score = kNegInf;
+        differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
+        s.right[at] = score;
+        s.weights[at] = gradient;
     }
 }
 
-// Weights and the gradients of the scores of the placed tile; the latter only if wanted.
-FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap, float weight[4][4], float gradient[4][4]) {
-    const BackwardTile& t = *backward_shared().tile;
-    if (x.p.d.dropout_p > 0) draw_tile(x);
-    if (gradients) {
-        multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, gradient);
-    } else {
-        FA_UNROLL for (int r = 0; r < 4; r++)
-            FA_UNROLL for (int n = 0; n < 4; n++) gradient[r][n] = 0.f;
-    }
-    multiply(rows_of_q(x, t), rows_of_k(x, t), x.q_factor, weight);
-    differentiate(x, through_cap, weight, gradient);
+// Of the placed tile: weights into `right` and, if wanted, the gradients of its scores into `weights`. A barrier must come before others'
+// elements are read.
+template <bool by_keys>
+FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap) {
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    float product[4][4];
+    place_pairs(x);
+    if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+    multiply(rows_of_q(x, t), rows_of_k(x, t), x.q_factor, product);
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) {
+            const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
+            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.weights[at]);
+            s.right[at] = product[r][n];
+        }
+    if (!t.plain) differentiate_any<by_keys>(x, through_cap);
 }
 
 template <int TV>
@@ -232,8 +254,8 @@ struct SimtBackward {
     static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
 
     // sum[i][c] += Σ_j weights[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
-    // weights have been written by all threads without a barrier; there is one behind their last use.
-    FA_MEMBER static void add_product(const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
+    // weights have been written without a barrier; there is one behind their last use.
+    FA_MEMBER static void add_product(const float* weights, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
         const BackwardShared s = backward_shared();
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         for (int first = 0; first < count; first += depth) {
@@ -247,7 +269,7 @@ struct SimtBackward {
                 FA_UNROLL_BY(4)
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
-                    rt::load4(s.weights + (first + j) * kRowStride + ty * 4, a);
+                    rt::load4(weights + (first + j) * kRowStride + ty * 4, a);
                     rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
                     FA_UNROLL for (int i = 0; i < 4; i++)
                         FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
@@ -292,7 +314,6 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams
     const int64_t keys = min_of(t.seq.k_len - key0, kTile);
     const RowBand seen = row_band(t.rule, key0, keys, t.seq.q_len);
     const bool dk_here = x.a.dk && column0 < d.dim_qk, dv_here = x.a.dv && column0 < d.dim_v;
-    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     float dk[4][TV], dv[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
@@ -300,21 +321,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams
         for (int64_t row0 = max_of(seen.begin, 0) / kTile * kTile; row0 < min_of(seen.end, t.seq.q_len); row0 += kTile) {
             place_rows(x, head, row0);
             rt::barrier();
-            float weight[4][4], gradient[4][4];
-            weigh_tile(x, dk_here, true, weight, gradient);
-            const auto store = [&](const float from[4][4]) {
-                FA_UNROLL for (int r = 0; r < 4; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) s.weights[(ty * 4 + r) * kRowStride + tx + 16 * n] = from[r][n];
-            };
+            weigh_tile<true>(x, dk_here, true);
             const int64_t rows = min_of(t.seq.q_len - row0, kTile);
-            if (dv_here) {
-                store(weight);
-                B::add_product(rows_of_dout(x, t), rows, column0, dv);
-            }
-            if (dk_here) {
-                store(gradient);
-                B::add_product(rows_of_q(x, t), rows, column0, dk);
-            }
+            if (dv_here) B::add_product(s.right, rows_of_dout(x, t), rows, column0, dv);
+            if (dk_here) B::add_product(s.weights, rows_of_q(x, t), rows, column0, dk);
         }
     const int64_t outer = x.p.packed_k() ? 0 : batch, row = t.seq.k_begin + key0;
     if (dk_here) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_qk, d.scale, dk);
@@ -340,21 +350,14 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     place_rows(x, head, row0);
     const int64_t rows = min_of(t.seq.q_len - row0, kTile);
     const KeyBand first = key_band(t.rule, row0, t.seq.k_len), last = key_band(t.rule, row0 + rows - 1, t.seq.k_len);
-    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     float dq[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = max_of(first.begin, 0) / kTile * kTile; key0 < last.end; key0 += kTile) {
         place_keys(x, head / x.p.group, key0);
         rt::barrier();
-        float weight[4][4], gradient[4][4];
-        weigh_tile(x, true, true, weight, gradient);
-        FA_UNROLL for (int n = 0; n < 4; n++) {
-            float of_key[4];
-            FA_UNROLL for (int r = 0; r < 4; r++) of_key[r] = gradient[r][n];
-            rt::store4(s.weights + (tx + 16 * n) * kRowStride + ty * 4, of_key);
-        }
-        B::add_product(rows_of_k(x, t), min_of(t.seq.k_len - key0, kTile), column0, dq);
+        weigh_tile<false>(x, true, true);
+        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - key0, kTile), column0, dq);
     }
     B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : batch, t.seq.q_begin + row0, rows, head, column0, d.dim_qk, d.scale, dq);
 }
