@@ -21,24 +21,31 @@ HopperKernels kernels_of_width(int dims) {
 }
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 
-bool all_alike(const Problem& p) {
-    return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
-                                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
-}
 Mask mask_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;
     return p.causal() ? Mask::causal : Mask::none;
 }
 
-// Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever works on single scores or on pages.
+Work work_on_scores(const Problem& p) {
+    return p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
+}
+
+// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-20 of a score, small beside a weight's.
+bool caps(const Problem& p) {
+    constexpr float least = 0x1p-16f, most = 0x1p+16f;
+    const float ratio = p.d.scale / p.d.softcap;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale && p.d.scale < 1.f / kSmallScale;
+}
+
+// Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
 constexpr int64_t kLeastRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -49,41 +56,45 @@ bool takes(const rt::Device& device, const Problem& p) {
            walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * (h.pair ? 2 : 1)); }
+int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * h.blocks); }
 
 // Do blocks take tiles as they come to have room? Where tiles differ, and there are more than one for each.
 bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != Mask::none || !all_alike(p)) && tiles_of(h, p) > device.multiprocessors / (h.pair ? 2 : 1);
+    return (h.mask != Mask::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.blocks;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs.
 double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / (h.pair ? 2 : 1);
+    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.blocks;
     const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
     return waves * h.rows * h.cost;
+}
+
+// Of a list's kernels for a mask the one that should take the least time; NULL: none takes the call.
+const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& device, const Problem& p) {
+    const Native* best = nullptr;
+    double least = 0;
+    for (int i = 0; i < list.count; i++) {
+        const HopperKernel& h = hopper(list.native[i]);
+        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || (h.blocks > 1 && !sequences_alike(p)) || p.d.seqlen_k < h.from) continue;
+        if (best && h.columns != hopper(*best).columns) continue;
+        const double time = time_of(h, device, p);
+        if (best && time >= least) continue;
+        best = &list.native[i];
+        least = time;
+    }
+    return best;
 }
 
 }  // namespace
 
 const Native* native_for(const rt::Device& device, const Problem& p) {
     if (!takes(device, p)) return nullptr;
-    const Mask mask = mask_of(p);
-    const bool alike = all_alike(p);
-    const Native* best = nullptr;
-    double least = 0;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
         const HopperKernels list = p.d.q_dtype == FA_F16 ? kernels_of_width<F16>(width) : kernels_of_width<Bf16>(width);
-        for (int i = 0; i < list.count; i++) {
-            const HopperKernel& h = hopper(list.native[i]);
-            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || (h.pair && !alike) || p.d.seqlen_k < h.from) continue;
-            if (best && h.columns != hopper(*best).columns) continue;
-            const double time = time_of(h, device, p);
-            if (best && time >= least) continue;
-            best = &list.native[i];
-            least = time;
-        }
-        if (best) return best;
+        for (const Mask mask : {mask_of(p), Mask::band})
+            if (const Native* const best = fastest(list, mask, device, p)) return best;
     }
     return nullptr;
 }
@@ -139,8 +150,8 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, h.key_box) ||
         !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, h.value_box))
         return cudaErrorInvalidValue;
-    const int together = h.pair ? 2 : 1, room = device.multiprocessors / together;
-    a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * together));
+    const int room = device.multiprocessors / h.blocks;
+    a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * h.blocks));
     a.tiles = int(tiles_of(h, p));
     a.section = int(min_of(x.section * p.group, d.batch * d.heads_q));
     a.counter = nullptr;
@@ -153,15 +164,15 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(together);
+    attributes[1].val.clusterDim.x = unsigned(h.blocks);
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(together * min_of(a.tiles, room)));
+    config.gridDim = dim3(unsigned(h.blocks * min_of(a.tiles, room)));
     config.blockDim = dim3(unsigned(h.threads));
     config.dynamicSmemBytes = size_t(h.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = h.pair ? 2 : 1;
+    config.numAttrs = h.blocks > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, h.kernel, a);
 }
 

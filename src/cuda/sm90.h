@@ -154,13 +154,19 @@ FA_DEVICE void pin(uint32_t (&r)[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
 }
 
+// What a product is about to overwrite: whatever it held need not be kept until then.
+template <int n>
+FA_DEVICE void forget(float (&r)[n]) {
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i])::"memory");
+}
+
 // A matrix in shared memory: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight. `lead`: bytes between panels, where
 // the columns are the product's own and not what it sums over. 16 bytes further on is one more.
 FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(lead >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
-// For each width: d = a · bᵀ, or d += where `more`, a and b in shared memory by rows, or a by columns (multiply_columns); and d += a · b, a in
+// For each width: d = a · bᵀ, or d += where `more`, a and b in shared memory by rows, or a by columns (multiply_columns), or d -= (subtract); and d += a · b, a in
 // registers and b by rows of what is summed over. 64 rows, 16 deep.
 #define FA_N0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define FA_N8 FA_N0 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -191,6 +197,10 @@ struct Products;
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
                      "}, " a ", " b ", p, 1, 1, " columns ", 0;\n}" : sums : "l"(x), "l"(y), "r"(more));                                  \
     }
+#define FA_SUBTRACT_SHARED(type, n, list, sums, a, b)                                                                                  \
+    FA_MEMBER static void subtract(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                          \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, " a ", " b ", 1, -1, 1, 0, 0;" : sums : "l"(x), "l"(y)); \
+    }
 #define FA_PRODUCTS_OF_REGISTERS(type, n, list, sums, a0, a1, a2, a3, b)                                                              \
     FA_MEMBER static void multiply(float (&d)[n / 2], const uint32_t* x, uint64_t y) {                                                   \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, {" a0 "," a1 "," a2 "," a3 "}, " b    \
@@ -201,6 +211,7 @@ struct Products;
     FA_PRODUCTS_OF_SHARED(multiply, "0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
     FA_PRODUCTS_OF_SHARED(multiply, "0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
     FA_PRODUCTS_OF_SHARED(multiply, "0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_SUBTRACT_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
     FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \

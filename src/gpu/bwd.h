@@ -1,6 +1,6 @@
-// What all backward kernels share: their parameters, with the rows' Δ and LSE in a layout that has no options.
+// What all backward kernels share: their parameters, the rows' Δ and LSE in a layout that has no options.
 //
-// A call runs prepare_gradients (bwd_rows.h), then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq; or the
+// A call runs prepare_gradients, then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq; or the
 // first adds dq up as well, in f32, and what follows it rounds. dbias has a kernel of its own, which computes its tiles once more.
 #pragma once
 #include "gpu/score.h"

@@ -8,14 +8,12 @@ namespace gpu {
 
 // Blocks along (batch, head, row, key): one for all of a dimension that dbias sums over.
 struct BiasBlocks {
-    int64_t count[4], all;
+    int64_t count[4];
+    int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
 FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_args_t& a) {
     const int64_t* s = a.dbias_stride;
-    const int64_t rows = ceil_div(d.seqlen_q, kTile), keys = ceil_div(d.seqlen_k, kTile);
-    BiasBlocks b{{s[0] ? d.batch : 1, s[1] ? d.heads_q : 1, s[2] ? rows : 1, s[3] ? keys : 1}, 1};
-    for (const int64_t count : b.count) b.all *= count;
-    return b;
+    return {{s[0] ? d.batch : 1, s[1] ? d.heads_q : 1, s[2] ? ceil_div(d.seqlen_q, kTile) : 1, s[3] ? ceil_div(d.seqlen_k, kTile) : 1}};
 }
 
 FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {

@@ -1,17 +1,18 @@
-// What a backward does row by row: Δ and LSE before its tiles; dq from f32 sums and dsinks behind them.
+// What a backward call runs over rows, before and after the kernels of its tiles: Δ and LSE of all rows, dq from its sums, dsinks. Apart from
+// bwd.h, because kernels are compiled wherever their text is included.
 #pragma once
 #include "gpu/bwd.h"
 
 namespace fa {
 namespace gpu {
 
-// 16 threads take a row.
-constexpr int kPrepareThreads = 256, kPrepareRows = kPrepareThreads / 16;
-
 FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     const int64_t* t = x.a.dlse_stride;
     return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];
 }
+
+// 16 threads take a row.
+constexpr int kPrepareThreads = 256, kPrepareRows = kPrepareThreads / 16;
 
 // dk and dv of slots that hold no key of their sequence are 0.
 FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {

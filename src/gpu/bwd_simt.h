@@ -52,28 +52,7 @@ FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { re
 FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.kv_dtype, x.k_aligned}; }
 FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.kv_dtype, x.v_aligned}; }
 
-constexpr int kQuads = kTile * kDims / 4 / kThreads;  // that a thread moves into a buffer
-
-// A thread's share of `width` elements from column0 of each of the rows from `first` on: all loads are under way before one is used.
-template <int width, class T>
-FA_DEVICE void gather(const Rows& rows, int first, int64_t column0, T value[kQuads][4]) {
-    FA_UNROLL for (int n = 0; n < kQuads; n++) {
-        const int i = rt::thread() + n * kThreads, j = first + i / (width / 4);
-        const int64_t c = column0 + i % (width / 4) * 4;
-        FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = T{};
-        if (rows.at[j] < 0) continue;
-        const T* const from = static_cast<const T*>(rows.data) + rows.at[j] + c;
-        if (rows.aligned && c + 4 <= rows.dim) {
-            const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(from);
-            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
-        } else {
-            FA_UNROLL for (int e = 0; e < 4; e++)
-                if (c + e < rows.dim) value[n][e] = from[e];
-        }
-    }
-}
-
-// The same into a buffer, times `factor`; 0 beyond the rows' end and for those that are not there.
+// What gather brings, widened, times `factor`, into a buffer.
 template <int width>
 FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* stage) {
     const auto store = [&](int n, float* value) {
@@ -83,11 +62,11 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
     };
     if (rows.dtype == FA_F32) {
         float value[kQuads][4];
-        gather<width>(rows, first, column0, value);
+        gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, value);
         FA_UNROLL for (int n = 0; n < kQuads; n++) store(n, value[n]);
     } else {
         uint16_t bits[kQuads][4];
-        gather<width>(rows, first, column0, bits);
+        gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, bits);
         FA_UNROLL for (int n = 0; n < kQuads; n++) {
             float value[4];
             FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);

@@ -39,7 +39,7 @@ struct ForwardParams {
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // Matrix kernels: where no length, offset or start of a sequence lies in device memory, all sequences are alike but for kv_index.
+    // Matrix kernels: all sequences are alike.
     bool alike;
     Sequence alike_seq;
     MaskRule alike_rule;
@@ -54,6 +54,12 @@ struct ForwardParams {
 
 // Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
+
+// Does no length, offset or start of a sequence lie in device memory?
+FA_FN bool sequences_alike(const Problem& p) {
+    return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
+                                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
+}
 
 FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     MaskRule r{s.off, -1, -1, p.d.chunk};
