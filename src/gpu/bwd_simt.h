@@ -22,10 +22,9 @@ struct BackwardTile {
     Dropout dropout;
     int64_t batch, head, row0, key0;
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
-    int64_t begin[kTile], end[kTile];                               // keys that a row sees
     float lse2[kTile], delta[kTile];
     uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
-    alignas(16) bool plain;                                         // every row sees every key, and their scores are as the product has them
+    alignas(16) bool plain;
 };
 static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
 
@@ -86,7 +85,7 @@ FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
-FA_COLD void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
@@ -94,18 +93,15 @@ FA_COLD void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
         t.row0 = row0;
     }
     if (r >= kTile) return;
-    const int64_t row = row0 + r, from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row;
-    const bool none = x.lse2[from] == kPosInf;
-    const KeyBand band = key_band(t.rule, row, t.seq.k_len);
-    t.q_at[r] = none ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row, head);
-    t.dout_at[r] = none ? -1 : query_index(x.p, x.a.dout_stride, t.seq, t.batch, row, head);
-    t.begin[r] = band.begin;
-    t.end[r] = band.end;
-    t.lse2[r] = x.lse2[from];
+    const int64_t from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row0 + r;
+    const float lse2 = x.lse2[from];
+    t.lse2[r] = lse2;
     t.delta[r] = x.delta[from];
+    t.q_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.a.dout_stride, t.seq, t.batch, row0 + r, head);
 }
 
-FA_COLD void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
     BackwardTile& t = *backward_shared().tile;
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
@@ -116,14 +112,17 @@ FA_COLD void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) 
     t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
 }
 
-// What depends on rows and keys together. Dropout: one draw serves four keys.
-FA_COLD void place_pairs(const BackwardParams& x) {
+// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.
+FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
+    const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
+    return !x.natural && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+           tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
+}
+
+// Which of the tile's weights dropout keeps: one draw serves four keys.
+FA_COLD void draw_tile(const BackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
-    const bool drop = x.p.d.dropout_p > 0;
-    if (rt::thread() == 0)
-        t.plain = !x.natural && !drop && t.key0 + kTile <= t.seq.k_len &&
-                  tile_class(t.rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
-    for (int i = rt::thread(); drop && i < kTile * kTile / 4; i += kThreads) {
+    for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
         const Philox4 w = dropout_words(t.dropout, t.batch * x.p.d.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
         uint8_t bits = 0;
@@ -191,7 +190,8 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
     for (int i = 0; i < 16; i++) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
         const int64_t key = t.key0 + j;
-        const bool seen = key >= t.begin[row] && key < t.end[row] && t.lse2[row] != kPosInf;
+        const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
+        const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
         float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
             const float bent = tanhf(score / d.softcap);
@@ -214,7 +214,8 @@ FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
-    place_pairs(x);
+    if (x.p.d.dropout_p > 0) draw_tile(x);
+    if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
