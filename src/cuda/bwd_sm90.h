@@ -35,6 +35,19 @@ struct alignas(16) KeyBlock {
     int64_t row0;                           // in arrays of padded rows
 };
 
+// row_band, within [0, rows), of `count` keys; none: {0, 0}. Chunks, which need a division, are counted in 32 bits: one of 64 is a call.
+FA_DEVICE int2 rows_seeing(MaskRule rule, int key, int count, int rows) {
+    if (count <= 0) return make_int2(0, 0);
+    const int chunk = int(min_of(rule.chunk, int64_t(1) << 30));
+    rule.chunk = 0;
+    RowBand band = row_band(rule, key, count, rows);
+    if (chunk > 0) {
+        band.begin = max_of(band.begin, int64_t(key / chunk * chunk) - rule.off);
+        band.end = min_of(band.end, (int64_t((key + count - 1) / chunk) + 1) * chunk - rule.off);
+    }
+    return make_int2(int(clamp(band.begin, 0, rows)), int(clamp(band.end, 0, rows)));
+}
+
 template <class T, int Dims, int Rows, bool pair>
 struct HopperBackward {
     static constexpr bool f16 = kIsF16<T>;
@@ -107,20 +120,17 @@ struct HopperBackward {
         t.k_row = int(seq.k_begin) + t.key0;
         t.row0 = padded_row0(p, seq, t.batch);
         t.keys = min(k_len - t.key0, keys);
-        const auto rows_of = [&](int key, int count) {
-            const RowBand band = count > 0 ? row_band(rule, key, count, t.q_len) : RowBand{0, 0};
-            return RowBand{clamp(band.begin, 0, t.q_len), clamp(band.end, 0, t.q_len)};
-        };
+        const auto rows_of = [&](int key, int count) { return rows_seeing(rule, key, count, t.q_len); };
         // Pairs take the rows of both together.
         const int seen0 = pair ? block * 2 * keys : t.key0;
-        const RowBand seen = rows_of(seen0, min(k_len - seen0, keys * blocks)), any = rows_of(0, k_len);
-        t.first = int(seen.begin) / Rows;
-        t.past = seen.begin < seen.end ? (int(seen.end) + Rows - 1) / Rows : t.first;
-        t.clean = int(any.begin);
-        t.clean_past = any.end == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q) ? INT32_MAX : int(any.end);  // behind it zeros are brought
+        const int2 seen = rows_of(seen0, min(k_len - seen0, keys * blocks)), any = rows_of(0, k_len);
+        t.first = seen.x / Rows;
+        t.past = seen.x < seen.y ? (seen.y + Rows - 1) / Rows : t.first;
+        t.clean = any.x;
+        t.clean_past = any.y == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q) ? INT32_MAX : any.y;  // behind it zeros are brought
         t.full = t.full_past = t.past;
         if (t.keys == keys) {
-            const int begin = max(int(rows_of(t.key0 + keys - 1, 1).begin), t.clean), end = min(int(rows_of(t.key0, 1).end), t.clean_past);
+            const int begin = max(rows_of(t.key0 + keys - 1, 1).x, t.clean), end = min(rows_of(t.key0, 1).y, t.clean_past);
             t.full = max((begin + Rows - 1) / Rows, t.first);
             t.full_past = min(end == t.q_len && t.clean_past == INT32_MAX ? t.past : end / Rows, t.past);
         }
@@ -218,25 +228,13 @@ FA_DEVICE void store_keys(const HopperBackwardParams& a, int own_key, void* out,
     }
 }
 
-// One warp finds the rows that see each key. Its registers are few: chunks, of which row_band asks a division of 64 bits, are counted in 32.
+// One warp finds the rows that see each key.
 template <class H>
 FA_DEVICE void find_rows(const HopperBackwardParams& a) {
     typename H::Shared& s = H::shared();
     const KeyBlock& t = s.block;
-    MaskRule rule = mask_rule(a.x.p, Sequence{0, 0, 0, 0, 0, t.off});
-    const int chunk = int(min_of(rule.chunk, int64_t(1) << 30));
-    rule.chunk = 0;
-    for (int i = int(threadIdx.x) % 32; i < H::keys; i += 32) {
-        const int key = t.key0 + i;
-        const RowBand band = i < t.keys ? row_band(rule, key, 1, t.q_len) : RowBand{0, 0};
-        int begin = int(clamp(band.begin, 0, t.q_len)), end = int(clamp(band.end, 0, t.q_len));
-        if (chunk > 0) {
-            const int first = key / chunk * chunk - t.off;
-            begin = max(begin, first);
-            end = int(min_of(int64_t(end), int64_t(first) + chunk));
-        }
-        s.seen[i] = make_int2(begin, end);
-    }
+    const MaskRule rule = mask_rule(a.x.p, Sequence{0, 0, 0, 0, 0, t.off});
+    for (int i = int(threadIdx.x) % 32; i < H::keys; i += 32) s.seen[i] = rows_seeing(rule, t.key0 + i, i < t.keys, t.q_len);
     __syncwarp();
     if (threadIdx.x % 32 == 0) rt::barrier_arrive(H::at(&s.barrier.k_full));
 }
@@ -454,7 +452,10 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
     }
     store_keys<H, T, Dims>(a, own_key, x.a.dv, x.a.dv_stride, x.p.d.dim_v, 1.f, dv);
     store_keys<H, T, Dims>(a, own_key, x.a.dk, x.a.dk_stride, x.p.d.dim_qk, -x.p.d.scale, dk);
-    if (lane == 0) pass_turn();
+    if (lane == 0) {
+        if (a.turns) pass_turn();
+        else rt::sums_read();
+    }
 }
 
 template <class T, int Dims, int Rows, bool pair>
@@ -483,6 +484,59 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<T, Dims, Rows, pair>::threads), 1) back
     if (pair) rt::cluster_sync();  // the other block may still write here
 }
 
+// What prepare_gradients does for rows, where they consist of pieces of 16 bytes: delta and lse2 of all padded rows, 0 in dq_sum, and in dq where
+// a padded tensor holds no row. A block of threads for 32 rows of a head.
+constexpr int kPreparedRows = 32;
+template <class T, int Dims>
+FA_KERNEL void FA_BOUNDS(256, 4) prepare_sm90(FA_PARAM BackwardParams x) {
+    constexpr int kLanes = Dims / 8, kAtOnce = 256 / kLanes, kTurns = kPreparedRows / kAtOnce;  // of a row; rows; times that many
+    rt::fetch_parameters(x);
+    rt::release_successor();
+    rt::wait_for_predecessor();
+    const fa_attention_desc_t& d = x.p.d;
+    const int blocks = int(ceil_div(d.seqlen_q, kPaddedRows)) * int(kPaddedRows / kPreparedRows), index = int(rt::block()) / blocks;
+    const int batch = index / int(d.heads_q), head = index % int(d.heads_q), row0 = int(rt::block()) % blocks * kPreparedRows;
+    const Sequence seq = bounded_sequence(x.p, x.f, batch);
+    const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
+    if (x.p.packed_q() && row0 >= int(round_up(seq.q_len, kPaddedRows))) return;  // rows of other sequences begin here
+    const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
+    const int64_t dout0 = query_index(x.p, x.a.dout_stride, seq, batch, row0, head) + column;
+    const int64_t to = head * x.padded_rows + padded_row0(x.p, seq, batch) + row0;
+    struct alignas(16) Piece {
+        T element[8];
+    };
+    Piece o[kTurns] = {}, dout[kTurns] = {};
+    const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v;
+    FA_UNROLL for (int i = 0; i < kTurns; i++) {
+        const int row = own + i * kAtOnce;
+        if (!there || row >= rows) continue;
+        if (narrow) o[i] = *reinterpret_cast<const Piece*>(static_cast<const T*>(x.a.o) + o0 + row * d.o_stride[1]);
+        dout[i] = *reinterpret_cast<const Piece*>(static_cast<const T*>(x.a.dout) + dout0 + row * x.a.dout_stride[1]);
+    }
+    if (x.dq_sum) {
+        const float zero[4] = {};
+        FA_UNROLL for (int i = 0; i < kPreparedRows * Dims / 1024; i++) rt::store4(x.dq_sum + to * Dims + i * 1024 + rt::thread() * 4, zero);
+    }
+    FA_UNROLL for (int i = 0; i < kTurns; i++) {
+        const int row = own + i * kAtOnce;
+        float sum = 0.f;
+        if (narrow) {
+            FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(to_f32(o[i].element[e]), to_f32(dout[i].element[e]), sum);
+        } else if (there && row < rows) {
+            const float* const wide = static_cast<const float*>(x.a.o) + o0 + row * d.o_stride[1];
+            for (int e = 0; e < 8; e++) sum = fmaf(wide[e], to_f32(dout[i].element[e]), sum);
+        }
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor16(sum, lanes);
+        if (row >= rows && !x.p.packed_q() && row0 + row < d.seqlen_q && x.a.dq && !accumulates(x) && column < d.dim_qk)
+            *reinterpret_cast<uint4*>(static_cast<T*>(x.a.dq) + query_index(x.p, x.a.dq_stride, seq, batch, row0 + row, head) + column) = make_uint4(0, 0, 0, 0);
+        if (lane != 0) continue;
+        const float lse = row < rows ? x.a.lse[lse_index(x.p, seq, batch, row0 + row, head)] : kPosInf;
+        const bool none = lse == kNegInf || lse == kPosInf;
+        x.lse2[to + row] = none ? kPosInf : lse * kLog2e;
+        x.delta[to + row] = none ? 0.f : x.a.dlse ? sum - x.a.dlse[dlse_index(x, seq, batch, row0 + row, head)] : sum;
+    }
+}
+
 // dq from its sums, which lie in the order of accumulate's registers. A block of threads for each block of rows.
 template <class T, int Dims, int Rows>
 FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
@@ -490,7 +544,6 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     constexpr int kStride = Dims + 4;
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
     rt::fetch_parameters(x);
-    rt::release_successor();
     rt::wait_for_predecessor();
     const fa_attention_desc_t& d = x.p.d;
     const int blocks = int(ceil_div(d.seqlen_q, Rows)), index = int(rt::block()) / blocks, m = int(rt::block()) % blocks;

@@ -16,6 +16,7 @@ constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIB
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype) return false;
+    if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
     if (d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
@@ -78,6 +79,7 @@ rt::Status prepare_native_backward(const rt::Device& device) {
             for (int i = 0; i < list.count; i++) {
                 const HopperBackwardKernel& h = hopper(list.native[i]);
                 rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+                if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
                 if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
                 if (s != rt::kSuccess) return s;
             }
@@ -101,11 +103,14 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     a.section = alike(p) ? 0 : int(min_of(heads_in_cache(p, h.dims), heads));
     a.last_first = in_order(p) && bounded_right(p);
     a.turns = nullptr;
+    rt::Status s = rt::kSuccess;
     if (in_order(p) && x.dq_sum) {
         a.turns = static_cast<uint32_t*>(memory);
-        const rt::Status s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, {}, p), stream);
-        if (s != rt::kSuccess) return s;
+        s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, {}, p), stream);
     }
+    const int64_t prepared = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows) * (kPaddedRows / kPreparedRows);
+    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, prepared, 256, 0, stream, x);
+    if (s != rt::kSuccess) return s;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -119,7 +124,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = h.pair ? 2 : 1;
-    const rt::Status s = cudaLaunchKernelEx(&config, h.kernel, a);
+    s = cudaLaunchKernelEx(&config, h.kernel, a);
     if (s != rt::kSuccess || !x.dq_sum) return s;
     return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.dims + 4) * 4), stream, x);
 }

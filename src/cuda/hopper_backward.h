@@ -14,6 +14,7 @@ struct HopperBackwardKernel {
     int threads, shared_bytes;
     int row_box;        // rows of q and of dout that a copy brings
     void (*kernel)(HopperBackwardParams);
+    void (*prepare)(BackwardParams);
     void (*finish)(BackwardParams);
 };
 struct HopperBackwardKernels {

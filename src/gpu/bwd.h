@@ -73,5 +73,10 @@ FA_DEVICE void load_quad(const void* base, int64_t at, int64_t left, bool aligne
     FA_UNROLL for (int e = 0; e < 4; e++) to[e] = e < left ? load_element(base, at + e, dtype) : 0.f;
 }
 
+FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    const int64_t* t = x.a.dlse_stride;
+    return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];
+}
+
 }  // namespace gpu
 }  // namespace fa

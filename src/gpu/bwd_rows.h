@@ -6,11 +6,6 @@
 namespace fa {
 namespace gpu {
 
-FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    const int64_t* t = x.a.dlse_stride;
-    return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];
-}
-
 // 16 threads take a row.
 constexpr int kPrepareThreads = 256, kPrepareRows = kPrepareThreads / 16;
 
