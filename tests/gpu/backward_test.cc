@@ -20,6 +20,13 @@ std::set<std::string> listed_kernels() {
 #define FA_SIMT_BACKWARD(columns) add("bwd_simt_" #columns);
 #include "gpu/kernels.def"
 #undef FA_SIMT_BACKWARD
+    for (const char* dtype : {" f16", " bf16"}) {
+        for (const char* columns : {"64", "128"}) {
+            if (!is_hopper()) continue;
+            add(std::string("bwd_sm90_") + columns + dtype);
+            names.insert(std::string("bwd_sm90_") + columns + "_pair" + dtype);  // adds dq in any order
+        }
+    }
     return names;
 }
 
@@ -44,11 +51,12 @@ std::vector<Case> plain_cases(const Handle& handle) {
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}})
             for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
-                for (int form = 0; form < 8; form++) {
-                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4;
+                for (int form = 0; form < 16; form++) {
+                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4, capped = form & 8;
                     Case c = shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
                     if (masked) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (same_bits) c.d.flags |= FA_DETERMINISTIC;
+                    if (capped) c.d.softcap = 20;
                     if (ragged) {
                         c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_SEQUSED_Q;
                         for (int64_t b = 0; b < size.batch; b++) {

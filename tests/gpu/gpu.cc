@@ -33,6 +33,12 @@ void Gpu::SetUp() {
     cuda(cudaSetDevice(0));
 }
 
+bool is_hopper() {
+    int major = 0;
+    cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    return major == 9;
+}
+
 Handle make_handle(int32_t memory, int device, cudaStream_t stream) {
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = FA_BACKEND_CUDA, info.memory = memory, info.device = device, info.stream = stream;

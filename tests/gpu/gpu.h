@@ -86,6 +86,7 @@ class Gpu : public testing::Test {
     void SetUp() override;
 };
 
+bool is_hopper();
 Handle make_handle(int32_t memory = FA_MEMORY_DEVICE, int device = 0, cudaStream_t stream = nullptr);
 
 // An args struct with pointers to host memory, and the same call with pointers to copies in device memory.

@@ -19,12 +19,6 @@ std::string matrix_name(const char* family, int columns, int row_warps, int row_
     return std::string(family) + "_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
-bool is_hopper() {
-    int major = 0;
-    cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major == 9;
-}
-
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"combine_splits", "combine_rows", "combine_states", "write_scores"};
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
