@@ -25,13 +25,13 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
             if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == Tile::empty) continue;
+            rt::barrier();  // behind the last use of another tile
             place_rows(x, head, row0);
             place_keys(x, head / x.p.group, key0);
             rt::barrier();
             weigh_tile<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
                 FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().weights[element_at<true>(r, n)];
-            rt::barrier();
         }
 }
 
