@@ -26,6 +26,7 @@ constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
 constexpr bool kNative = true;  // see native.h
+constexpr bool kNativeBackward = false;
 constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 

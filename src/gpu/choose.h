@@ -1,4 +1,4 @@
-// Which kernel a forward call takes, and into how many splits it cuts the keys.
+// Which kernel a call takes, and into how many splits a forward cuts the keys.
 #pragma once
 #include "gpu/fwd_simt.h"
 #include "gpu/instance.h"
@@ -62,6 +62,15 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
         if (wide && (!best || (one.columns == best->columns && best->rows >= 2 * rows))) best = &one;
     }
     return *best;
+}
+
+// For the backward: the narrowest that spans the heads, else the widest; NULL: none.
+const BackwardInstance* choose_backward(const rt::Device&, const Problem& p) {
+    const BackwardInstances simt = simt_backward_instances();
+    const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
+    int i = 0;
+    while (i + 1 < simt.count && simt.list[i].columns < columns) i++;
+    return simt.count ? &simt.list[i] : nullptr;
 }
 
 // Dims of q that a SIMT kernel keeps in shared memory: all where they fit, else those of one chunk.

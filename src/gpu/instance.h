@@ -1,6 +1,6 @@
-// What the host knows of a compiled forward kernel, and the lists of them. Matrix kernels are compiled in translation units of their own.
+// What the host knows of compiled kernels, and the lists of them. Matrix kernels are compiled in translation units of their own.
 #pragma once
-#include "gpu/score.h"
+#include "gpu/bwd.h"
 
 namespace fa {
 namespace gpu {
@@ -22,6 +22,25 @@ struct Instances {
     const Instance* list;
     int count;
 };
+
+// The kernels of a backward. A tile's gradients of more columns are computed in parts, by blocks of their own.
+struct BackwardInstance {
+    const char* family;  // bwd_simt, bwd_mma
+    int columns;
+    int rows, keys;                   // of a tile
+    int block_keys, block_rows;       // that a block of by_keys and of by_rows takes
+    int threads;
+    bool sums;                        // by_keys can add dq up in dq_sum, in any order: then by_rows is not needed
+    void (*by_keys)(BackwardParams);  // dk and dv
+    void (*by_rows)(BackwardParams);  // dq, always with the same bits
+    int64_t by_keys_bytes, by_rows_bytes;  // of shared memory
+};
+struct BackwardInstances {
+    const BackwardInstance* list;
+    int count;
+};
+// By columns; the last one's serve any wider head in parts.
+BackwardInstances simt_backward_instances();
 
 // The universal kernel's, by columns, then by rows, tall ones first.
 Instances simt_instances();

@@ -1,6 +1,7 @@
-// The place for forward kernels that one backend alone has, beside those of the shared text: rt::kNative says whether there are any.
+// The place for kernels that one backend alone has, beside those of the shared text: rt::kNative says whether there are any for the forward,
+// rt::kNativeBackward for the backward.
 #pragma once
-#include "gpu/score.h"
+#include "gpu/bwd.h"
 
 namespace fa {
 namespace gpu {
@@ -27,6 +28,19 @@ rt::Status native_memory(NativeMemory*, rt::Stream, void** zeros);
 rt::Status prepare_native(const rt::Device&);
 // `memory`: of native_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
 rt::Status launch_native(const Native&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
+
+// The same for the backward: kernels for dq, dk and dv, behind prepare_gradients. Which of the three are wanted, and where they lie, is known
+// only when the call is made; dq_sum is there when sum_columns is not 0.
+struct NativeBackward {
+    const char* name;
+    int rows, keys;
+    int64_t sum_columns;  // of dq_sum
+    const void* how;
+};
+const NativeBackward* native_backward_for(const rt::Device&, const Problem&);
+uint64_t native_backward_bytes(const NativeBackward&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
+rt::Status prepare_native_backward(const rt::Device&);
+rt::Status launch_native_backward(const NativeBackward&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa
