@@ -13,9 +13,6 @@
 namespace fa {
 namespace gpu {
 
-// What a backward kernel does to scores and weights beside products and bands.
-constexpr uint32_t kScoreWork = kDrop | kCap | kBias | kAlibi | kMask;
-
 // Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
 // the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
 constexpr int kSpacious = 5;
