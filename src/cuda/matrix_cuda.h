@@ -139,6 +139,11 @@ FA_DEVICE void add2(float* to, float x, float y) {
 
 // A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
 FA_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+// A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
+FA_DEVICE int unknown(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 FA_DEVICE bool any_lane(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt

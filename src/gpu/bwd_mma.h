@@ -32,7 +32,7 @@ struct Gradient {
     using Shared = typename M::Shared;
     using Scores = Sum[kOwnTiles][M::kShareTiles];
     using Columns = Sum[kOwnTiles][M::kColumnSteps];
-    static constexpr int kAhead = 2;  // fragments that are read before their use
+    static constexpr int kAhead = 1;  // fragments that are read before their use
 
     // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
     struct Warp {
@@ -76,24 +76,24 @@ struct Gradient {
 
     // Owned rows times passing ones, over all dims.
     FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_lines<M::kRowBytes>(owned, w.own0);
-        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, w.share0);
+        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0));
+        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0));
         clear(score);
         multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
                             [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the weights of the owned rows times what passes.
     FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, w.own0);
-        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, 0), w.step0);
+        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0));
+        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0)), w.step0);
         multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // Adds to the passing rows' dq, in global memory.
     FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, int count, float factor) {
         const int warp = rt::uniform(rt::thread() / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients()), row0 / 16);
-        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), 0), step0);
+        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(), rt::unknown(0)), row0 / 16);
+        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
         multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::load_turned(a, rows, 16 * step * M::kWeightBytes, m); },
@@ -115,7 +115,7 @@ struct Gradient {
 
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
-        int own0, pass0, head, slot, share0;
+        int own0, pass0, head, slot, share0;  // head: from the first of the block
         bool whole;
         FA_MEMBER int own_at(int m, int e) const { return own0 + 16 * m + Sum::row(Sum::slot(e)); }
         FA_MEMBER int pass_at(int n, int e) const { return share0 + 16 * n + Sum::column(e); }
@@ -139,7 +139,7 @@ struct Gradient {
     FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t seen) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;
-        const uint8_t* const mask = x.a.mask + t.batch * stride[0] + part.head * stride[1];
+        const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
             if ((seen >> i & 1) && !mask[part.row(t, m, n, e) * stride[2] + part.key(t, m, n, e) * stride[3]]) seen &= ~(1u << i);
@@ -151,7 +151,7 @@ struct Gradient {
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + part.head, part.row(t, m, n, e), part.key(t, m, n, e))) << i;
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, part.row(t, m, n, e), part.key(t, m, n, e))) << i;
         }
         return kept;
     }
@@ -173,7 +173,6 @@ struct Gradient {
         return score * kLog2e;
     }
     // Products of q and k become weights, those of dout and v the gradients of scores.
-    template <bool plain>
     FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
@@ -181,10 +180,10 @@ struct Gradient {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
             seen[m] = part.whole ? ~0u : seen_scores(part, m);
             kept[m] = ~0u;
-            if (!plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
-            if (!plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
+            if (!M::plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
+            if (!M::plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
         }
-        const bool all = part.whole && (plain || !(t.work & kMask));
+        const bool all = part.whole && (M::plain || !(t.work & kMask));
         const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kWeightUnit;
         const float of_dp = of_delta * x.kept_factor * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
@@ -194,11 +193,11 @@ struct Gradient {
                     const float lse = s.lse[part.slot][at], delta = s.delta[part.slot][at];
                     const bool there = all || (seen[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
-                    if (plain) {
+                    if constexpr (M::plain) {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given = finish_score(x, t, p, part.head, part.row(t, m, n, e), part.key(t, m, n, e), there, slope);
+                        const float given = finish_score(x, t, p, t.head0 + part.head, part.row(t, m, n, e), part.key(t, m, n, e), there, slope);
                         const bool keeps = kept[m] >> i & 1;
                         p = rt::exp2_fast(given + (Mma::kExponent - lse));
                         g = p * slope * fmaf(keeps ? g : 0.f, of_dp, -delta * of_delta);
@@ -210,8 +209,9 @@ struct Gradient {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
+        const int row = rt::unknown(w.own0), column = rt::unknown(w.share0);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, w.own0 + 16 * m, w.share0 + 16 * c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, row + 16 * m, column + 16 * c, sum[m][c]);
     }
     // New units, by the block's largest gradient: those that are there already, in registers and in shared memory, change over.
     FA_COLD_MEMBER static float grow(GradientUnit& u, float top) {
@@ -227,68 +227,79 @@ struct Gradient {
     }
 };
 
-template <class M, bool plain>
-FA_DEVICE void pass_over(const BackwardParams& x, const typename Gradient<M>::Warp& w, GradientUnit& u, typename Gradient<M>::Columns& first,
-                         typename Gradient<M>::Columns& second) {
+// One tile of what passes by, number i: into dk and dv of the block, or dq.
+template <class M>
+FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Warp& w, const typename Gradient<M>::Part& part, int i,
+                         GradientUnit& u, typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
     using G = Gradient<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
     const typename M::Tile& t = s.tile;
-    const int begin = rt::uniform(t.begin), end = rt::uniform(t.end), all = end > begin ? (end - begin) * rt::uniform(t.heads) : 0;
-    M::load_owned(x);
-    if (all > 0) M::load_passing(x, 0, begin, 0);
-    for (int i = 0, head = 0, tile = begin; i < all; i++) {
-        const int slot = M::slots == 2 ? i % 2 : 0, row = tile * M::passing;
-        const bool turns = tile + 1 == end;
-        const int next = turns ? begin : tile + 1, next_head = turns ? head + 1 : head;
-        const typename G::Part part{w.own0, row, t.head0 + head, M::by_rows ? 0 : slot, w.share0, tile >= t.whole_begin && tile < t.whole_end};
-        if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : row);
-        rt::copies_left<0>();
-        rt::barrier();
-        if (M::slots == 2 && i + 1 < all) M::load_passing(x, next_head, next, slot ^ 1);
-        char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
-        if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
+    const int slot = M::slots == 2 ? i % 2 : 0;
+    char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
+    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
 
-        typename G::Scores score, grad;
-        G::multiply_rows(M::owned(0), pass0, w, score);
-        G::multiply_rows(M::owned(1), pass1, w, grad);
-        G::template differentiate<plain>(x, part, u.unit, score, grad);
-        if constexpr (!M::by_rows) G::put(M::weights(), w, score);
-        G::put(M::gradients(), w, grad);
-        float top = 0.f;
-        if constexpr (Mma::kNarrow) {
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-                FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-                    FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-            if (top > kMostGradient || (!u.found && top > 0.f)) s.grown[i % 2] = 1;
-        }
-        rt::barrier();
-        if constexpr (Mma::kNarrow) {
-            if (rt::thread() == 0) s.grown[(i + 1) % 2] = 0;
-            if (s.grown[i % 2]) {
-                const float factor = G::grow(u, top);
-                G::scale(first, factor);
-                G::scale(grad, factor);
-                G::put(M::gradients(), w, grad);
-                rt::barrier();
-            }
-        }
-        if constexpr (!M::by_rows) {
-            G::add_columns(M::weights(), pass1, w, second);
-            if (x.dq_sum) G::add_dq(x, t.row0 + head * x.padded_rows + row, t.count - row, Mma::kProductUnit / u.unit);
-        }
-        G::add_columns(M::gradients(), pass0, w, first);
-        if (M::slots == 1 && i + 1 < all) {
+    typename G::Scores score, grad;
+    G::multiply_rows(M::owned(0), pass0, w, score);
+    G::multiply_rows(M::owned(1), pass1, w, grad);
+    G::differentiate(x, part, u.unit, score, grad);
+    if constexpr (!M::by_rows) G::put(M::weights(), w, score);
+    G::put(M::gradients(), w, grad);
+    float top = 0.f;
+    if constexpr (Mma::kNarrow) {
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
+                FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
+        if (top > kMostGradient || (!u.found && top > 0.f)) s.grown[i % 2] = 1;
+    }
+    rt::barrier();
+    if constexpr (Mma::kNarrow) {
+        if (rt::thread() == 0) s.grown[(i + 1) % 2] = 0;
+        if (s.grown[i % 2]) {
+            const float factor = G::grow(u, top);
+            G::scale(first, factor);
+            G::scale(grad, factor);
+            G::put(M::gradients(), w, grad);
             rt::barrier();
-            M::load_passing(x, next_head, next, 0);
         }
+    }
+    if constexpr (!M::by_rows) {
+        G::add_columns(M::weights(), pass1, w, second);
+        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / u.unit);
+    }
+    G::add_columns(M::gradients(), pass0, w, first);
+}
+
+// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
+template <class M>
+FA_DEVICE void pass_over(const BackwardParams& x, const typename Gradient<M>::Warp& w, GradientUnit& u, typename Gradient<M>::Columns& first,
+                         typename Gradient<M>::Columns& second) {
+    const typename M::Tile& t = M::shared().tile;
+    const int begin = rt::uniform(t.begin), end = rt::uniform(t.end), all = end > begin ? (end - begin) * rt::uniform(t.heads) : 0;
+    constexpr bool ahead = M::slots == 2;
+    M::load_owned(x);
+    for (int i = ahead ? -1 : 0, head = i, tile = ahead ? end - 1 : begin; i < all; i++) {
+        const bool turns = tile + 1 == end;
+        const int slot = ahead ? i & 1 : 0, row = tile * M::passing, next = turns ? begin : tile + 1, next_head = head + turns;
+        const typename Gradient<M>::Part part{w.own0, row, head, M::by_rows ? 0 : slot, w.share0, tile >= t.whole_begin && tile < t.whole_end};
+        if constexpr (!ahead) {
+            rt::barrier();
+            M::load_passing(x, head, tile, 0);
+        }
+        if (i >= 0) {
+            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : row);
+            rt::copies_left<0>();
+            rt::barrier();
+        }
+        if (ahead && i + 1 < all) M::load_passing(x, next_head, next, slot ^ 1);
+        if (i >= 0) take_tile<M>(x, w, part, i, u, first, second);
         tile = next;
         head = next_head;
     }
     rt::copies_left<0>();
 }
 
-template <class M, bool plain>
+template <class M>
 FA_DEVICE void run_gradient(const BackwardParams& x) {
     using G = Gradient<M>;
     rt::fetch_parameters(x);
@@ -307,7 +318,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     typename G::Columns first, second;
     G::clear(first);
     if (!M::by_rows) G::clear(second);
-    pass_over<M, plain>(x, w, u, first, second);
+    pass_over<M>(x, w, u, first, second);
     const float factor = d.scale * M::Policy::kProductUnit / u.unit;
     if constexpr (M::by_rows) {
         M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
@@ -322,9 +333,9 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     }
 }
 
-template <class M, bool plain>
-FA_KERNEL void FA_BOUNDS(M::threads, 1) backward_mma(FA_PARAM BackwardParams x) {
-    if constexpr (rt::kMatrixCode) run_gradient<M, plain>(x);
+template <class M>
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
+    if constexpr (rt::kMatrixCode) run_gradient<M>(x);
 }
 
 }  // namespace gpu

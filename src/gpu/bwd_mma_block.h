@@ -2,7 +2,7 @@
 // how gradients leave. bwd_mma.h tells the whole.
 //
 // A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
-// and dout: operand 0 and 1 of either.
+// and dout: operand 0 and 1 of either. Plain: a call without work on scores, all of whose rows are whole aligned pieces of 16 bytes.
 #pragma once
 #include "gpu/bwd.h"
 #include "gpu/mma_sync.h"
@@ -13,14 +13,14 @@ namespace gpu {
 // A warp owns so many tiles of 16, which share what passes by.
 constexpr int kOwnTiles = 2;
 
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Slots, bool ByRows>
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Slots, int Resident, bool ByRows, bool Plain>
 struct GradientBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Sum = typename Mma::Sum;
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, slots = Slots, columns = D;
-    static constexpr bool by_rows = ByRows;
+    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, slots = Slots, resident = Resident, columns = D;
+    static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the weights is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
     static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
     // Of the passing rows' dq: 32 rows and a share of the columns.
@@ -78,8 +78,8 @@ struct GradientBlock {
     template <int count>
     FA_MEMBER static void load_tile(const Source& from, int64_t head, int64_t row, int valid, char* to) {
         const char* base = from.base + head * from.head + row * from.row;
-        if (from.width != 16) return load_narrow<count>(from, base, valid, to);
-        const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
+        if (!Plain && from.width != 16) return load_narrow<count>(from, base, valid, to);
+        const int thread = rt::unknown(rt::thread()), piece = thread % kPieces, first = thread / kPieces;
         const bool whole = 16 * piece < from.bytes;
         const int64_t step = from.row;
         const char* at = base + first * step + 16 * piece;
@@ -115,7 +115,7 @@ struct GradientBlock {
             rt::copy16(rt::shared_address(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
-    FA_MEMBER static void load_owned(const BackwardParams& x) {
+    FA_COLD_MEMBER static void load_owned(const BackwardParams& x) {
         const Tile& t = shared().tile;
         load_tile<own>(t.owned[0], 0, 0, t.valid, owned(0));
         load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
@@ -230,31 +230,33 @@ struct GradientBlock {
         (thread == 0 ? t.begin : thread == 1 ? t.end : thread == 2 ? t.whole_begin : t.whole_end) = bound;
     }
 
-    // Two neighbouring elements of a gradient, of which `left` exist.
-    FA_MEMBER static void store_pair(const BackwardParams& x, void* base, int64_t at, int64_t left, bool pairs, const float value[2]) {
-        if (pairs && left >= 2) return Mma::store2(static_cast<Element*>(base) + at, value);
-        FA_UNROLL for (int e = 0; e < 2; e++)
-            if (e < left) store_gradient(x, base, at + e, x.p.d.q_dtype, value[e]);
-    }
-    // Sums of the owned rows to their gradient: `at(row)` is the index of a row's first element.
+    // Sums of the owned rows to their gradient, by way of the memory that they themselves lay in: `at(row)` is the index of a row's first
+    // element. Four columns of a row stay together, and those of neighbouring rows lie in different banks.
+    FA_MEMBER static float* staged(int row, int column) { return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3); }
     template <class At>
     FA_MEMBER static void store_sums(const BackwardParams& x, void* base, const int64_t stride[4], int64_t dim, float factor, int own0, int column0,
                                      const Sum (&sum)[kOwnTiles][kColumnSteps], At at) {
+        static_assert(own * D * 4 <= 2 * kOwnBytes, "sums fit");
         const Tile& t = shared().tile;
-        const bool pairs = !accumulates(x) && (reinterpret_cast<uintptr_t>(base) / sizeof(Element) | uintptr_t(stride[0] | stride[1] | stride[2])) % 2 == 0;
+        rt::barrier();
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const int row = own0 + 16 * m + Sum::row(r);
-                if (row >= t.valid) continue;
-                const int64_t index = at(t.first + row);
-                FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e += 2) {
-                        if (Sum::slot(e) != r) continue;
-                        const int column = column0 + 16 * c + Mma::output_column(e);
-                        const float value[2] = {sum[m][c].x[e] * factor, sum[m][c].x[e + 1] * factor};
-                        store_pair(x, base, index + column, dim - column, pairs, value);
-                    }
-            }
+            FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                    *staged(own0 + 16 * m + Sum::row(Sum::slot(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
+        rt::barrier();
+        const bool quads = !accumulates(x) && dim % 4 == 0 && quads_aligned(base, stride, x.p.d.q_dtype);
+        for (int i = rt::thread(); i < t.valid * (D / 4); i += threads) {
+            const int row = i / (D / 4), column = i % (D / 4) * 4;
+            if (column >= dim) continue;
+            float value[4];
+            rt::load4(staged(row, column), value);
+            const int64_t index = at(t.first + row) + column;
+            if (quads) Mma::store4(static_cast<Element*>(base) + index, value);
+            else store_singly(x, base, index, int(min_of(dim - column, 4)), value[0], value[1], value[2], value[3]);
+        }
+    }
+    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, void* base, int64_t at, int count, float a, float b, float c, float d) {
+        for (int e = 0; e < count; e++) store_gradient(x, base, at + e, x.p.d.q_dtype, e == 0 ? a : e == 1 ? b : e == 2 ? c : d);
     }
 };
 

@@ -34,7 +34,7 @@ struct BackwardInstance {
     void (*by_keys)(BackwardParams);  // dk and dv
     void (*by_rows)(BackwardParams);  // dq, always with the same bits
     int64_t by_keys_bytes, by_rows_bytes;  // of shared memory
-    void (*plain)(BackwardParams);  // by_keys for calls without work on scores, or NULL
+    bool plain;                            // takes calls that plain_backward() says are plain, and no others
 };
 struct BackwardInstances {
     const BackwardInstance* list;

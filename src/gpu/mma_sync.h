@@ -100,7 +100,6 @@ struct MmaSync {
     }
     FA_MEMBER static uint32_t pack(const float x[2]) { return kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
     FA_MEMBER static void store4(T* to, const float x[4]) { *reinterpret_cast<Pairs*>(to) = {pack(x), pack(x + 2)}; }
-    FA_MEMBER static void store2(T* to, const float x[2]) { *reinterpret_cast<uint32_t*>(to) = pack(x); }
     // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
     FA_MEMBER static float tanh(float x) {
         const float square = x * x;
@@ -128,7 +127,7 @@ struct MmaSync {
         }
     }
     template <int row_bytes>
-    FA_MEMBER static Lines turned_lines(const char* tile) { return k_lines<row_bytes>(tile, 0); }
+    FA_MEMBER static Lines turned_lines(const char* tile, int row) { return k_lines<row_bytes>(tile, row); }
     FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, a.r); }
     // Where a lane reads step i of 16 dims or columns and those behind it.
     FA_MEMBER static Lines further(const Lines& lines, int i) { return lines.further(i); }
