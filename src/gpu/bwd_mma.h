@@ -17,10 +17,6 @@ namespace gpu {
 // the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
 constexpr int kSpacious = 5;
 constexpr float kMostGradient = 0x1p+15f;
-struct GradientUnit {
-    float unit;
-    bool found;
-};
 
 template <class M>
 struct Gradient {
@@ -38,7 +34,7 @@ struct Gradient {
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
-            const int warp = rt::uniform(rt::thread() / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
+            const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
             own0 = 16 * kOwnTiles * down;
             share0 = M::kShare * across;
             step0 = M::kColumnSteps * across;
@@ -91,7 +87,7 @@ struct Gradient {
     }
     // Adds to the passing rows' dq, in global memory.
     FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, int count, float factor) {
-        const int warp = rt::uniform(rt::thread() / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
+        const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
         const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(), rt::unknown(0)), row0 / 16);
         const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
@@ -115,22 +111,28 @@ struct Gradient {
 
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
-        int own0, pass0, head, slot, share0;  // head: from the first of the block
+        int pass0, head, slot;  // head: from the first of the block
         bool whole;
-        FA_MEMBER int own_at(int m, int e) const { return own0 + 16 * m + Sum::row(Sum::slot(e)); }
-        FA_MEMBER int pass_at(int n, int e) const { return share0 + 16 * n + Sum::column(e); }
-        FA_MEMBER int row(const Tile& t, int m, int n, int e) const { return M::by_rows ? t.first + own_at(m, e) : pass0 + pass_at(n, e); }
-        FA_MEMBER int key(const Tile& t, int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : t.first + own_at(m, e); }
-        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }  // among those whose numbers are there
+    };
+    // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
+    struct Place {
+        Warp w;
+        int own0, pass0;
+        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0) {}
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::slot(e)); }
+        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
+        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
+        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
+        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }
     };
     // A bit for each score of owned tile m: set where the key lies in its row's band.
-    FA_MEMBER static uint32_t seen_scores(const Part& part, int m) {
+    FA_MEMBER static uint32_t seen_scores(const Place& place, int m) {
         const Shared& s = M::shared();
         uint32_t seen = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                const typename M::Band band = s.band[part.row_at(m, n, e)];
-                const int key = part.key(s.tile, m, n, e);
+                const typename M::Band band = s.band[place.row_at(m, n, e)];
+                const int key = place.key(m, n, e);
                 seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
             }
         return seen;
@@ -139,21 +141,28 @@ struct Gradient {
     FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t seen) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;
+        const Place place(part);
         const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
-            if ((seen >> i & 1) && !mask[part.row(t, m, n, e) * stride[2] + part.key(t, m, n, e) * stride[3]]) seen &= ~(1u << i);
+            if ((seen >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) seen &= ~(1u << i);
         }
         return seen;
     }
     FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
         const Tile& t = M::shared().tile;
+        const Place place(part);
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, part.row(t, m, n, e), part.key(t, m, n, e))) << i;
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, place.row(m, n, e), place.key(m, n, e))) << i;
         }
         return kept;
+    }
+    FA_MEMBER static float load_bias(const BackwardParams& x, int64_t at) {
+        if (x.p.d.bias_dtype == FA_F32) return static_cast<const float*>(x.a.bias)[at];
+        const uint16_t bits = static_cast<const uint16_t*>(x.a.bias)[at];
+        return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
     FA_MEMBER static float finish_score(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
@@ -166,7 +175,7 @@ struct Gradient {
         }
         if (t.work & kBias && seen) {
             const int64_t* stride = d.bias_stride;
-            const float bias = load_element(x.a.bias, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3], d.bias_dtype);
+            const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
         if (t.work & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
@@ -176,9 +185,10 @@ struct Gradient {
     FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
+        const Place place(part);
         uint32_t seen[kOwnTiles], kept[kOwnTiles];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-            seen[m] = part.whole ? ~0u : seen_scores(part, m);
+            seen[m] = part.whole ? ~0u : seen_scores(place, m);
             kept[m] = ~0u;
             if (!M::plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
             if (!M::plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
@@ -189,7 +199,7 @@ struct Gradient {
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-                    const int i = n * Sum::kElements + e, at = part.row_at(m, n, e);
+                    const int i = n * Sum::kElements + e, at = place.row_at(m, n, e);
                     const float lse = s.lse[part.slot][at], delta = s.delta[part.slot][at];
                     const bool there = all || (seen[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
@@ -197,7 +207,7 @@ struct Gradient {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given = finish_score(x, t, p, t.head0 + part.head, part.row(t, m, n, e), part.key(t, m, n, e), there, slope);
+                        const float given = finish_score(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
                         const bool keeps = kept[m] >> i & 1;
                         p = rt::exp2_fast(given + (Mma::kExponent - lse));
                         g = p * slope * fmaf(keeps ? g : 0.f, of_dp, -delta * of_delta);
@@ -213,8 +223,8 @@ struct Gradient {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, row + 16 * m, column + 16 * c, sum[m][c]);
     }
-    // New units, by the block's largest gradient: those that are there already, in registers and in shared memory, change over.
-    FA_COLD_MEMBER static float grow(GradientUnit& u, float top) {
+    // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
+    FA_COLD_MEMBER static float grow(float top) {
         Shared& s = M::shared();
         FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_fn(top, rt::shuffle_xor32(top, mask));
         if (rt::thread() % 32 == 0) s.top[rt::thread() / 32] = top;
@@ -222,19 +232,23 @@ struct Gradient {
         FA_UNROLL for (int w = 0; w < M::warps; w++) top = max_fn(top, s.top[w]);
         if (!(top > 0x1p-100f) || top == kPosInf) return 1.f;
         const float factor = float_of((uint32_t(2 * 127 + kSpacious) << 23) - (bits_of(top) & 0x7f800000u));
-        u = {u.unit * factor, true};
+        if (rt::thread() == 0) {
+            s.unit *= factor;
+            s.unit_found = true;
+        }
         return factor;
     }
 };
 
 // One tile of what passes by, number i: into dk and dv of the block, or dq.
 template <class M>
-FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Warp& w, const typename Gradient<M>::Part& part, int i,
-                         GradientUnit& u, typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
+FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& part, int i,
+                         typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
     using G = Gradient<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
     const typename M::Tile& t = s.tile;
+    const typename G::Warp w;
     const int slot = M::slots == 2 ? i % 2 : 0;
     char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
     if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
@@ -242,7 +256,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Wa
     typename G::Scores score, grad;
     G::multiply_rows(M::owned(0), pass0, w, score);
     G::multiply_rows(M::owned(1), pass1, w, grad);
-    G::differentiate(x, part, u.unit, score, grad);
+    G::differentiate(x, part, s.unit, score, grad);
     if constexpr (!M::by_rows) G::put(M::weights(), w, score);
     G::put(M::gradients(), w, grad);
     float top = 0.f;
@@ -250,13 +264,13 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Wa
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
                 FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-        if (top > kMostGradient || (!u.found && top > 0.f)) s.grown[i % 2] = 1;
+        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[i % 2] = 1;
     }
     rt::barrier();
     if constexpr (Mma::kNarrow) {
         if (rt::thread() == 0) s.grown[(i + 1) % 2] = 0;
         if (s.grown[i % 2]) {
-            const float factor = G::grow(u, top);
+            const float factor = G::grow(top);
             G::scale(first, factor);
             G::scale(grad, factor);
             G::put(M::gradients(), w, grad);
@@ -265,36 +279,43 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Wa
     }
     if constexpr (!M::by_rows) {
         G::add_columns(M::weights(), pass1, w, second);
-        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / u.unit);
+        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / s.unit);
     }
     G::add_columns(M::gradients(), pass0, w, first);
 }
 
 // What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
 template <class M>
-FA_DEVICE void pass_over(const BackwardParams& x, const typename Gradient<M>::Warp& w, GradientUnit& u, typename Gradient<M>::Columns& first,
+FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns& first,
                          typename Gradient<M>::Columns& second) {
-    const typename M::Tile& t = M::shared().tile;
-    const int begin = rt::uniform(t.begin), end = rt::uniform(t.end), all = end > begin ? (end - begin) * rt::uniform(t.heads) : 0;
+    const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
     constexpr bool ahead = M::slots == 2;
     M::load_owned(x);
-    for (int i = ahead ? -1 : 0, head = i, tile = ahead ? end - 1 : begin; i < all; i++) {
-        const bool turns = tile + 1 == end;
-        const int slot = ahead ? i & 1 : 0, row = tile * M::passing, next = turns ? begin : tile + 1, next_head = head + turns;
-        const typename Gradient<M>::Part part{w.own0, row, head, M::by_rows ? 0 : slot, w.share0, tile >= t.whole_begin && tile < t.whole_end};
+    const auto next = [&](int& head, int& tile) {
+        const bool turns = tile + 1 == t.end;
+        tile = turns ? t.begin : tile + 1;
+        head += turns;
+    };
+    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin;
+    for (int i = head; t.begin < t.end && head < t.heads; i++) {
+        const int slot = ahead ? i & 1 : 0;
+        const typename Gradient<M>::Part part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
         if constexpr (!ahead) {
             rt::barrier();
             M::load_passing(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : row);
+            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0);
             rt::copies_left<0>();
             rt::barrier();
         }
-        if (ahead && i + 1 < all) M::load_passing(x, next_head, next, slot ^ 1);
-        if (i >= 0) take_tile<M>(x, w, part, i, u, first, second);
-        tile = next;
-        head = next_head;
+        if constexpr (ahead) {
+            int next_head = head, next_tile = tile;
+            next(next_head, next_tile);
+            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, slot ^ 1);
+        }
+        if (i >= 0) take_tile<M>(x, part, i, first, second);
+        next(head, tile);
     }
     rt::copies_left<0>();
 }
@@ -313,13 +334,12 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if (t.valid <= 0) return;
     M::place_passing();
     rt::barrier();
-    const typename G::Warp w;
-    GradientUnit u{1.f, false};
     typename G::Columns first, second;
     G::clear(first);
     if (!M::by_rows) G::clear(second);
-    pass_over<M>(x, w, u, first, second);
-    const float factor = d.scale * M::Policy::kProductUnit / u.unit;
+    pass_over<M>(x, first, second);
+    const typename G::Warp w;
+    const float factor = d.scale * M::Policy::kProductUnit / M::shared().unit;
     if constexpr (M::by_rows) {
         M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
                       [&](int row) { return query_index(x.p, x.a.dq_stride, t.seq, t.batch, row, t.head0); });

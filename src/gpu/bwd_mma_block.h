@@ -61,6 +61,8 @@ struct GradientBlock {
         Band band[kRows];
         Tile tile;
         float top[warps];
+        float unit;        // of gradients of scores, see bwd_mma.h
+        bool unit_found;
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
@@ -110,7 +112,7 @@ struct GradientBlock {
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no weight.
     FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int slot) {
         Shared& s = shared();
-        for (int i = rt::thread(); i < kRows / 4; i += threads) {
+        for (int i = rt::unknown(rt::thread()); i < kRows / 4; i += threads) {
             rt::copy16(rt::shared_address(s.lse[slot] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
             rt::copy16(rt::shared_address(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
@@ -134,10 +136,10 @@ struct GradientBlock {
     FA_MEMBER static bool clear_rows(int slot, char* q, char* dout) {
         const float* const lse = shared().lse[slot];
         bool none = false;
-        FA_UNROLL for (int r = rt::thread() % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
+        FA_UNROLL for (int r = rt::unknown(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
         if (!rt::any_lane(none)) return false;
         const float zero[4] = {};
-        for (int i = rt::thread(); i < kRows * kPieces; i += threads) {
+        for (int i = rt::unknown(rt::thread()); i < kRows * kPieces; i += threads) {
             const int r = i / kPieces, at = piece_offset<kRowBytes>(r, i % kPieces);
             if (lse[r] != kPosInf) continue;
             rt::store4(reinterpret_cast<float*>(q + at), zero);
@@ -150,7 +152,7 @@ struct GradientBlock {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
-        for (int r = rt::thread(); r < kRows; r += threads) {
+        for (int r = rt::unknown(rt::thread()); r < kRows; r += threads) {
             const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
             s.band[r] = {int(b.begin), int(max_of(b.end, 0))};
         }
@@ -193,7 +195,10 @@ struct GradientBlock {
             const bool state = x.p.has(FA_OPERAND_RNG_STATE);
             t.dropout = make_dropout(d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
         }
-        shared().grown[0] = shared().grown[1] = 0;
+        Shared& s = shared();
+        s.unit = 1.f;
+        s.unit_found = false;
+        s.grown[0] = s.grown[1] = 0;
     }
     // The smallest of the tiles from which on a condition holds.
     template <class Condition>
