@@ -223,6 +223,7 @@ struct Gradient {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, row + 16 * m, column + 16 * c, sum[m][c]);
     }
+    FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
     FA_COLD_MEMBER static float grow(float top) {
         Shared& s = M::shared();
@@ -249,14 +250,14 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     typename M::Shared& s = M::shared();
     const typename M::Tile& t = s.tile;
     const typename G::Warp w;
-    const int slot = M::slots == 2 ? i % 2 : 0;
+    const int slot = M::slots == 2 ? i & 1 : 0, turn = i & 1;
     char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
     if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
 
     typename G::Scores score, grad;
     G::multiply_rows(M::owned(0), pass0, w, score);
     G::multiply_rows(M::owned(1), pass1, w, grad);
-    G::differentiate(x, part, s.unit, score, grad);
+    G::differentiate(x, part, G::unit(), score, grad);
     if constexpr (!M::by_rows) G::put(M::weights(), w, score);
     G::put(M::gradients(), w, grad);
     float top = 0.f;
@@ -264,12 +265,12 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
                 FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[i % 2] = 1;
+        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
     }
     rt::barrier();
     if constexpr (Mma::kNarrow) {
-        if (rt::thread() == 0) s.grown[(i + 1) % 2] = 0;
-        if (s.grown[i % 2]) {
+        if (rt::unknown(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
+        if (s.grown[turn]) {
             const float factor = G::grow(top);
             G::scale(first, factor);
             G::scale(grad, factor);
@@ -279,7 +280,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     }
     if constexpr (!M::by_rows) {
         G::add_columns(M::weights(), pass1, w, second);
-        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / s.unit);
+        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / G::unit());
     }
     G::add_columns(M::gradients(), pass0, w, first);
 }
@@ -339,7 +340,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if (!M::by_rows) G::clear(second);
     pass_over<M>(x, first, second);
     const typename G::Warp w;
-    const float factor = d.scale * M::Policy::kProductUnit / M::shared().unit;
+    const float factor = d.scale * M::Policy::kProductUnit / G::unit();
     if constexpr (M::by_rows) {
         M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
                       [&](int row) { return query_index(x.p, x.a.dq_stride, t.seq, t.batch, row, t.head0); });
