@@ -41,13 +41,13 @@ class BackwardCall {
     }
 
     oracle::BackwardReading reading() const { return {forward_.reading().d, a_}; }
-    fa_status_t run(fa_handle_t handle) {
+    fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& d) {
         const oracle::Reading& r = forward_.reading();
         forward_.spoil_outputs();
         for (std::vector<unsigned char>* bytes : outputs_)
             std::fill(bytes->begin(), bytes->end(), static_cast<unsigned char>(0xff));
-        const fa_status_t status = fa_forward_ex(handle, &r.d, &r.a);
-        return status == FA_OK ? fa_backward(handle, &r.d, &a_) : status;
+        const fa_status_t status = fa_forward_ex(handle, &d, &r.a);
+        return status == FA_OK ? fa_backward(handle, &d, &a_) : status;
     }
 
   private:
@@ -109,14 +109,26 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
             text_of("gradients: the relative norm of the error is ", *outcome.norm, ", expected at most ", outcome.norm_bound);
 }
 
+// A GPU may sum by other kernels when it has to give the same bits every time: the worse of the two is what it gets.
 void run(const ForwardCase& c, const Kernels& kernels, const Done& done) {
     BackwardCall call(c);
     const oracle::BackwardReading r = call.reading();
     const std::vector<oracle::Target> want = oracle::targets(r, oracle::backward(r, r.upstream()));
-    for (const Kernel& kernel : kernels)
-        done(attempt(
-            kernel, r.d, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h); },
-            [&](Outcome& outcome) { judge(r, want, c.data, products_of(kernel, r), outcome); }));
+    fa_attention_desc_t same_bits = r.d;
+    same_bits.flags |= FA_DETERMINISTIC;
+    for (const Kernel& kernel : kernels) {
+        const auto tried = [&](const fa_attention_desc_t& d) {
+            return attempt(
+                kernel, d, FA_OP_BACKWARD, [&](fa_handle_t h) { return call.run(h, d); },
+                [&](Outcome& outcome) { judge(r, want, c.data, products_of(kernel, r), outcome); });
+        };
+        Outcome outcome = tried(r.d);
+        if (!kernel.cpu && outcome.passed()) {
+            const Outcome same = tried(same_bits);
+            if (!same.passed() || same.share > outcome.share) outcome = same;
+        }
+        done(outcome);
+    }
 }
 
 }  // namespace

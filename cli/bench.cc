@@ -24,7 +24,7 @@ struct BenchOptions {
     MaskOptions masks;
     std::optional<float> softcap, milliseconds;
     int64_t keys = 0, heads_kv = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
-    bool cold = false, list = false, json = false;
+    bool backward = false, deterministic = false, cold = false, list = false, json = false;
 };
 
 struct Result {
@@ -48,18 +48,19 @@ void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
 }
 
 Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {
-    Load load{"shapes", text_of_shape(shape), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
+    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
     set_masks(load.desc, o.masks);
     if (o.softcap && *o.softcap <= 0) fail("--softcap is ", *o.softcap, "; expected a number above 0");
     load.desc.softcap = o.softcap.value_or(0);
     set_cache(load.desc, o);
     load.desc.algorithm = value_of(kAlgorithms, o.algorithm);
     load.desc.num_splits = int32_t(o.num_splits);
-    return load;
+    if (o.deterministic) load.desc.flags |= FA_DETERMINISTIC;
+    return o.backward ? gradients(load) : load;
 }
 
 bool about_shapes(const BenchOptions& o) {
-    return o.keys || o.heads_kv || o.dim_v || o.page_size || o.num_splits || o.cold || o.softcap || o.masks.any() ||
+    return o.keys || o.heads_kv || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap || o.masks.any() ||
            !o.kv_dtype.empty() || o.algorithm != "flash";
 }
 
@@ -72,6 +73,7 @@ void check(const BenchOptions& o) {
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
         if (value < 0 || value > INT32_MAX) fail(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
+    if (o.backward && o.cold) fail("--backward and --cold are both given; a backward has its k and v where the forward left them");
     if (o.list && !o.plot.empty()) fail("--list and --plot are both given; nothing is timed, and there is nothing to draw");
     if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
     if (o.milliseconds.value_or(0) < 0) fail("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
@@ -101,6 +103,7 @@ Json json_of(const Result& r) {
     Json row = {{"suite", r.load.suite},
                 {"name", r.load.shape},
                 {"dtype", r.load.series},
+                {"pass", r.load.backward ? "backward" : "forward"},
                 {"cold", r.load.cold},
                 {"shape", {d.batch, d.heads_q, d.seqlen_q, d.dim_qk}},
                 {"keys", d.seqlen_k},
@@ -208,7 +211,7 @@ std::vector<Result> measure_all(Handle& handle, const std::vector<Group>& groups
         for (const Load& load : group) {
             results.push_back({load, "", obstacle(handle, load), {}});
             if (!results.back().skipped.empty()) continue;
-            results.back().kernel = handle.explain(&load.desc);
+            results.back().kernel = handle.explain(&load.desc, load.op());
             fitting.push_back(load);
         }
         if (fitting.empty() || list) continue;
@@ -268,6 +271,8 @@ void add_bench(CLI::App& app) {
     add_int(c, "--heads-kv", o->heads_kv, "Heads of k and v; default HEADS");
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
     add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
+    c.add_flag("--backward", o->backward, "Time the gradients of q, k and v instead of the forward");
+    c.add_flag("--deterministic", o->deterministic, "Ask for the same bits every time, which gradients on a GPU else have not");
     c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"},
                "Type of q, k and v; default f32 and bf16, or the suite's own");

@@ -12,6 +12,7 @@ constexpr uint64_t kSeed = 7;
 
 struct Sizes {
     uint64_t q, k, v, o;  // bytes; of k and v in one set, rounded up so that each set is as well aligned as the first
+    uint64_t lse = 0, gradients = 0;
     int64_t sets;
     Sizes(const Load& load, int32_t backend) {
         const oracle::Reading r(load.desc, fa_forward_args_t FA_FORWARD_ARGS_INIT);
@@ -21,6 +22,7 @@ struct Sizes {
         v = aligned(bytes(r.v_tensor, r.kv_dtype));
         o = bytes(r.o_tensor, r.o_dtype);
         const double caches = backend == FA_BACKEND_CPU ? kCpuCachesHold : kGpuCachesHold;
+        if (load.backward) lse = bytes(r.lse_tensor, FA_F32), gradients = q + k + v + o;  // of dout, too
         sets = load.cold && k + v > 0 ? std::max<int64_t>(1, int64_t(std::ceil(caches / double(k + v)))) : 1;
     }
     static uint64_t aligned(uint64_t size) { return (size + 255) / 256 * 256; }
@@ -47,7 +49,8 @@ double flops_of(const Load& load) {
     double all = 0;
     for (const int32_t length : load.lengths) all += pairs(length, length);
     if (load.lengths.empty()) all = double(d.batch) * pairs(d.seqlen_q, d.seqlen_k);
-    return 2 * all * double(d.heads_q) * double(d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk));
+    const int64_t dim_v = d.dim_v ? d.dim_v : d.dim_qk;
+    return 2 * all * double(d.heads_q) * double(load.backward ? 3 * d.dim_qk + 2 * dim_v : d.dim_qk + dim_v);
 }
 
 double cache_bytes_of(const Load& load) {
@@ -59,7 +62,7 @@ double cache_bytes_of(const Load& load) {
 
 double bytes_of(const Load& load, int32_t backend) {
     const Sizes s(load, backend);
-    return double(s.q) + double(s.o) + double(s.sets) * double(s.k + s.v);
+    return double(s.q) + double(s.o) + double(s.sets) * double(s.k + s.v) + double(s.lse) + double(s.gradients);
 }
 
 Tensors::Tensors(Handle& handle, const Load& load) : handle_(handle), load_(load), rng_(kSeed) {
@@ -73,10 +76,30 @@ Tensors::Tensors(Handle& handle, const Load& load) : handle_(handle), load_(load
     std::byte* const v = numbers(sizes.v * uint64_t(sizes.sets), r.kv_dtype);
     for (int64_t set = 0; set < sizes.sets; ++set) sets_.push_back({k + sizes.k * uint64_t(set), v + sizes.v * uint64_t(set)});
     make_operands();
-    uint64_t workspace = 0;
-    handle.check(fa_workspace_size(handle, &load.desc, FA_OP_FORWARD, &workspace));
-    args_.workspace = room(workspace);
-    args_.workspace_size = workspace;
+    if (load.backward) args_.lse = static_cast<float*>(room(sizes.lse));
+    args_.workspace = workspace(FA_OP_FORWARD, &args_.workspace_size);
+    if (load.backward) make_backward();
+}
+
+void* Tensors::workspace(int32_t op, uint64_t* size) {
+    handle_.check(fa_workspace_size(handle_, &load_.desc, op, size));
+    return room(*size);
+}
+
+// Of one set of k and v, with the forward that goes before it.
+void Tensors::make_backward() {
+    const Sizes sizes(load_, handle_.backend());
+    const oracle::Reading r(load_.desc, args_);
+    const fa_forward_args_t& f = args_;
+    fa_backward_args_t& a = backward_args_;
+    args_.k = sets_[0].k, args_.v = sets_[0].v;
+    handle_.check(fa_forward_ex(handle_, &load_.desc, &args_));
+    a.q = f.q, a.k = f.k, a.v = f.v, a.o = f.o, a.lse = f.lse;
+    a.bias = f.bias, a.mask = f.mask, a.alibi_slopes = f.alibi_slopes, a.sinks = f.sinks;
+    a.cu_seqlens_q = f.cu_seqlens_q, a.cu_seqlens_k = f.cu_seqlens_k;
+    a.dout = numbers(sizes.o, r.q_dtype);
+    a.dq = room(sizes.q), a.dk = room(sizes.k), a.dv = room(sizes.v);
+    a.workspace = workspace(FA_OP_BACKWARD, &a.workspace_size);
 }
 
 void Tensors::make_operands() {
@@ -100,6 +123,7 @@ void Tensors::make_operands() {
 }
 
 void Tensors::call() {
+    if (load_.backward) return handle_.check(fa_backward(handle_, &load_.desc, &backward_args_));
     const Set& set = sets_[turn++ % sets_.size()];
     args_.k = set.k;
     args_.v = set.v;

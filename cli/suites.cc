@@ -31,6 +31,18 @@ void forward(std::vector<Group>& groups, const std::string& dtype, bool gpu) {
     }
 }
 
+// ---- backward: the same shapes; on a GPU also with the same bits every time, which costs time there
+
+void backward(std::vector<Group>& groups, const std::string& dtype, bool gpu) {
+    std::vector<Group> plain;
+    forward(plain, dtype, gpu);
+    for (Group& group : plain) {
+        if (gpu) group.push_back(group[0]), group.back().shape += " deterministic", group.back().desc.flags |= FA_DETERMINISTIC;
+        for (Load& load : group) load = gradients(load), load.suite = "backward";
+        groups.push_back(group);
+    }
+}
+
 // ---- decode: one row over a cache that stayed near (hot), or that other layers have pushed out (cold)
 
 void decode(std::vector<Group>& groups, const std::string& dtype, bool) {
@@ -145,9 +157,13 @@ struct Suite {
     void (*add)(std::vector<Group>&, const std::string& dtype, bool gpu);
 };
 
-const Suite kTable[] = {{"forward", {"f32", "bf16", "f16"}, forward}, {"decode", {"bf16", "f16"}, decode},
-                        {"models", {"f32", "bf16"}, models},          {"packed", {"f32", "bf16"}, packed_sequences},
-                        {"options", {"f32", "bf16"}, options},        {"small", {"f32", "bf16"}, small}};
+const Suite kTable[] = {{"forward", {"f32", "bf16", "f16"}, forward},
+                        {"backward", {"f32", "bf16", "f16"}, backward},
+                        {"decode", {"bf16", "f16"}, decode},
+                        {"models", {"f32", "bf16"}, models},
+                        {"packed", {"f32", "bf16"}, packed_sequences},
+                        {"options", {"f32", "bf16"}, options},
+                        {"small", {"f32", "bf16"}, small}};
 
 }  // namespace
 
@@ -156,6 +172,12 @@ const std::vector<std::string> kSuites = [] {
     for (const Suite& suite : kTable) names.push_back(suite.name);
     return names;
 }();
+
+Load gradients(Load load) {
+    load.backward = true;
+    load.desc.operands |= FA_OPERAND_LSE;  // which the forward before it has to leave
+    return load;
+}
 
 fa_attention_desc_t describe(const std::string& dtype, const Shape& shape, int64_t keys) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;

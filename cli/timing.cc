@@ -104,11 +104,11 @@ class Contestant {
 }  // namespace
 
 std::string obstacle(Handle& handle, const Load& load) {
-    const fa_status_t status = fa_supports(handle, &load.desc, FA_OP_FORWARD);
+    const fa_status_t status = fa_supports(handle, &load.desc, load.op());
     if (status == FA_UNSUPPORTED) return fa_last_error(handle);
     handle.check(status);
     uint64_t workspace = 0;
-    handle.check(fa_workspace_size(handle, &load.desc, FA_OP_FORWARD, &workspace));
+    handle.check(fa_workspace_size(handle, &load.desc, load.op(), &workspace));
     const double needed = double(workspace) + bytes_of(load, handle.backend()), available = memory_of(handle.backend());
     if (needed <= available) return "";
     return "needs " + engineering(needed, "B") + ", " + engineering(available, "B") + " are available";

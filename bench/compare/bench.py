@@ -9,10 +9,10 @@ import torch
 
 from .clock import captured, cpu_block, gpu_block
 from .judge import Contestant
-from .ours import Call, Library
+from .ours import BackwardCall, Call, Library
 from .problem import Problem
 from .rivals import torch_call
-from .truth import LIMITS, relative_error
+from .truth import LIMITS, gradient_error, relative_error
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -35,6 +35,14 @@ class Bench:
         c = self.contestant(calls, first, graph, work)
         c.error, c.limit = relative_error(first, calls[0].o), LIMITS[first.q.dtype]
         c.kernel = calls[0].kernel()
+        return c
+
+    def gradients(self, p: Problem, deterministic: bool = False) -> Contestant:
+        call = BackwardCall(self.library, p, deterministic)
+        call()
+        torch.cuda.synchronize()
+        c = self.contestant([call], p, False, "flops")
+        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], call.kernel()
         return c
 
     def contestant(self, calls: list[Callable], p: Problem, graph: bool, work: str) -> Contestant:

@@ -20,7 +20,6 @@ class Library:
     def __init__(self, backend: int = _abi.FA_BACKEND_CUDA) -> None:
         self.streams = backend != _abi.FA_BACKEND_CPU
         self.lib = library()
-        self.lib.fa_workspace_size.argtypes = [*_abi.PROTOTYPES["fa_forward_ex"][1][:2], ctypes.c_int32, ctypes.POINTER(ctypes.c_uint64)]
         self.handle = _abi.Handle()
         info = _abi.CreateInfo(backend=backend, memory=_abi.FA_MEMORY_DEVICE)
         if self.lib.fa_create(ctypes.byref(self.handle), ctypes.byref(info)):
@@ -36,21 +35,28 @@ def strides_of(x: torch.Tensor) -> tuple[int, ...]:
     return x.stride() if x.dim() == 4 else (0, *x.stride())
 
 
+def unwritten(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    return torch.full(shape, float("nan"), dtype=like.dtype, device=like.device)
+
+
 class Call:
     """One fa_forward_ex, ready to be made again and again. Where it is captured it brings its workspace, else the handle has it."""
 
+    OP, FUNCTION, ARGS = _abi.FA_OP_FORWARD, "fa_forward_ex", _abi.ForwardArgs
+
     def __init__(self, ours: Library, p: Problem, captured: bool = True) -> None:
         self.ours, self.problem = ours, p
-        self.o = torch.full((*p.q.shape[:-1], p.v.shape[-1]), float("nan"), dtype=p.q.dtype, device=p.q.device)
+        self.function = getattr(ours.lib, self.FUNCTION)
+        self.o = unwritten((*p.q.shape[:-1], p.v.shape[-1]), p.q)
         self.desc = self.describe()
-        self.args = _abi.ForwardArgs(flags=_abi.FA_ARGS_STREAM if ours.streams else 0, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
+        self.args = self.ARGS(flags=_abi.FA_ARGS_STREAM if ours.streams else 0, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
             if tensor is not None:
                 self.desc.operands |= bit
                 for name in names:
                     setattr(self.args, name, tensor.data_ptr())
         size = ctypes.c_uint64()
-        ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, ctypes.byref(size)))
+        ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), self.OP, ctypes.byref(size)))
         # Never empty: with no workspace at all a call would look for memory of its own. Aligned as fa_workspace_size says.
         if captured:
             self.workspace = torch.empty(max(size.value, 256) + 256, dtype=torch.uint8, device=p.q.device)
@@ -65,7 +71,7 @@ class Call:
         d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
         for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.v_stride, p.v), (d.o_stride, self.o)):
             stride[:] = strides_of(x)
-        if p.causal or p.slopes is not None:
+        if p.causal or p.slopes is not None or p.left is not None:
             d.alignment = _abi.FA_ALIGN_BOTTOM_RIGHT
         if p.causal:
             d.flags |= _abi.FA_CAUSAL
@@ -95,9 +101,35 @@ class Call:
     def __call__(self) -> None:
         if self.ours.streams:
             self.args.stream = torch.cuda.current_stream().cuda_stream
-        self.ours.check(self.ours.lib.fa_forward_ex(*self.pointers))
+        self.ours.check(self.function(*self.pointers))
 
     def kernel(self) -> str:
         text = ctypes.create_string_buffer(4096)
-        self.ours.check(self.ours.lib.fa_explain(self.ours.handle, ctypes.byref(self.desc), _abi.FA_OP_FORWARD, text, len(text)))
+        self.ours.check(self.ours.lib.fa_explain(self.ours.handle, ctypes.byref(self.desc), self.OP, text, len(text)))
         return text.value.decode()
+
+
+class BackwardCall(Call):
+    """One fa_backward over what a forward has left: all three gradients."""
+
+    OP, FUNCTION, ARGS = _abi.FA_OP_BACKWARD, "fa_backward", _abi.BackwardArgs
+
+    def __init__(self, ours: Library, p: Problem, deterministic: bool = False) -> None:
+        self.deterministic = deterministic
+        rows = (p.heads, len(p.q)) if p.offsets is not None else (p.batch, p.heads, p.q.shape[1])
+        self.lse = torch.empty(rows, dtype=torch.float32, device=p.q.device)
+        super().__init__(ours, p)
+        forward = Call(ours, p, captured=False)
+        forward.desc.operands |= _abi.FA_OPERAND_LSE
+        forward.args.o, forward.args.lse = self.o.data_ptr(), self.lse.data_ptr()
+        forward()
+        self.dq, self.dk, self.dv = (unwritten(x.shape, x) for x in (p.q, p.k, p.v))
+        for name, x in (("lse", self.lse), ("dout", p.dout), ("dq", self.dq), ("dk", self.dk), ("dv", self.dv)):
+            setattr(self.args, name, x.data_ptr())
+
+    def describe(self) -> _abi.AttentionDesc:
+        d = super().describe()
+        if self.deterministic:
+            d.flags |= _abi.FA_DETERMINISTIC
+        d.operands |= _abi.FA_OPERAND_LSE
+        return d

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .work import kept_pairs
+from .work import flops_of, kept_pairs
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Problem:
     k: torch.Tensor                       # [batch, keys, heads_kv, dim], packed, or pages [pages, page_size, heads_kv, dim]
     v: torch.Tensor
     causal: bool = False                  # the last row stands on the last key
-    left: int | None = None               # with causal: keys that a row sees before its own
+    left: int | None = None               # keys that a row sees before its own
     slopes: torch.Tensor | None = None    # ALiBi, [heads]
     sinks: torch.Tensor | None = None     # [heads]
     mask: torch.Tensor | None = None      # bool [rows, keys], of all sequences and heads
@@ -26,6 +26,7 @@ class Problem:
     offsets: torch.Tensor | None = None   # int32 [batch + 1]: packed rows and keys
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
+    dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
     @property
     def batch(self) -> int:
@@ -49,22 +50,28 @@ class Problem:
         return self.used.tolist() if self.used is not None else [self.most_keys] * self.batch
 
     def flops(self) -> float:
-        """Of the mathematics: two for each product and sum of q·k and p·v, over the pairs that masks of a known form leave."""
+        """Of the mathematics, over the pairs that masks of a known form leave; of a backward where there is a dout."""
         lengths = self.lengths()
         rows = lengths if self.offsets is not None else [self.q.shape[1]] * self.batch
         pairs = sum(kept_pairs(n, m, self.causal, self.left) for n, m in zip(rows, lengths))
-        return 2.0 * pairs * self.heads * (self.q.shape[-1] + self.v.shape[-1])
+        return flops_of(pairs * self.heads, self.q.shape[-1], self.v.shape[-1], self.dout is not None)
 
     def cache_bytes(self) -> float:
         """Of K and V, each once."""
         row = self.k.shape[-2] * (self.k.shape[-1] * self.k.element_size() + self.v.shape[-1] * self.v.element_size())
         return float(sum(self.lengths())) * row
 
+    def of_sequence(self, b: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What of tensors like q, or like k that is not paged, belongs to one sequence: [row or key, head, dim]."""
+        if self.offsets is None:
+            return tuple(x[b] for x in tensors)
+        begin, end = self.offsets[b].item(), self.offsets[b + 1].item()
+        return tuple(x[begin:end] for x in tensors)
+
     def sequence(self, b: int, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """q, k, v and o of one sequence, [row or key, head, dim]."""
         if self.offsets is not None:
-            begin, end = self.offsets[b].item(), self.offsets[b + 1].item()
-            return self.q[begin:end], self.k[begin:end], self.v[begin:end], o[begin:end]
+            return self.of_sequence(b, self.q, self.k, self.v, o)
         keys = self.lengths()[b]
         k, v = self.k, self.v
         if self.table is None:

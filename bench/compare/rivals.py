@@ -13,14 +13,21 @@ BACKENDS = {"FLASH": SDPBackend.FLASH_ATTENTION, "CUDNN": SDPBackend.CUDNN_ATTEN
 
 
 def torch_call(name: str, p: Problem):
-    """A call of scaled_dot_product_attention over the problem's own memory, seen as [batch, head, row, dim]."""
+    """A call of scaled_dot_product_attention over the problem's own memory, seen as [batch, head, row, dim]; of a problem with a dout its
+    backward, whose forward has been run."""
     if p.causal and p.q.shape[1] != p.k.shape[1]:
         raise ValueError("torch's causal mask stands at the top left; rows and keys must be as many")
     q, k, v = (x.transpose(1, 2) for x in (p.q, p.k, p.v))
     grouped = q.shape[1] != k.shape[1]
 
-    def call():
+    def forward():
         with sdpa_kernel(BACKENDS[name]):
             return F.scaled_dot_product_attention(q, k, v, is_causal=p.causal, enable_gqa=grouped)
 
-    return call
+    if p.dout is None:
+        return forward
+    q, k, v = inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        out = forward()
+    dout = p.dout.transpose(1, 2)
+    return lambda: torch.autograd.grad(out, inputs, dout, retain_graph=True)

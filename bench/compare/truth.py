@@ -1,4 +1,4 @@
-"""The error of o against plain fp64 attention, over rows, heads and sequences spread over the call."""
+"""The error of o, or of gradients, against plain fp64 attention, over rows, heads and sequences spread over the call."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def spread(n: int, most: int) -> list[int]:
     return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
-def head_truth(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """o of one head: q [row, dim] stands on the keys `at` of k [key, dim]."""
+def weights(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """Of the keys k [key, dim] for the rows q [row, dim] of one head, which stand on the keys `at`."""
     scores = q @ k.T * q.shape[1] ** -0.5
     if p.softcap:
         scores = p.softcap * torch.tanh(scores / p.softcap)
@@ -37,8 +37,8 @@ def head_truth(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, v: torch.Te
         scores += p.bias[h, at - (p.bias.shape[2] - p.bias.shape[1])].double()
     if p.sinks is not None:
         sink = p.sinks[h].double().expand(len(scores), 1)
-        return torch.softmax(torch.cat([scores, sink], 1), 1)[:, :-1] @ v
-    return torch.softmax(scores, 1) @ v
+        return torch.softmax(torch.cat([scores, sink], 1), 1)[:, :-1]
+    return torch.softmax(scores, 1)
 
 
 def relative_error(p: Problem, o: torch.Tensor) -> float:
@@ -57,7 +57,41 @@ def relative_error(p: Problem, o: torch.Tensor) -> float:
             keys, values = k[:, kv].double(), v[:, kv].double()
             if p.k_descale is not None:
                 keys, values = keys * p.k_descale[kv].double(), values * p.v_descale[kv].double()
-            want = head_truth(p, h, q[rows, h].double(), keys, values, rows + len(k) - len(q))
+            want = weights(p, h, q[rows, h].double(), keys, rows + len(k) - len(q)) @ values
             difference += (got[rows, h].double() - want).square().sum().item()
             size += want.square().sum().item()
     return (difference / size) ** 0.5
+
+
+def head_gradients(p: Problem, h: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """dq, and what the head adds to dk and dv; some rows at a time, because the matrices are large."""
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    scale = q.shape[1] ** -0.5
+    for rows in torch.arange(len(q), device=q.device).split(2048):
+        w = weights(p, h, q[rows], k, rows + len(k) - len(q))
+        dw = dout[rows] @ v.T
+        ds = w * (dw - (w * dw).sum(1, keepdim=True)) * scale
+        dq[rows] = ds @ k
+        dk += ds.T @ q[rows]
+        dv += w.T @ dout[rows]
+    return dq, dk, dv
+
+
+def gradient_error(p: Problem, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> float:
+    """The largest of |dq − truth| / |truth| and the same of dk and dv, over some heads of the first and the longest sequence; infinite if
+    any element was left unwritten or overflowed. Of a call without softcap."""
+    if not all(torch.isfinite(x).all() for x in (dq, dk, dv)):
+        return float("inf")
+    difference, size = [0.0] * 3, [0.0] * 3
+    group = p.heads // p.k.shape[-2]
+    lengths = p.lengths()
+    for b in sorted({0, lengths.index(max(lengths))}):
+        q, k, v, dout, *gradients = (x.double() for x in p.of_sequence(b, p.q, p.k, p.v, p.dout, dq, dk, dv))
+        for kv in spread(p.k.shape[-2], 2):
+            of_heads = [head_gradients(p, h, q[:, h], k[:, kv], v[:, kv], dout[:, h]) for h in range(kv * group, (kv + 1) * group)]
+            want = (torch.stack([x[0] for x in of_heads], 1), sum(x[1] for x in of_heads), sum(x[2] for x in of_heads))
+            got = (gradients[0][:, kv * group : (kv + 1) * group], gradients[1][:, kv], gradients[2][:, kv])
+            for n in range(3):
+                difference[n] += (got[n] - want[n]).square().sum().item()
+                size[n] += want[n].square().sum().item()
+    return max((d / s) ** 0.5 for d, s in zip(difference, size))

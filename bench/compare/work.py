@@ -19,6 +19,11 @@ SUITES = {
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
     "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",
     "options": "masks and biases against this library's plain kernel at equal work",
+    "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
+    "backward-f32": "f32 backward against EFFICIENT",
+    "backward-mma": "bf16 backward by mma.sync, which a window that hides no key asks for, against FLASH",
+    "backward-same": "the deterministic backward against this library's free one",
+    "backward-varlen": "backward of packed sequences and grouped heads against this library's causal rates",
     "enqueue": "CPU time of one call, less what ctypes costs",
 }
 
@@ -41,6 +46,11 @@ def kept_pairs(rows: int, keys: int, causal: bool = False, left: int | None = No
         return rows * keys
     most = keys if left is None else left + 1
     return sum(min(max(i + keys - rows + 1, 0), most) for i in range(rows))
+
+
+def flops_of(pairs: int, dim: int, dim_v: int, backward: bool = False) -> float:
+    """Two for each product and sum: of q·k and p·v; backward of q·k, dO·v and what makes dq, dk and dv: five products for two."""
+    return 2.0 * pairs * (3 * dim + 2 * dim_v if backward else dim + dim_v)
 
 
 def sets_for(bytes_of_one: float) -> int:

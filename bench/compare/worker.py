@@ -13,14 +13,15 @@ import sys
 import torch
 from flashattn._library import version_text
 
-from . import decode, prefill
+from . import backward, decode, prefill
 from .bench import Bench
 from .judge import Effort, Group, row_of, take_turns
 
 MAKERS = {"forward": prefill.forward, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
           "decode-latency": decode.decode_latency, "speculative": decode.speculative, "ragged": decode.ragged, "paged": decode.paged,
           "quantised": decode.quantised, "chunked": decode.chunked, "small": prefill.small, "varlen": prefill.varlen,
-          "options": prefill.options, "enqueue": decode.enqueue}
+          "options": prefill.options, "backward": backward.against_cudnn, "backward-f32": backward.f32, "backward-mma": backward.mma,
+          "backward-same": backward.same, "backward-varlen": backward.varlen, "enqueue": decode.enqueue}
 # Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device.
 LIGHT = {"odd", "decode-latency", "speculative", "ragged", "paged", "quantised", "chunked", "small", "varlen", "options", "enqueue"}
 
@@ -61,7 +62,7 @@ def work(jobs: list[tuple[str, int]], effort: Effort, rivals: list[str]) -> None
     bench = Bench(rivals)
     say(event="machine", device=torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
         library=version_text(bench.library.lib.fa_version()))
-    with torch.inference_mode():
+    with torch.no_grad():
         for suite, first in jobs:
             run_suite(bench, suite, first, effort)
             say(event="done", suite=suite)

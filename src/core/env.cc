@@ -15,10 +15,6 @@ struct Variables {
     char max_isa[16];
 } variables;
 
-struct Word {
-    const char* text;
-    int32_t value;
-};
 constexpr Word kLogWords[] = {{"none", FA_LOG_NONE}, {"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
 
 // secure_getenv: a set-user-id program must not take folders of code from whoever started it.
@@ -33,10 +29,10 @@ void read_all() {
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
 }
 
-template <class W, size_t N>
-bool look_up(const W (&words)[N], const char* text, int32_t* value) {
+template <size_t N>
+bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
     if (text[0] == 0) return true;
-    for (const W& w : words)
+    for (const Word& w : words)
         if (strcmp(w.text, text) == 0) {
             *value = w.value;
             return true;

@@ -29,7 +29,7 @@ constexpr uint64_t kAlignment = 256;
 fa_status_t no_such_isa(int64_t isa, Message* m) {
     char wanted[24], offered[64] = "";
     snprintf(wanted, sizeof wanted, "%lld", (long long)isa);
-    for (const IsaWord& word : kIsaWords) {
+    for (const Word& word : kIsaWords) {
         if (word.value == isa) snprintf(wanted, sizeof wanted, "%s", word.text);
         if (!select_kernels(word.value)) continue;
         const size_t used = strlen(offered);

@@ -180,9 +180,9 @@ struct Seen {
 };
 
 Seen seen_by(const Call& c, const RowTile& t, int64_t begin, int64_t end) {
-    const int64_t group = c.p->group;
-    const KeyBand first = key_band(t.rule, t.position(0, group), t.seq.k_len), last = key_band(t.rule, t.position(t.rows - 1, group), t.seq.k_len);
-    return {{max_of(begin, first.begin), min_of(end, last.end)}, {max_of(begin, last.begin), min_of(end, first.end)}};
+    const KeyBand first = key_band(t.rule, t.position(0, c.p->group), t.seq.k_len);
+    const KeyBand last = key_band(t.rule, t.position(t.rows - 1, c.p->group), t.seq.k_len);
+    return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
 }
 
 // The steps of a pair among those of a chunk, whose operands begin at `packed`.

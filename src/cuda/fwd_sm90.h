@@ -9,23 +9,19 @@
 // Weights are measured from a reference that moves only when a row's weights have outgrown it: see exact_weights. The steady loop then has
 // no maximum, no shuffle and no multiplication of O.
 #pragma once
-#include "cuda/tiles_sm90.h"
+#include "cuda/scores_sm90.h"
 
 namespace fa {
 namespace gpu {
 
-struct Yes { static constexpr bool value = true; };
-struct No { static constexpr bool value = false; };
-
-template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
+template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, Work work, int KSlots, int QSlots>
 FA_DEVICE void consume(const HopperParams& a) {
-    using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;
+    using H = Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>;
     using Mma = rt::Products<H::f16>;
     typename H::Shared& shared = H::shared();
     const ForwardParams& x = a.x;
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
-    const float scale = x.p.d.scale * kLog2e;  // takes products to log2 units
     constexpr bool kWide = DQ > 128;
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
@@ -37,6 +33,8 @@ FA_DEVICE void consume(const HopperParams& a) {
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
     const HopperTile* tile = nullptr;
+    static_assert(work != Work::alibi || mask == Mask::band, "the other masks' loops have no blocks that only the exact way serves");
+    Scores<work, Keys> scores(x);
 
     const auto release = [&](const uint64_t& barrier) {
         if (lane == 0) rt::barrier_arrive(at(barrier));
@@ -71,6 +69,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask == Mask::band) band[r] = ends_of(r);
+        scores.open(x, *tile, H::rows, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
@@ -121,10 +120,14 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         }
     };
-    // Weights, straight to pairs; `sum` gets their sums, and s stays as it is. exponent(i, r): of score i, in row r, in log2 units.
-    const auto exponentials = [&](auto exponent, float (&sum)[4]) {
+    // Weights of those rows that are wanted, straight to pairs; `sum` gets their sums, and s stays as it is. exponent(i, r): of score i, in
+    // row r, in log2 units.
+    const auto exponentials = [&](const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = 0.f;
         FA_UNROLL for (int i = 0; i < Keys / 4; i++) {
             const int r = i % 2;
+            if (!wanted[r]) continue;
             const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
             sum[2 * r] += first;
             sum[2 * r + 1] += second;
@@ -137,7 +140,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // multiplication, whose exact product may exceed what the reference was rounded to.
     const auto exact_weights = [&](const bool (&move)[2], bool fresh, float (&sum)[4]) {
         constexpr float kLarge = 0x1p+16f;
-        float top[2], base[2], offset[2];
+        float top[2], base[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
             float other = kNegInf;
             top[r] = fresh ? kNegInf : reference[r];
@@ -150,16 +153,11 @@ FA_DEVICE void consume(const HopperParams& a) {
         FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
             FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
         FA_UNROLL for (int r = 0; r < 2; r++) {
+            if (!move[r]) continue;
             base[r] = origin(top[r]);
-            offset[r] = H::kLift;
-            if (!fresh && !move[r]) {  // its weights are to be the same, whatever other rows need
-                base[r] = 0.f;
-                offset[r] = -shift[r];
-                continue;
-            }
-            const float log2 = base[r] * scale;
+            const float log2 = base[r] * scores.unit;
             if (!fresh) {
-                const float factor = rt::exp2_fast(reference[r] * scale - log2);
+                const float factor = rt::exp2_fast(reference[r] * scores.unit - log2);
                 l[r] *= factor;
                 FA_UNROLL for (int i = 0; i < DV / 2; i++)
                     if (i / 2 % 2 == r) o[i] *= factor;
@@ -167,11 +165,11 @@ FA_DEVICE void consume(const HopperParams& a) {
             reference[r] = top[r];
             shift[r] = top[r] == kNegInf || fabsf(log2) > kLarge ? kNegInf : log2 - H::kLift;
         }
-        FA_UNROLL for (int i = 0; i < 4; i++) sum[i] = 0.f;
-        exponentials([&](int i, int r) { return fmaf(s[i] - base[r], scale, offset[r]); }, sum);
+        exponentials(move, [&](int i, int r) { return fmaf(s[i] - base[r], scores.unit, H::kLift); }, sum);
     };
     const auto first_weights = [&] {
         float sum[4];
+        scores.finish(s, n);
         if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
         exact_weights({true, true}, true, sum);
         rt::pin(p);
@@ -179,16 +177,19 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     // A row's own weights alone decide whether its reference moves, or later keys would change an earlier row's bits.
     const auto weights = [&](auto masked) {
-        float sum[4] = {};
+        float sum[4];
         if constexpr (masked.value) {
+            scores.finish(s, n);
             mask_scores();
             exact_weights({true, true}, false, sum);
         } else {
-            exponentials([&](int i, int r) { return fmaf(s[i], scale, -shift[r]); }, sum);
+            scores.begin(n, shift);
+            exponentials({true, true}, [&](int i, int r) { return scores.exponent(s[i], i, r, shift[r]); }, sum);
             bool move[2];
-            FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost);
+            FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost && scores.served(r));
             if (rt::any_lane(move[0] || move[1])) {
                 FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
+                scores.finish(s, n);
                 exact_weights(move, false, sum);
             }
         }
@@ -244,7 +245,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
             FA_UNROLL for (int r = 0; r < 2; r++) {
                 const int row = row0 + 8 * r;
-                RowState state = empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scale, l[r] * H::kUnlift};
+                RowState state = empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scores.unit, l[r] * H::kUnlift};
                 if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
                     const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
                     state = f.state;
@@ -310,14 +311,21 @@ FA_DEVICE void consume(const HopperParams& a) {
     clear_values();
     while (true) {
         n--;
-        if constexpr (mask != Mask::none)
-            for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
-        for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);
-        if constexpr (mask == Mask::band)
-            for (; n >= low; n--) step(No{}, Yes{}, nullptr);
+        const auto exact = [&] { return n >= edge || n < inner || scores.exact(n); };
+        if constexpr (work == Work::alibi)
+            for (; n >= low; n--)
+                if (exact()) step(No{}, Yes{}, nullptr);
+                else step(No{}, No{}, nullptr);
+        else {
+            if constexpr (mask != Mask::none)
+                for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
+            for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);
+            if constexpr (mask == Mask::band)
+                for (; n >= low; n--) step(No{}, Yes{}, nullptr);
+        }
         const HopperTile* const old = tile;
         if (!open_tile()) break;
-            step(Yes{}, Yes{}, old);
+        step(Yes{}, Yes{}, old);
     }
     rt::pin(o), rt::pin(p);
     rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
@@ -328,9 +336,9 @@ FA_DEVICE void consume(const HopperParams& a) {
     store(*tile);
 }
 
-template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
-FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>::threads), 1) forward_sm90(FA_PARAM HopperParams a) {
-    using H = Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>;
+template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, Work work, int KSlots, int QSlots>
+FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>::threads), 1) forward_sm90(FA_PARAM HopperParams a) {
+    using H = Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) H::init_barriers();
     if (threadIdx.x == 32) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v);
@@ -342,12 +350,12 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QS
         rt::give_registers<Groups == 3 ? 32 : 40>();
         if (threadIdx.x % 32 != 0) return;
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
-        else if (threadIdx.x == 32) load_keys_of_tiles<H, pair, KSlots>(a);
-        else if (threadIdx.x == 64) load_values_of_tiles<H, pair, KSlots>(a);
+        else if (threadIdx.x == 32) load_blocks<H, pair, Side::keys, KSlots>(a);
+        else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;
     } else {
         rt::take_registers<Groups == 3 ? 160 : 232>();
-        consume<T, DQ, DV, Keys, Groups, mask, pair, KSlots, QSlots>(a);
+        consume<T, DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots>(a);
     }
     if (pair) rt::cluster_sync();  // the other block may still write here
 }

@@ -1,13 +1,11 @@
-// The host's part of the Hopper kernels: which calls they take, how tensors are described to the copy engine, and the launch.
-#include <cudaTypedefs.h>
+// The host's part of the Hopper kernels: which calls they take, and the launch.
 #include "cuda/fwd_sm90.h"
 #include "cuda/hopper.h"
+#include "cuda/tensor_map.h"
 
 namespace fa {
 namespace gpu {
 namespace {
-
-constexpr int64_t kMost = int64_t(1) << 30;  // of rows, keys and tiles: device code counts them in 32 bits
 
 const HopperKernel& hopper(const Native& native) { return *static_cast<const HopperKernel*>(native.how); }
 
@@ -23,37 +21,31 @@ HopperKernels kernels_of_width(int dims) {
 }
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 
-// Can the copy engine walk through this tensor? A stride counts only where there is something to stride over.
-bool walkable(const int64_t stride[4], int64_t rows, int64_t heads, int64_t sequences) {
-    constexpr int64_t most = (int64_t(1) << 40) / 2;
-    const int64_t extent[] = {sequences, rows, heads};
-    for (int i = 0; i < 3; i++)
-        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 != 0 || stride[i] >= most)) return false;
-    return true;
-}
-int64_t rows_of_q(const Problem& p) { return p.packed_q() ? p.d.total_q : p.d.seqlen_q; }
-int64_t rows_of_k(const Problem& p) { return p.packed_k() ? p.d.total_k : p.d.seqlen_k; }
-int64_t sequences_of_q(const Problem& p) { return p.packed_q() ? 1 : p.d.batch; }
-int64_t sequences_of_k(const Problem& p) { return p.packed_k() ? 1 : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch; }
-
-bool all_alike(const Problem& p) {
-    return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
-                                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
-}
 Mask mask_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;
     return p.causal() ? Mask::causal : Mask::none;
 }
 
-// Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever works on single scores or on pages.
+Work work_on_scores(const Problem& p) {
+    return p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
+}
+
+// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-20 of a score, small beside a weight's.
+bool caps(const Problem& p) {
+    constexpr float least = 0x1p-16f, most = 0x1p+16f;
+    const float ratio = p.d.scale / p.d.softcap;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale && p.d.scale < 1.f / kSmallScale;
+}
+
+// Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
 constexpr int64_t kLeastRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -64,66 +56,45 @@ bool takes(const rt::Device& device, const Problem& p) {
            walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * (h.pair ? 2 : 1)); }
+int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * h.blocks); }
 
 // Do blocks take tiles as they come to have room? Where tiles differ, and there are more than one for each.
 bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != Mask::none || !all_alike(p)) && tiles_of(h, p) > device.multiprocessors / (h.pair ? 2 : 1);
+    return (h.mask != Mask::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.blocks;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs.
 double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / (h.pair ? 2 : 1);
+    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.blocks;
     const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
     return waves * h.rows * h.cost;
 }
 
-// The driver's function, looked up once: nothing of it is needed to load this module.
-PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-    static void* found = nullptr;
-    if (!found) {
-        cudaDriverEntryPointQueryResult result;
-        void* f = nullptr;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = f;
+// Of a list's kernels for a mask the one that should take the least time; NULL: none takes the call.
+const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& device, const Problem& p) {
+    const Native* best = nullptr;
+    double least = 0;
+    for (int i = 0; i < list.count; i++) {
+        const HopperKernel& h = hopper(list.native[i]);
+        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || (h.blocks > 1 && !sequences_alike(p)) || p.d.seqlen_k < h.from) continue;
+        if (best && h.columns != hopper(*best).columns) continue;
+        const double time = time_of(h, device, p);
+        if (best && time >= least) continue;
+        best = &list.native[i];
+        least = time;
     }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-}
-
-// Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0.
-bool describe(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim, int64_t rows, int64_t heads, int64_t sequences,
-              int box) {
-    const cuuint64_t extent[] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
-    const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t((count > 1 ? n : round_up(dim, 8)) * 2); };
-    const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
-    const cuuint32_t boxes[] = {64, cuuint32_t(box), 1, 1}, ones[] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    return encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return best;
 }
 
 }  // namespace
 
 const Native* native_for(const rt::Device& device, const Problem& p) {
     if (!takes(device, p)) return nullptr;
-    const Mask mask = mask_of(p);
-    const bool alike = all_alike(p);
-    const Native* best = nullptr;
-    double least = 0;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
         const HopperKernels list = p.d.q_dtype == FA_F16 ? kernels_of_width<F16>(width) : kernels_of_width<Bf16>(width);
-        for (int i = 0; i < list.count; i++) {
-            const HopperKernel& h = hopper(list.native[i]);
-            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || (h.pair && !alike) || p.d.seqlen_k < h.from) continue;
-            if (best && h.columns != hopper(*best).columns) continue;
-            const double time = time_of(h, device, p);
-            if (best && time >= least) continue;
-            best = &list.native[i];
-            least = time;
-        }
-        if (best) return best;
+        for (const Mask mask : {mask_of(p), Mask::band})
+            if (const Native* const best = fastest(list, mask, device, p)) return best;
     }
     return nullptr;
 }
@@ -179,8 +150,8 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, h.key_box) ||
         !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, h.value_box))
         return cudaErrorInvalidValue;
-    const int together = h.pair ? 2 : 1, room = device.multiprocessors / together;
-    a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * together));
+    const int room = device.multiprocessors / h.blocks;
+    a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * h.blocks));
     a.tiles = int(tiles_of(h, p));
     a.section = int(min_of(x.section * p.group, d.batch * d.heads_q));
     a.counter = nullptr;
@@ -193,15 +164,15 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(together);
+    attributes[1].val.clusterDim.x = unsigned(h.blocks);
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(together * min_of(a.tiles, room)));
+    config.gridDim = dim3(unsigned(h.blocks * min_of(a.tiles, room)));
     config.blockDim = dim3(unsigned(h.threads));
     config.dynamicSmemBytes = size_t(h.shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = h.pair ? 2 : 1;
+    config.numAttrs = h.blocks > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, h.kernel, a);
 }
 

@@ -7,11 +7,13 @@ namespace gpu {
 
 struct HopperParams;
 enum class Mask;
+enum class Work;
 
 struct HopperKernel {
-    int dims, columns;  // of q and k, and of v, at most
+    int columns;  // of v, at most
     Mask mask;
-    bool pair;
+    Work work;
+    int blocks;         // that share a tile of keys: 2 in pairs
     int from;           // keys
     int cost;           // of a row's way through many keys, to compare kernels of one width by
     int rows, keys, threads, shared_bytes;

@@ -25,8 +25,12 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
+#ifdef FA_HOPPER  // the build has that device's own kernels
 constexpr bool kNative = true;  // see native.h
-constexpr bool kNativeBackward = false;
+#else
+constexpr bool kNative = false;
+#endif
+constexpr bool kNativeBackward = kNative;
 constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 

@@ -64,6 +64,41 @@ FA_DEVICE void copy_box_to_pair(uint32_t to, const CUtensorMap* map, uint32_t ba
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(sequence), "h"(uint16_t(3)), "l"(keep) : "memory");
 }
+// 16 bytes and more as they lie in memory, and floats of shared memory added to global ones; `sums_left` waits until those that this thread
+// has asked for have been read, or added.
+FA_DEVICE void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+FA_DEVICE void add_floats(float* to, uint32_t from, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
+                 : "memory");
+}
+FA_DEVICE void sums_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+FA_DEVICE void sums_added() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Words of global memory by which blocks order what they write there.
+FA_DEVICE uint32_t acquire_load(const uint32_t* p) {
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+FA_DEVICE void release_add(uint32_t* p, uint32_t x) { asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory"); }
+// Word j of lane i of four neighbours becomes word i of lane j.
+FA_DEVICE void transpose_words(uint32_t (&word)[4]) {
+    const int lane = int(threadIdx.x) % 4;
+    FA_UNROLL for (int i = 0; i < 4; i += 2) {
+        const uint32_t other = __shfl_xor_sync(~0u, lane & 1 ? word[i] : word[i + 1], 1);
+        if (lane & 1) word[i] = other;
+        else word[i + 1] = other;
+    }
+    FA_UNROLL for (int i = 0; i < 2; i++) {
+        const uint32_t other = __shfl_xor_sync(~0u, lane & 2 ? word[i] : word[i + 2], 2);
+        if (lane & 2) word[i] = other;
+        else word[i + 2] = other;
+    }
+}
+
 // The larger magnitudes of two pairs, numbers going before NaN; and whether one of a pair's is infinite.
 template <bool f16>
 FA_DEVICE uint32_t max_magnitude(uint32_t a, uint32_t b) {
@@ -79,6 +114,18 @@ FA_DEVICE bool any_infinite(uint32_t magnitudes) {
 }
 // What threads have written to shared memory may now be read by products of a warpgroup.
 FA_DEVICE void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FA_DEVICE void store16(uint32_t at, const float* from) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]) : "memory");
+}
+FA_DEVICE float2 load8(uint32_t at) {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
+    return pair;
+}
+// The way back from load_matrices_transposed.
+FA_DEVICE void store_matrices_transposed(uint32_t row, const uint32_t r[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 FA_DEVICE void zero16(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
 // ---- products of a warpgroup
@@ -107,14 +154,20 @@ FA_DEVICE void pin(uint32_t (&r)[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
 }
 
+// What a product is about to overwrite: whatever it held need not be kept until then.
+template <int n>
+FA_DEVICE void forget(float (&r)[n]) {
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i])::"memory");
+}
+
 // A matrix in shared memory: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight. `lead`: bytes between panels, where
 // the columns are the product's own and not what it sums over. 16 bytes further on is one more.
 FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(lead >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
-// For each width: d = a · bᵀ, or d += where `add`, a and b in shared memory by rows; and d += a · b, a in registers and b by rows of what is
-// summed over. 64 rows, 16 deep.
+// For each width: d = a · bᵀ, or d += where `more`, a and b in shared memory by rows, or a by columns (multiply_columns), or d -= (subtract); and d += a · b, a in
+// registers and b by rows of what is summed over. 64 rows, 16 deep.
 #define FA_N0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define FA_N8 FA_N0 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define FA_N16 FA_N8 ",%16,%17,%18,%19,%20,%21,%22,%23"
@@ -139,10 +192,14 @@ FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
 
 template <bool f16>
 struct Products;
-#define FA_PRODUCTS_OF_SHARED(type, n, list, sums, a, b, add)                                                                        \
-    FA_MEMBER static void multiply(float (&d)[n / 2], uint64_t x, uint64_t y, int more) {                                               \
+#define FA_PRODUCTS_OF_SHARED(name, columns, type, n, list, sums, a, b, add)                                                         \
+    FA_MEMBER static void name(float (&d)[n / 2], uint64_t x, uint64_t y, int more) {                                                   \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
-                     "}, " a ", " b ", p, 1, 1, 0, 0;\n}" : sums : "l"(x), "l"(y), "r"(more));                                            \
+                     "}, " a ", " b ", p, 1, 1, " columns ", 0;\n}" : sums : "l"(x), "l"(y), "r"(more));                                  \
+    }
+#define FA_SUBTRACT_SHARED(type, n, list, sums, a, b)                                                                                  \
+    FA_MEMBER static void subtract(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                          \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, " a ", " b ", 1, -1, 1, 0, 0;" : sums : "l"(x), "l"(y)); \
     }
 #define FA_PRODUCTS_OF_REGISTERS(type, n, list, sums, a0, a1, a2, a3, b)                                                              \
     FA_MEMBER static void multiply(float (&d)[n / 2], const uint32_t* x, uint64_t y) {                                                   \
@@ -150,10 +207,13 @@ struct Products;
                      ", 1, 1, 1, 1;" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                                        \
     }
 #define FA_PRODUCTS(type)                                                                                                           \
-    FA_PRODUCTS_OF_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
-    FA_PRODUCTS_OF_SHARED(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
-    FA_PRODUCTS_OF_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
-    FA_PRODUCTS_OF_SHARED(type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
+    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
+    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
+    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_SUBTRACT_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
+    FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
+    FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
     FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \
     FA_PRODUCTS_OF_REGISTERS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52")                 \
     FA_PRODUCTS_OF_REGISTERS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68")                                     \

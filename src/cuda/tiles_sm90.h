@@ -1,6 +1,7 @@
 // How the Hopper kernel's tiles lie in a block's shared memory, and the threads that take tiles and bring what they need. fwd_sm90.h tells
 // the whole.
 #pragma once
+#include "cuda/ring.h"
 #include "cuda/sm90.h"
 #include "gpu/finish.h"
 #include "gpu/mma_sync.h"
@@ -10,6 +11,8 @@ namespace gpu {
 
 // Which keys a row sees: all; those up to an end of its own; those of a band.
 enum class Mask { none, causal, band };
+// What is done to single scores.
+enum class Work { plain, softcap, alibi };
 
 struct HopperParams {
     CUtensorMap q, k, v;
@@ -30,7 +33,9 @@ struct alignas(16) HopperTile {
     uint64_t told, done;              // barriers: this has been written; o has been
 };
 
-template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, int KSlots, int QSlots>
+FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
+
+template <class T, int DQ, int DV, int Keys, int Groups, bool pair, int KSlots, int QSlots>
 struct Hopper {
     static constexpr bool f16 = kIsF16<T>;
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
@@ -56,32 +61,21 @@ struct Hopper {
     static constexpr float kLift = f16 ? 10.f : -24.f, kUnlift = f16 ? 0x1p-10f : 0x1p+24f, kMost = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kMatrices); }
-    FA_MEMBER static uint32_t at(const void* p) { return rt::shared_address(p); }
-    FA_MEMBER static uint32_t q_tile(int i) { return at(rt::shared_memory()) + i * kQBytes; }
+    FA_MEMBER static uint32_t q_tile(int i) { return rt::shared_address(rt::shared_memory()) + i * kQBytes; }
     FA_MEMBER static uint32_t k_tile(int i) { return q_tile(QSlots) + i * kKBytes; }
     FA_MEMBER static uint32_t v_tile(int i) { return k_tile(KSlots) + i * kVBytes; }
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
-        for (int i = 0; i < QSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 4 * Groups);
+        for (int i = 0; i < QSlots; i++) rt::barrier_init(at(b.q_full[i]), 1), rt::barrier_init(at(b.q_free[i]), 4 * Groups);
         for (int i = 0; i < KSlots; i++) {
-            rt::barrier_init(at(b.k_full + i), 1), rt::barrier_init(at(b.k_free + i), 4 * Groups * blocks);
-            rt::barrier_init(at(b.v_full + i), 1), rt::barrier_init(at(b.v_free + i), 4 * Groups * blocks);
+            rt::barrier_init(at(b.k_full[i]), 1), rt::barrier_init(at(b.k_free[i]), 4 * Groups * blocks);
+            rt::barrier_init(at(b.v_full[i]), 1), rt::barrier_init(at(b.v_free[i]), 4 * Groups * blocks);
         }
-        rt::barrier_init(at(&b.nearly_done), 1);
-        for (HopperTile& t : shared().tile) rt::barrier_init(at(&t.told), 1), rt::barrier_init(at(&t.done), 4 * Groups);
-        for (uint64_t& sent : b.sent) rt::barrier_init(at(&sent), 1);
+        rt::barrier_init(at(b.nearly_done), 1);
+        for (HopperTile& t : shared().tile) rt::barrier_init(at(t.told), 1), rt::barrier_init(at(t.done), 4 * Groups);
+        for (uint64_t& sent : b.sent) rt::barrier_init(at(sent), 1);
         rt::barrier_init_done();
-    }
-};
-
-// A ring's slot in use, and the parity of its phase.
-template <int slots>
-struct Ring {
-    int i = 0;
-    uint32_t parity = 0;
-    FA_MEMBER void next() {
-        if (++i == slots) i = 0, parity ^= 1;
     }
 };
 
@@ -132,23 +126,6 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
 }
 
-// A block of k or v to one slot.
-template <class H, bool pair, int panels>
-FA_DEVICE void load_keys(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
-    rt::barrier_expect(barrier, panels * H::kPanelBytes);
-    if constexpr (pair && panels == 1) {
-        const int half = rank * H::keys / 2;
-        rt::copy_box_to_pair(to + half * 128, map, barrier, 0, row + half, head, sequence, rt::kEvictLast);
-    } else {
-        FA_UNROLL for (int i = 0; i < panels; i++) {
-            if (!pair) rt::copy_box(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
-            else if (i % 2 == rank) rt::copy_box_to_pair(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
-        }
-    }
-}
-
-FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
-
 // Takes tiles, describes them, and brings their q. Those that blocks take as they come are taken as late as can be.
 template <class H, Mask mask, bool pair, int QSlots>
 FA_DEVICE void take_tiles(const HopperParams& a) {
@@ -195,11 +172,32 @@ FA_DEVICE void take_tiles(const HopperParams& a) {
     if (a.counter && rank == 0 && atomicAdd(a.counter + 1, 1) == stride - 1) a.counter[0] = a.counter[1] = 0;
 }
 
-template <class H, bool pair, int KSlots>
-FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
+// A block of k or v to one slot.
+template <class H, bool pair, int panels>
+FA_DEVICE void load_block(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
+    rt::barrier_expect(barrier, panels * H::kPanelBytes);
+    if constexpr (pair && panels == 1) {
+        const int half = rank * H::keys / 2;
+        rt::copy_box_to_pair(to + half * 128, map, barrier, 0, row + half, head, sequence, rt::kEvictLast);
+    } else {
+        FA_UNROLL for (int i = 0; i < panels; i++) {
+            if (!pair) rt::copy_box(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+            else if (i % 2 == rank) rt::copy_box_to_pair(to + i * H::kPanelBytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+        }
+    }
+}
+
+enum class Side { keys, values };
+
+// Brings the blocks of k or v of all tiles.
+template <class H, bool pair, Side side, int slots>
+FA_DEVICE void load_blocks(const HopperParams& a) {
+    constexpr bool keys = side == Side::keys;
     typename H::Shared& s = H::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
-    Ring<KSlots> k;
+    const auto& full = keys ? s.barrier.k_full : s.barrier.v_full;
+    const auto& free = keys ? s.barrier.k_free : s.barrier.v_free;
+    Ring<slots> ring;
     for (Ring<H::kTiles> slot;; slot.next()) {
         const HopperTile& t = s.tile[slot.i];
         rt::barrier_wait(at(t.told), slot.parity);
@@ -207,29 +205,11 @@ FA_DEVICE void load_keys_of_tiles(const HopperParams& a) {
         const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
         int row = t.key0 + (t.top + t.skip) * H::keys;
         for (int left = blocks; left > 0; left--, row -= H::keys) {
-            if (a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
-            rt::barrier_wait(at(s.barrier.k_free[k.i]), k.parity ^ 1);
-            load_keys<H, pair, H::kQPanels>(H::k_tile(k.i), &a.k, at(s.barrier.k_full[k.i]), rank, row, head, sequence);
-            k.next();
-        }
-    }
-}
-
-template <class H, bool pair, int KSlots>
-FA_DEVICE void load_values_of_tiles(const HopperParams& a) {
-    typename H::Shared& s = H::shared();
-    const int rank = pair ? rt::cluster_rank() : 0;
-    Ring<KSlots> v;
-    for (Ring<H::kTiles> slot;; slot.next()) {
-        const HopperTile& t = s.tile[slot.i];
-        rt::barrier_wait(at(t.told), slot.parity);
-        if (t.top < 0) return;
-        const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
-        int row = t.key0 + (t.top + t.skip) * H::keys;
-        for (int i = 0; i < blocks; i++, row -= H::keys) {
-            rt::barrier_wait(at(s.barrier.v_free[v.i]), v.parity ^ 1);
-            load_keys<H, pair, H::kVPanels>(H::v_tile(v.i), &a.v, at(s.barrier.v_full[v.i]), rank, row, head, sequence);
-            v.next();
+            if (keys && a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
+            rt::barrier_wait(at(free[ring.i]), ring.parity ^ 1);
+            load_block<H, pair, keys ? H::kQPanels : H::kVPanels>(keys ? H::k_tile(ring.i) : H::v_tile(ring.i), keys ? &a.k : &a.v,
+                                                                  at(full[ring.i]), rank, row, head, sequence);
+            ring.next();
         }
     }
 }

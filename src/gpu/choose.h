@@ -90,14 +90,14 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
     return nullptr;
 }
 
-// For the backward: the narrowest that spans the heads, else the widest; NULL: none.
+// For the backward: the narrowest that spans the heads, else the widest.
 const BackwardInstance* choose_backward(const rt::Device& device, const Problem& p, bool aligned) {
     if (const BackwardInstance* matrix = matrix_backward(device, p, aligned)) return matrix;
     const BackwardInstances simt = simt_backward_instances();
     const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
     int i = 0;
     while (i + 1 < simt.count && simt.list[i].columns < columns) i++;
-    return simt.count ? &simt.list[i] : nullptr;
+    return &simt.list[i];
 }
 
 // Dims of q that a SIMT kernel keeps in shared memory: all where they fit, else those of one chunk.

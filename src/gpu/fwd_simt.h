@@ -17,6 +17,29 @@ constexpr int kStage = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
+// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond `dim` and
+// for rows that are not there. All loads are under way before one is used.
+constexpr int kQuads = kDims * kKeys / 4 / kThreads;
+template <int width, class T>
+FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kQuads][4]) {
+    static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
+    const int64_t c = column0 + rt::thread() % (width / 4) * 4;
+    const int left = int(min_of(dim - c, 4));
+    const bool whole = aligned && left == 4;
+    FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
+        const T* const from = static_cast<const T*>(data) + row + c;
+        Quad<T> quad{};
+        if (row >= 0 && whole) {
+            quad = *reinterpret_cast<const Quad<T>*>(from);
+        } else if (row >= 0) {
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                if (e < left) quad.element[e] = from[e];
+        }
+        FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
+    }
+}
+
 template <int TR, int TV>
 struct Simt {
     static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
@@ -115,45 +138,34 @@ struct Simt {
         }
     }
 
-    // `width` elements from column0 of each of the rows `at[first …]`, 16 per thread, into the buffer; 0 beyond `dim` and for keys that
-    // are not there. All loads of a thread are under way before the first is used.
-    template <class T, int width>
-    FA_MEMBER static void load_rows(const void* data, const int64_t* at, const float* factor, int first, int64_t column0, int64_t dim,
-                                    bool aligned, int stride, float* stage) {
-        constexpr int quads = kDims * kKeys / 4 / kThreads;
-        float value[quads][4];
-        FA_UNROLL for (int n = 0; n < quads; n++) {
-            const int i = rt::thread() + n * kThreads, j = first + i / (width / 4);
-            const int64_t c = column0 + i % (width / 4) * 4;
-            FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = 0.f;
-            if (at[j] < 0) continue;
-            const T* from = static_cast<const T*>(data) + at[j] + c;
-            if (aligned && c + 4 <= dim) {
-                const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(from);
-                FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(quad.element[e]);
-            } else {
-                FA_UNROLL for (int e = 0; e < 4; e++)
-                    if (c + e < dim) value[n][e] = to_f32(from[e]);
-            }
+    // What gather brings, widened, times each one's factor, into the buffer.
+    template <int width>
+    FA_MEMBER static void load_rows(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
+                                    int64_t dim, bool aligned, int stride, float* stage) {
+        float value[kQuads][4];
+        const auto widen = [&](auto to_f32, const auto& bits) {
+            FA_UNROLL for (int n = 0; n < kQuads; n++)
+                FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
+        };
+        if (dtype == FA_F32) {
+            gather<width>(data, at, first, column0, dim, aligned, value);
+        } else if (type_bytes(dtype) == 2) {
+            uint16_t bits[kQuads][4];
+            gather<width>(data, at, first, column0, dim, aligned, bits);
+            if (dtype == FA_F16) widen([](uint16_t x) { return f16_to_f32(x); }, bits);
+            else widen([](uint16_t x) { return bf16_to_f32(x); }, bits);
+        } else {
+            uint8_t bits[kQuads][4];
+            gather<width>(data, at, first, column0, dim, aligned, bits);
+            if (dtype == FA_E4M3) widen([](uint8_t x) { return e4m3_to_f32(x); }, bits);
+            else if (dtype == FA_E5M2) widen([](uint8_t x) { return e5m2_to_f32(x); }, bits);
+            else widen([](uint8_t x) { return float(int8_t(x)); }, bits);
         }
-        FA_UNROLL for (int n = 0; n < quads; n++) {
+        FA_UNROLL for (int n = 0; n < kQuads; n++) {
             const int i = rt::thread() + n * kThreads, j = i / (width / 4);
             const float f = factor[first + j];
             FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
             rt::store4(stage + j * stride + i % (width / 4) * 4, value[n]);
-        }
-    }
-
-    template <int width>
-    FA_MEMBER static void load_any(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
-                                   int64_t dim, bool aligned, int stride, float* stage) {
-        switch (dtype) {
-            case FA_F32: return load_rows<F32, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
-            case FA_F16: return load_rows<F16, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
-            case FA_BF16: return load_rows<Bf16, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
-            case FA_E4M3: return load_rows<E4m3, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
-            case FA_E5M2: return load_rows<E5m2, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
-            default: return load_rows<I8, width>(data, at, factor, first, column0, dim, aligned, stride, stage);
         }
     }
 
@@ -164,7 +176,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_any<kDims>(x.p.d.kv_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
+            load_rows<kDims>(x.p.d.kv_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
@@ -191,48 +203,62 @@ struct Simt {
         }
     }
 
+    // work(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.
+    template <class Work>
+    FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Work work) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        float* const own = s.weights + ty * TR * kRowStride + tx;
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
+        FA_UNROLL_BY(1)
+        for (int i = 0; i < 4 * TR; i++) {
+            float& value = own[i / 4 * kRowStride + i % 4 * 16];
+            value = work(ty * TR + i / 4, tx + i % 4 * 16, value);
+        }
+        FA_UNROLL for (int r = 0; r < TR; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
+    }
+
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
     FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         if (full && !x.natural && !x.p.paged()) return;
-        FA_UNROLL for (int r = 0; r < TR; r++) {
-            const int row = ty * TR + r;
-            FA_UNROLL for (int n = 0; n < 4; n++) {
-                const int j = tx + 16 * n;
-                const int64_t key = key0 + j;
-                const bool kept = key >= s.begin[row] && key < s.end[row] && s.k_at[j] >= 0;
-                float value = score[r][n];
-                if (kept && x.natural)
-                    value = kLog2e * biased(x, t.rule.off, t.batch, s.head[row], s.position[row], key, capped(x.p, value));
-                score[r][n] = kept ? value : kNegInf;
-            }
-        }
+        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_at[j] >= 0; };
+        if (x.natural)
+            each_score(s, score, [&](int row, int j, float value) {
+                if (!kept(row, j)) return kNegInf;
+                return kLog2e * biased(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, capped(x.p, value));
+            });
+        else
+            FA_UNROLL for (int r = 0; r < TR; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++)
+                    if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
     }
 
-    // Folds the scores into (m, l), stores their weights, and gives each row's factor for its sums so far.
+    // Folds the scores into (m, l), which makes them weights, stores those, and gives each row's factor for its sums so far.
     FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        const bool drop = x.p.d.dropout_p > 0;
         FA_UNROLL for (int r = 0; r < TR; r++) {
-            const int row = ty * TR + r;
             float top = m[r];
             FA_UNROLL for (int n = 0; n < 4; n++) top = max_fn(top, score[r][n]);
             FA_UNROLL for (int w = 8; w > 0; w /= 2) top = max_fn(top, rt::shuffle_xor16(top, w));
             const float reference = origin(top);
             float sum = 0.f;
             FA_UNROLL for (int n = 0; n < 4; n++) {
-                const int j = tx + 16 * n;
-                const float p = exp2_fn(score[r][n] - reference) * kHeadroomUnit;
-                sum += p;
-                const bool kept = !drop || keeps(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j);
-                s.weights[row * kRowStride + j] = kept ? p : 0.f;
+                score[r][n] = exp2_fn(score[r][n] - reference) * kHeadroomUnit;
+                sum += score[r][n];
+                s.weights[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
             }
             FA_UNROLL for (int w = 8; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
             factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], top);
             l[r] = l[r] * factor[r] + sum;
             m[r] = top;
         }
+        if (x.p.d.dropout_p > 0)
+            each_score(s, score, [&](int row, int j, float weight) {
+                return keeps(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? weight : 0.f;
+            });
     }
 
     // o = o · factor + weights · v
@@ -242,7 +268,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_any<columns>(x.p.d.kv_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
+            load_rows<columns>(x.p.d.kv_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
@@ -287,11 +313,14 @@ struct Simt {
             }
             const int64_t at = x.partial_o ? slot * x.p.d.dim_v
                                            : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
-            FA_UNROLL for (int c = 0; c < TV; c++) {
+            float* const line = s.stage + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
+            FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
+            FA_UNROLL_BY(1)
+            for (int c = 0; c < TV; c++) {
                 const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
                 if (column >= x.p.d.dim_v) continue;
-                if (x.partial_o) x.partial_o[at + column] = o[r][c];
-                else store_output(x, at + column, o[r][c], factor);
+                if (x.partial_o) x.partial_o[at + column] = line[c];
+                else store_output(x, at + column, line[c], factor);
             }
         }
     }

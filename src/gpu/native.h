@@ -38,6 +38,7 @@ struct NativeBackward {
     const void* how;
 };
 const NativeBackward* native_backward_for(const rt::Device&, const Problem&);
+bool native_backward_reads(const Problem&, const fa_backward_args_t&);  // whether it takes tensors that lie so
 uint64_t native_backward_bytes(const NativeBackward&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
 rt::Status prepare_native_backward(const rt::Device&);
 rt::Status launch_native_backward(const NativeBackward&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);

@@ -39,7 +39,7 @@ struct ForwardParams {
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // Matrix kernels: where no length, offset or start of a sequence lies in device memory, all sequences are alike but for kv_index.
+    // Matrix kernels: all sequences are alike.
     bool alike;
     Sequence alike_seq;
     MaskRule alike_rule;
@@ -54,6 +54,12 @@ struct ForwardParams {
 
 // Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
+
+// Does no length, offset or start of a sequence lie in device memory?
+FA_FN bool sequences_alike(const Problem& p) {
+    return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
+                                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
+}
 
 FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     MaskRule r{s.off, -1, -1, p.d.chunk};
@@ -79,8 +85,10 @@ FA_FN bool plain_scores(const Problem& p) {
 
 FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
-// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-FA_COLD float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:
+// of the forward or the backward.
+template <class Params>
+FA_COLD float biased(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;
     if (p.has(FA_OPERAND_MASK)) {
         const int64_t* t = p.d.mask_stride;
@@ -99,7 +107,8 @@ FA_COLD float biased(const ForwardParams& x, int64_t off, int64_t batch, int64_t
     return s;
 }
 
-FA_FN Dropout dropout_of(const ForwardParams& x) {
+template <class Params>
+FA_FN Dropout dropout_of(const Params& x) {
     const bool state = x.p.has(FA_OPERAND_RNG_STATE);
     return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
 }

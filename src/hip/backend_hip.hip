@@ -1,6 +1,7 @@
 // The HIP backend: the shared device text under HIP's names.
 #include "hip/rt_hip.h"
 #include "gpu/backend_gpu.inc"
+#include "gpu/instances_bwd_simt.inc"
 #include "gpu/instances_simt.inc"
 
 // Matrix kernels have no HIP policy yet.

@@ -35,7 +35,7 @@ class Jobs(unittest.TestCase):
 
     def test_suites_run_where_they_say_something(self):
         jobs = jobs_of(list(SUITES), [1, 16])
-        self.assertEqual([job for job in jobs if job.endswith("1 thread")], [job_name(s, 1) for s in ("prefill", "decode", "ceilings")])
+        self.assertEqual([job for job in jobs if job.endswith("1 thread")], [job_name(s, 1) for s in ("prefill", "backward", "decode", "ceilings")])
         self.assertEqual([parse_job(job)[0] for job in jobs if job.endswith("16 threads")], list(SUITES))
         self.assertNotIn("scaling", [parse_job(job)[0] for job in jobs_of(list(SUITES), [2, 16])])
         self.assertEqual(jobs_of(["scaling", "options"], [1]), ["options, 1 thread"])
@@ -62,7 +62,11 @@ class Targets(unittest.TestCase):
         self.assertEqual(targets.prefill(INTEL, "bf16", 128, 512, 16), (1.6, 2.5))
         self.assertEqual(targets.prefill(ZEN, "bf16", 128, 2048, 1), (2.0, 2.5))
         self.assertEqual(targets.prefill(INTEL, "f32", 64, 512, 16), (1.15, 1.3))
-        for nothing in (targets.prefill(PLAIN, "bf16", 64, 2048, 1), targets.prefill(INTEL, "f32", 64, 2048, 2), targets.causal(512),
+        self.assertEqual([targets.backward(PLAIN, "f32", dim, threads) for dim in (64, 128) for threads in (1, 16)],
+                         [(1.05, 1.2), (1.1, 1.3), (1.0, 1.15), (1.1, 1.3)])
+        self.assertEqual(targets.backward(INTEL, "bf16", 64, 1), (2.5, 4.0))
+        for nothing in (targets.backward(PLAIN, "bf16", 64, 1), targets.backward(INTEL, "f16", 64, 1), targets.backward(INTEL, "bf16", 64, 2),
+                        targets.prefill(PLAIN, "bf16", 64, 2048, 1), targets.prefill(INTEL, "f32", 64, 2048, 2), targets.causal(512),
                         targets.option(PLAIN, "bf16", "sinks"), targets.option(INTEL, "bf16", "softcap"),
                         targets.decode(32, 32, 4096, 16, False), targets.f16_beside_bf16("cpu_flash_tile_avx512")):
             self.assertIsNone(nothing)
@@ -128,6 +132,10 @@ class Readme(unittest.TestCase):
         self.assertIn("| f32, d 64, S 2048 | 146, 1.28×, 82 % |", lines)
         self.assertIn("| decode bf16, 32 heads on 8, 16384 keys | 12.0 GB/s, 3 % |", lines)
         self.assertIn("| f16, d 128, S 512 |  |", lines)
+        self.assertFalse(any("backward" in line for line in lines))  # not measured
+        backward = {"name": "bf16 H4 S2k d128", "ours": {"rate": 726.3}, "against": {"name": "FLASH"}, "value": 2.814}
+        result["suites"]["backward, 1 thread"] = [backward]
+        self.assertIn("| backward bf16, d 128, S 2048 | 726, 2.81× |", readme.table_of([("Here", result)]).splitlines())
 
     def test_the_readme_has_what_the_results_say(self):
         root = Path(__file__).resolve().parents[2]

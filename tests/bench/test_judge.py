@@ -6,7 +6,7 @@ import unittest
 
 from compare.judge import Comparison, Contestant, Times, failed_row, is_fault, keeps, row_of, take_turns
 from compare.table import aligned, cells_of, kernel_name, summary_of, table_of
-from compare.work import SUITES, kept_pairs, parse_suites, sets_for
+from compare.work import SUITES, flops_of, kept_pairs, parse_suites, sets_for
 
 
 def contestants(error=1e-3, **work):
@@ -96,6 +96,11 @@ class Work(unittest.TestCase):
             kept = sum(j <= i + keys - rows and (left is None or j >= i + keys - rows - left) for i in range(rows) for j in range(keys))
             self.assertEqual(kept_pairs(rows, keys, True, left), kept, (rows, keys, left))
         self.assertEqual(kept_pairs(3, 7), 21)
+
+    def test_a_backward_has_five_products_for_two(self):
+        self.assertEqual(flops_of(10, 64, 64), 2 * 10 * 128)
+        self.assertEqual(flops_of(10, 64, 64, backward=True), 2.5 * flops_of(10, 64, 64))
+        self.assertEqual(flops_of(10, 192, 128, backward=True), 2 * 10 * (192 + 128 + 128 + 192 + 192))
 
     def test_sets_escape_the_cache(self):
         self.assertEqual([sets_for(n) for n in (1e9, 300e6, 299e6, 1e6)], [1, 1, 2, 300])

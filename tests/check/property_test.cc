@@ -223,6 +223,35 @@ TEST(Bits, LaterKeysNeverChangeEarlierRows) {
         }
 }
 
+// Nor when later rows change too, whose scores then outgrow what the tile's earlier rows are measured from.
+TEST(Bits, LaterRowsNeverChangeEarlierOnes) {
+    const Handle handle = make_handle();
+    constexpr int64_t rows = 400, kept = 300;
+    for (const int32_t dtype : {FA_F16, FA_BF16})
+        for (const auto& [softcap, alibi] : {std::pair(0.f, false), {30.f, false}, {2.f, false}, {0.f, true}}) {
+            const auto run = [&, cap = softcap, slopes = alibi](double later_size) {
+                Rng rng(48);
+                Case c = shaped({1, 1, 1, rows, rows, 16, 16}, dtype);
+                causal(c, FA_ALIGN_TOP_LEFT);
+                c.d.softcap = cap;
+                if (slopes) c.d.operands |= FA_OPERAND_ALIBI;
+                c.bind(rng);
+                if (slopes) c.alibi.as<float>()[0] = 0.05f;
+                const auto values = [&](uint64_t tensor) {
+                    return [=](int64_t, int64_t, int64_t i, int64_t e) {
+                        const double size = i >= kept ? later_size : 1;
+                        return size * Rng(derive(tensor + (size > 1 ? 3 : 0), uint64_t(i), uint64_t(e))).normal();
+                    };
+                };
+                c.set_q(values(1)), c.set_k(values(2)), c.set_v(values(3));
+                EXPECT_EQ(run_and_check(handle, c, 7), "");
+                return c;
+            };
+            const Case base = run(1), other = run(40);
+            for (int64_t i = 0; i < kept; i++) ASSERT_EQ(row_bits(base, 0, 0, i), row_bits(other, 0, 0, i)) << "row " << i << "\n" << other.describe();
+        }
+}
+
 // Scaling q by a power of two and the scale by its inverse is exact.
 TEST(Bits, PowersOfTwoMoveBetweenQAndScale) {
     const Handle handle = make_handle();

@@ -51,6 +51,17 @@ class Bench(ToolCase):
         self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2")[1], 12 * 2 * 16 * 4)
         self.assertIn("standard", self.rows("--shape", "1,1,16,8", "--algorithm", "standard", "--dtype", "f32")[0]["kernel"])
 
+    def test_gradients_are_five_products_for_two(self):
+        options = ("--shape", "2,4,16,8", "--keys", "40", "--heads-kv", "2", "--dim-v", "20", "--dtype", "f32")
+        forward, = self.rows(*options)
+        for more in ((), ("--causal", "bottom-right"), ("--softcap", "5"), ("--deterministic",)):
+            backward, = self.rows(*options, "--backward", *more)
+            self.assertEqual((forward["pass"], backward["pass"]), ("forward", "backward"))
+            self.assertRegex(backward["kernel"], r"\Acpu.*backward")
+            self.assertGreater(backward["seconds"], 0)
+        self.assertAlmostEqual(self.rows(*options, "--backward")[0]["flops"] / forward["flops"], (3 * 8 + 2 * 20) / (8 + 20))
+        self.assertRegex(self.rows(*options[:2], "--dtype", "e4m3", "--backward")[0]["skipped"], "q_dtype")
+
     def test_a_suite(self):
         rows = self.rows("--suite", "small", "--dtype", "f32")
         self.assertEqual([row["name"] for row in rows], ["[1,1,16,64]", "[16,12,64,64]", "[8,12,64,64]", "[16,12,256,64]"])
@@ -60,9 +71,9 @@ class Bench(ToolCase):
     def test_every_suite_has_kernels(self):
         """Nothing is timed: whole suites take minutes."""
         rows = self.rows("--list")
-        self.assertEqual({row["suite"] for row in rows}, {"forward", "decode", "models", "packed", "options", "small"})
+        self.assertEqual({row["suite"] for row in rows}, {"forward", "backward", "decode", "models", "packed", "options", "small"})
         for row in rows:
-            self.assertRegex(row["kernel"], r"\Acpu.*flash", row["name"])
+            self.assertRegex(row["kernel"], r"\Acpu.*" + ("backward" if row["suite"] == "backward" else "flash"), row["name"])
             self.assertNotIn("seconds", row)
         text = self.output_of("bench", "--backend", "cpu", "--list")
         self.assertEqual(len(text.splitlines()), 2 + len(rows))
@@ -152,7 +163,8 @@ class Bench(ToolCase):
         shape = ["--shape", "1,1,8,8"]
         for options, *words in (
                 (["--shape", "1,2,3"], "--shape"), (["--shape", "1,2,3,0"], "--shape"), (["--suite", "fast"], "--suite", "fast"),
-                (["--suite", "small", *shape], "--suite", "--shape"), (["--keys", "5"], "--shape"), (["--alibi"], "--shape"),
+                (["--suite", "small", *shape], "--suite", "--shape"), (["--keys", "5"], "--shape"), (["--backward"], "--shape"),
+                ([*shape, "--backward", "--cold"], "--backward", "--cold"), (["--alibi"], "--shape"),
                 ([*shape, "--keys", "-1"], "--keys", "-1"), ([*shape, "--page-size", "-4"], "--page-size"), ([*shape, "--rounds", "0"], "--rounds"),
                 ([*shape, "--milliseconds", "-1"], "--milliseconds"), ([*shape, "--milliseconds", "nan"], "--milliseconds"),
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),

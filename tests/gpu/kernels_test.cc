@@ -41,9 +41,12 @@ std::set<std::string> listed_kernels() {
     if (is_hopper()) {
 #define FA_PAIR_true "_pair"
 #define FA_PAIR_false ""
-#define FA_SM90(dims, columns, keys, groups, mask, pair, ...) \
-    for (const char* dtype : {"f16", "bf16"})                 \
-        names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair " ") + dtype);
+#define FA_WORK_plain ""
+#define FA_WORK_softcap "_softcap"
+#define FA_WORK_alibi "_alibi"
+#define FA_SM90(dims, columns, keys, groups, mask, pair, work, ...) \
+    for (const char* dtype : {"f16", "bf16"})                       \
+        names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair FA_WORK_##work " ") + dtype);
 #include "cuda/kernels_sm90.def"
 #undef FA_SM90
     }
@@ -118,6 +121,34 @@ std::vector<Case> tall_cases(const Handle& handle) {
     return cases;
 }
 
+// The same for kernels that work on single scores, each with weak and strong options: what their steady loops serve, what they must leave to
+// the exact way, and both in one block.
+std::vector<Case> worked_cases(const Handle& handle) {
+    enum { dense, causal_mask, band, masks };
+    constexpr float alibi = 0;
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const int64_t dim : {64, 128, 256})
+            for (int mask = dense; mask < masks; mask++)
+                for (const float softcap : {alibi, 50.f, 5.f, 0.4f}) {
+                    Case c = shaped({2, 2, 1, 300, 700, dim, dim}, dtype);
+                    c.d.alignment = FA_ALIGN_TOP_LEFT;  // with distances to both sides
+                    if (mask == causal_mask) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                    if (mask == band) window(c, 500, 60, FA_ALIGN_BOTTOM_RIGHT);
+                    c.d.softcap = softcap;
+                    if (softcap == alibi) c.d.operands |= FA_OPERAND_ALIBI;
+                    const std::vector<std::string> names = kernels_of(handle, c.d);
+                    if (!names.empty() && names[0].rfind("fwd_sm90", 0) == 0) cases.push_back(std::move(c));
+                }
+    return cases;
+}
+
+void fill(Case& c, Rng& rng) {
+    c.bind(rng);
+    c.fill_normal(rng);
+    if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, c.alibi.as<float>());
+}
+
 std::string run_on_device(const Handle& handle, Case& c) {
     Moved<fa_forward_args_t> m = moved(c);
     for (const Buffer* output : {&c.o, &c.lse, &c.scores})
@@ -150,9 +181,9 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
     Rng rng(234);
     std::vector<Case> cases = plain_cases(handle, 1, 4, 150, {1, 9, 20, 70});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
+    for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
-        c.bind(rng);
-        c.fill_normal(rng);
+        fill(c, rng);
         for (const std::string& name : kernels_of(handle, c.d)) met[name]++;
         ASSERT_EQ(run_on_device(handle, c), "") << c.describe();
     }
@@ -178,10 +209,10 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     std::set<std::string> seen;
     std::vector<Case> cases = plain_cases(handle, 4, 8, 700, {1, 5, 12, 300, 2000});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
+    for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
-        c.bind(rng);
-        c.fill_normal(rng);
+        fill(c, rng);
         Moved<fa_forward_args_t> m = moved(c);
         m.upload();
         m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;

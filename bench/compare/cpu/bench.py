@@ -8,9 +8,9 @@ import torch
 from flashattn import _abi
 
 from ..judge import Contestant
-from ..ours import Call, Library
+from ..ours import BackwardCall, Call, Library
 from ..problem import Problem
-from ..truth import LIMITS, relative_error
+from ..truth import LIMITS, gradient_error, relative_error
 from .clock import block_of
 from .rivals import rival_call
 from .targets import Cpu
@@ -36,6 +36,13 @@ class Bench:
         c = self.contestant(calls, problems[0], work)
         c.error, c.limit = relative_error(problems[0], calls[0].o), LIMITS[problems[0].q.dtype]
         c.kernel = calls[0].kernel()
+        return c
+
+    def gradients(self, p: Problem) -> Contestant:
+        call = BackwardCall(self.library, p)
+        call()
+        c = self.contestant([call], p, "flops")
+        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], call.kernel()
         return c
 
     def contestant(self, calls: list[Callable], p: Problem, work: str) -> Contestant:

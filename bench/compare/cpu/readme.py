@@ -27,16 +27,26 @@ def amount(x: float) -> str:
     return f"{x:.0f}" if x >= 99.5 else f"{x:.1f}"
 
 
+def beside_flash(result: dict, suite: str, threads: int, dtype: str, dim: int, n: int) -> dict | None:
+    size = f"{n // 1024}k" if n >= 1024 else str(n)
+    return next((r for r in rows_of(result, suite, threads) if re.fullmatch(rf"{dtype} H\d+ S{size} d{dim}", r["name"])
+                 and r.get("against", {}).get("name") == "FLASH" and "value" in r), None)
+
+
 def prefill_cell(result: dict, threads: int, dtype: str, dim: int, n: int) -> str:
     """Rate, times torch's, share of the ceiling."""
-    size = f"{n // 1024}k" if n >= 1024 else str(n)
-    beside = next((r for r in rows_of(result, "prefill", threads) if re.fullmatch(rf"{dtype} H\d+ S{size} d{dim}", r["name"])
-                   and r.get("against", {}).get("name") == "FLASH" and "value" in r), None)
+    beside = beside_flash(result, "prefill", threads, dtype, dim, n)
     share = next((r for r in rows_of(result, "ceilings", threads) if re.fullmatch(rf"{dtype} \[1,\d+,{n},{dim}\]", r["name"])), None)
     if beside is None:
         return ""
     ceiling = f", {100 * share['value']:.0f} %" if share else ""
     return f"{amount(beside['ours']['rate'])}, {beside['value']:.2f}×{ceiling}"
+
+
+def backward_cell(result: dict, threads: int, dtype: str, dim: int) -> str:
+    """Rate and times torch's."""
+    beside = beside_flash(result, "backward", threads, dtype, dim, 2048)
+    return f"{amount(beside['ours']['rate'])}, {beside['value']:.2f}×" if beside else ""
 
 
 def decode_cell(result: dict, threads: int, dtype: str, shape: str) -> str:
@@ -54,6 +64,11 @@ def table_of(results: list[tuple[str, dict]]) -> str:
             for n in (512, 2048, 8192):
                 cells = [prefill_cell(result, threads, dtype, dim, n) for _, result, threads in columns]
                 lines.append(f"| {dtype}, d {dim}, S {n} | " + " | ".join(cells) + " |")
+    for dtype in ("f32", "bf16", "f16"):
+        for dim in (64, 128):
+            cells = [backward_cell(result, threads, dtype, dim) for _, result, threads in columns]
+            if any(cells):
+                lines.append(f"| backward {dtype}, d {dim}, S 2048 | " + " | ".join(cells) + " |")
     for shape in DECODE:
         for dtype in ("bf16", "bf16, i8", "bf16, e4m3") if shape == DECODE[1] else ("bf16",):
             _, heads, keys = shape.split()

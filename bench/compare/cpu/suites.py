@@ -59,6 +59,29 @@ def prefill_group(bench: Bench, dtype: str, dim: int, n: int) -> Group:
     return Group(name, make)
 
 
+def backward(bench: Bench) -> Iterator[Group]:
+    n = 2048
+    heads = heads_for(n, bench.threads)
+    for dtype in ("f32", "bf16", "f16"):
+        for dim in (64, 128):
+            name = f"{dtype} H{heads} S{count_text(n)} d{dim}"
+
+            def make(dtype=dtype, dim=dim, name=name):
+                dense_one = dense(dtype, 1, n, heads, dim)
+                dense_one.dout = torch.randn_like(dense_one.v)
+                contestants, comparisons = {}, []
+                for mask, p in (("", dense_one), (" causal", replace(dense_one, causal=True))):
+                    contestants[f"ours{mask}"] = bench.gradients(p)
+                    beside: dict = {}
+                    bench.beside(beside, ["FLASH"], p)
+                    contestants.update({f"FLASH{mask}": c for c in beside.values()})
+                    bounds = None if mask else targets.backward(bench.cpu, dtype, dim, bench.threads)
+                    comparisons.append(Comparison(name + mask, f"FLASH{mask}", "speed", *(bounds or (None, None)), ours=f"ours{mask}"))
+                return contestants, comparisons
+
+            yield Group(name, make)
+
+
 def cache(dtype: str, batch: int, heads: int, heads_kv: int, keys: int, dim: int = 128, dim_v: int | None = None) -> Problem:
     k, v = normal(batch, keys, heads_kv, dim, dtype=dtype), normal(batch, keys, heads_kv, dim_v or dim, dtype=dtype)
     return Problem(normal(batch, 1, heads, dim, dtype=dtype), k, v)
@@ -179,4 +202,4 @@ def options(bench: Bench) -> Iterator[Group]:
         yield Group(name, make)
 
 
-MAKERS = {"prefill": prefill, "decode": decode, "models": models, "packed": packed, "options": options}
+MAKERS = {"prefill": prefill, "backward": backward, "decode": decode, "models": models, "packed": packed, "options": options}

@@ -52,6 +52,17 @@ def prefill(cpu: Cpu, dtype: str, dim: int, n: int, threads: int) -> Bounds:
     return ((2.0, 4.0) if narrow else (1.6, 2.5)) if threads > 1 else None
 
 
+def backward(cpu: Cpu, dtype: str, dim: int, threads: int) -> Bounds:
+    """Times the speed of torch's FLASH, backward, dense, of 2048 rows."""
+    if threads != 1 and threads < MANY_THREADS:
+        return None
+    if dtype == "f32":
+        if threads > 1:
+            return 1.1, 1.3
+        return (1.05, 1.2) if dim == 64 else (1.0, 1.15)
+    return (2.5, 4.0) if dtype == "bf16" and cpu.amx else None
+
+
 def f16_beside_bf16(kernel: str) -> Bounds:
     """Times the speed of this library's bf16, where the CPU has f16 tiles."""
     return (0.95, 1.0) if "fp16" in kernel else None

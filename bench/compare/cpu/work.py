@@ -5,6 +5,7 @@ from __future__ import annotations
 # name: what a row of it compares
 SUITES = {
     "prefill": "as many rows as keys, against torch's FLASH and MATH, and onnxruntime; causal against this library's dense calls",
+    "backward": "gradients of as many rows as keys, against torch's FLASH",
     "decode": "one query row, against torch and onnxruntime, K and V hot and from memory",
     "models": "bf16 and f32 at head dimensions of models, against torch",
     "packed": "many sequences of 8 to 128, against torch on a padded batch",
@@ -12,7 +13,7 @@ SUITES = {
     "ceilings": "against what the machine can do, by `flashattn bench`: multiply-adds, AMX, reading K and V; tiny calls; AVX2",
     "scaling": "all threads against one, each as a share of its ceiling, by `flashattn bench`",
 }
-ON_EACH_THREAD_COUNT = {"prefill", "decode", "ceilings"}  # the others on the largest
+ON_EACH_THREAD_COUNT = {"prefill", "backward", "decode", "ceilings"}  # the others on the largest
 COLD_BYTES = 1e9  # sets of K and V that rotate add up to this, more than a server's L3 holds
 
 

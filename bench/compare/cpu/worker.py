@@ -86,7 +86,7 @@ def work(jobs: list[tuple[str, int]], tool: Path | None, effort: Effort) -> None
     bench = Bench(1)
     say(event="machine", device=bench.cpu.name, amx=bench.cpu.amx, cores=len(os.sched_getaffinity(0)),
         library=version_text(bench.library.lib.fa_version()), **packages())
-    with torch.inference_mode():
+    with torch.no_grad():
         for job, first in jobs:
             run_job(job, first, tool, effort)
             say(event="done", suite=job)

@@ -398,6 +398,7 @@ PROTOTYPES = {
     "fa_set_i64": (c_int32, [Handle, c_int32, c_int64]),
     "fa_get_i64": (c_int32, [Handle, c_int32, POINTER(c_int64)]),
     "fa_explain": (c_int32, [Handle, POINTER(AttentionDesc), c_int32, c_char_p, c_uint64]),
+    "fa_workspace_size": (c_int32, [Handle, POINTER(AttentionDesc), c_int32, POINTER(c_uint64)]),
     "fa_forward_ex": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(ForwardArgs)]),
     "fa_backward": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(BackwardArgs)]),
     "fa_merge": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(MergeArgs)]),

@@ -71,6 +71,12 @@ class Request:
         return table
 
     def call(self, function: str, handle: Handle) -> None:
+        """On arrays: their memory is the host's."""
+        if handle.memory == "device" and handle.backend != "cpu":
+            raise ValueError(f'the handle takes addresses of {handle.backend} device {handle.device}: expected one with memory="host"')
+        self.run(function, handle)
+
+    def run(self, function: str, handle: Handle) -> None:
         status = getattr(library(), function)(handle.pointer, ctypes.byref(self.desc), ctypes.byref(self.args))
         check(status, handle.pointer)
 

@@ -23,6 +23,7 @@ ISAS = {
     "neon": _abi.FA_ISA_NEON,
     "sve": _abi.FA_ISA_SVE,
 }
+MEMORIES = {"host": _abi.FA_MEMORY_HOST, "device": _abi.FA_MEMORY_DEVICE}
 _NAMES = {number: name for name, number in BACKENDS.items()}
 
 
@@ -38,14 +39,19 @@ class Handle:
     max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx", "amx_fp16",
         "neon" or "sve".
 
-    Arrays are always host memory; a GPU backend copies them. One handle serves one thread at a time and only the process that
-    made it: anything else raises FlashAttnError (FA_INVALID_STATE).
+    memory: "host": arrays are ordinary memory, and a GPU backend copies them. "device": addresses are the device's own, as those of
+        CUDA tensors in flashattn.torch; NumPy arrays are then refused.
+
+    One handle serves one thread at a time and only the process that made it: anything else raises FlashAttnError (FA_INVALID_STATE).
     """
 
-    def __init__(self, backend: str = "auto", *, device: int = 0, threads: int = 0, max_isa: str = "best") -> None:
+    def __init__(
+        self, backend: str = "auto", *, device: int = 0, threads: int = 0, max_isa: str = "best", memory: str = "host"
+    ) -> None:
         lib = library()
+        self.device, self.memory = integer("device", device, 32), memory
         info = _abi.CreateInfo(
-            backend=choice("backend", backend, BACKENDS), device=integer("device", device, 32), memory=_abi.FA_MEMORY_HOST
+            backend=choice("backend", backend, BACKENDS), device=self.device, memory=choice("memory", memory, MEMORIES)
         )
         pointer = _abi.Handle()
         check(lib.fa_create(ctypes.byref(pointer), ctypes.byref(info)))
@@ -99,6 +105,12 @@ class Handle:
     def set(self, key: int, value: int) -> None:
         check(library().fa_set_i64(self.pointer, key, integer("value", value, 64)), self.pointer)
 
+    def workspace_size(self, desc: _abi.AttentionDesc, op: int = _abi.FA_OP_FORWARD) -> int:
+        """Bytes that a call needs beside its tensors."""
+        size = ctypes.c_uint64()
+        check(library().fa_workspace_size(self.pointer, desc, op, ctypes.byref(size)), self.pointer)
+        return size.value
+
     def explain(self, desc: _abi.AttentionDesc | None = None, op: int = _abi.FA_OP_FORWARD) -> str:
         """How a call would be computed, or why it is unsupported; without a descriptor the backend, and why others were passed
         over."""
@@ -125,14 +137,15 @@ class Handle:
 _local = threading.local()
 
 
-def handle_of(backend: str | Handle | None) -> Handle:
+def handle_of(backend: str | Handle | None, device: int = 0, memory: str = "host") -> Handle:
     """The handle to use: the given one, or this thread's own for the named backend (None: "auto"), made on first use and again
     after a fork."""
     if isinstance(backend, Handle):
         return backend
     name = "auto" if backend is None else backend
     choice("backend", name, BACKENDS)
-    handle = _local.__dict__.get(name)
+    handles = _local.__dict__.setdefault("handles", {})
+    handle = handles.get((name, device, memory))
     if handle is None or handle.pid != os.getpid():
-        handle = _local.__dict__[name] = Handle(name)
+        handle = handles[name, device, memory] = Handle(name, device=device, memory=memory)
     return handle

@@ -1,4 +1,5 @@
-"""flashattn.torch against the same written in torch, float64, whose autograd is the judge. Skipped where torch is not installed."""
+"""flashattn.torch against the same written in torch, float64, whose autograd is the judge, on the CPU and on a GPU. Skipped where torch is
+not installed, or sees no GPU, or the library has no backend for it."""
 
 import unittest
 import warnings
@@ -13,6 +14,16 @@ else:
     from flashattn.torch import MultiheadAttention, attention
 
 
+def no_gpu():
+    """Why nothing can be tested on a GPU here, or None."""
+    if torch is None:
+        return "torch is not installed"
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    backend = flashattn.backends()["hip" if torch.version.hip else "cuda"]
+    return None if backend.usable else backend.reason
+
+
 def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None, sinks=None, keep=None, p=0.0):
     """(batch, rows, heads, dim); returns out and lse."""
     group = q.shape[2] // k.shape[2]
@@ -23,7 +34,7 @@ def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None,
     if bias is not None:
         s = s + bias
     if causal:
-        s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1 + s.shape[-1] - s.shape[-2]).bool(), float("-inf"))
+        s = s.masked_fill(torch.ones(s.shape[-2:], device=s.device).triu(1 + s.shape[-1] - s.shape[-2]).bool(), float("-inf"))
     if mask is not None:
         s = s.masked_fill(~mask, float("-inf"))
     all_logits = s if sinks is None else torch.cat([s, sinks[None, :, None, None].expand(*s.shape[:3], 1)], -1)
@@ -36,13 +47,18 @@ def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None,
 
 @unittest.skipIf(torch is None, "torch is not installed")
 class Torch(unittest.TestCase):
+    device = "cpu"
+
     def setUp(self):
         torch.manual_seed(1)
 
+    def randn(self, *shape, **options):
+        return torch.randn(*shape, device=self.device, **options)
+
     def assert_close(self, a, b, limit):
-        self.assertEqual(a.shape, b.shape)
-        error = (a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-12)
-        self.assertLessEqual(float(error), limit)
+        self.assertEqual((a.shape, a.device), (b.shape, b.device))
+        a, b = a.detach().double(), b.detach().double()
+        self.assertLessEqual(float((a - b).norm() / b.norm().clamp_min(1e-12)), limit)
 
     def compare(self, tensors, options, exact_options, limit=4e-6):
         """tensors: by name, of any dtype; each gets a gradient, through out and lse alike."""
@@ -50,7 +66,7 @@ class Torch(unittest.TestCase):
         theirs = {name: x.double().clone().requires_grad_() for name, x in tensors.items()}
         out, lse = attention(**ours, **options, return_lse=True)
         want, want_lse = plain(**theirs, **exact_options)
-        dout, dlse = torch.randn(out.shape).to(out.dtype), torch.randn(lse.shape)
+        dout, dlse = self.randn(out.shape).to(out.dtype), self.randn(lse.shape)
         ((out * dout).double().sum() + (lse * dlse).double().sum()).backward()
         ((want * dout.double()).sum() + (want_lse * dlse).sum()).backward()
         self.assert_close(out, want, limit)
@@ -61,7 +77,7 @@ class Torch(unittest.TestCase):
     def qkv(self, dtype=None):
         dtype = dtype or torch.float32
         shapes = {"q": (2, 20, 4, 16), "k": (2, 30, 2, 16), "v": (2, 30, 2, 12)}
-        return {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+        return {name: self.randn(shape).to(dtype) for name, shape in shapes.items()}
 
     def test_plain_and_causal(self):
         self.compare(self.qkv(), {}, {})
@@ -72,13 +88,13 @@ class Torch(unittest.TestCase):
             self.compare(self.qkv(dtype), {"causal": "bottom-right"}, {"causal": True}, limit)
 
     def test_bias_sinks_mask_softcap_and_scale(self):
-        mask = torch.rand(2, 1, 20, 30) < 0.8
-        tensors = {**self.qkv(), "bias": torch.randn(4, 1, 30), "sinks": torch.randn(4)}
+        mask = torch.rand(2, 1, 20, 30, device=self.device) < 0.8
+        tensors = {**self.qkv(), "bias": self.randn(4, 1, 30), "sinks": self.randn(4)}
         options = {"mask": mask, "softcap": 2.0, "scale": 0.3}
         self.compare(tensors, options, options, 1e-5)
 
     def test_dropout(self):
-        keep = torch.from_numpy(flashattn.dropout_mask(0.3, (2, 4, 20, 30), seed=9, offset=0)).double()
+        keep = torch.from_numpy(flashattn.dropout_mask(0.3, (2, 4, 20, 30), seed=9, offset=0)).double().to(self.device)
         self.compare(self.qkv(), {"dropout_p": 0.3, "seed": 9}, {"keep": keep, "p": 0.3})
         torch.manual_seed(3)
         first = attention(**self.qkv(), dropout_p=0.5)
@@ -86,15 +102,17 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.equal(first, attention(**self.qkv(), dropout_p=0.5)))
 
     def test_strided_and_broadcast_tensors(self):
-        q = torch.randn(2, 4, 20, 16).transpose(1, 2)
-        k = torch.randn(1, 30, 2, 16).expand(2, 30, 2, 16)
-        v = torch.randn(2, 30, 12, 2).transpose(2, 3)  # elements of a head lie apart: copied
+        q = self.randn(2, 4, 20, 16).transpose(1, 2)
+        k = self.randn(1, 30, 2, 16).expand(2, 30, 2, 16)
+        v = self.randn(2, 30, 12, 2).transpose(2, 3)  # elements of a head lie apart: copied
         self.compare({"q": q, "k": k, "v": v}, {}, {})
 
     def test_packed(self):
-        cu = torch.tensor([0, 7, 7, 20])
-        q, k, v = (torch.randn(20, 2, 8, requires_grad=True) for _ in range(3))
-        out = attention(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, causal="top-left")
+        cu = torch.tensor([0, 7, 7, 20], device=self.device)
+        q, k, v = (self.randn(20, 2, 8, requires_grad=True) for _ in range(3))
+        lengths = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        out = attention(q, k, v, **lengths, causal="top-left")
+        self.assertTrue(torch.equal(out, attention(q, k, v, **lengths, max_seqlen_q=13, max_seqlen_k=20, causal="top-left")))
         out.square().sum().backward()
         for begin, end in ((0, 7), (7, 20)):
             parts = [x.detach()[None, begin:end].requires_grad_() for x in (q, k, v)]
@@ -105,11 +123,11 @@ class Torch(unittest.TestCase):
                 self.assert_close(x.grad[begin:end], part.grad[0], 1e-6)
 
     def test_gradcheck(self):
-        q, k, v = (torch.randn(1, 3, 2, 4, requires_grad=True) for _ in range(3))
-        warnings.simplefilter("ignore")  # that float32 is not float64
-        self.assertTrue(
-            torch.autograd.gradcheck(lambda *x: attention(*x, causal="top-left"), (q, k, v), eps=1e-2, atol=2e-3, rtol=1e-2)
-        )
+        q, k, v = (self.randn(1, 3, 2, 4, requires_grad=True) for _ in range(3))
+        causal = lambda *x: attention(*x, causal="top-left", deterministic=True)  # noqa: E731
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that float32 is not float64
+            self.assertTrue(torch.autograd.gradcheck(causal, (q, k, v), eps=1e-2, atol=2e-3, rtol=1e-2))
 
     def test_only_wanted_gradients_and_no_second_ones(self):
         t = self.qkv()
@@ -121,6 +139,15 @@ class Torch(unittest.TestCase):
         with torch.no_grad():
             self.assertFalse(attention(**t).requires_grad)
 
+    def test_a_loss_of_the_lse_alone(self):
+        t = {name: x.requires_grad_() for name, x in self.qkv().items()}
+        _, lse = attention(**t, return_lse=True)
+        lse.square().sum().backward()
+        ours = {name: x.grad for name, x in t.items()}
+        _, want = plain(**t)
+        for (name, x), exact in zip(t.items(), torch.autograd.grad(want.square().sum(), list(t.values()), allow_unused=True)):
+            self.assert_close(ours[name], torch.zeros_like(x) if exact is None else exact, 2e-5)
+
     def test_refusals(self):
         t = self.qkv()
         with self.assertRaisesRegex(TypeError, "q has dtype torch.float64"):
@@ -129,12 +156,14 @@ class Torch(unittest.TestCase):
             attention(t["q"][0], t["k"], t["v"])
         with self.assertRaisesRegex(TypeError, "causal is True"):
             attention(**t, causal=True)
-        with self.assertRaisesRegex(ValueError, "expected the CPU"):
+        with self.assertRaisesRegex(ValueError, "expected the CPU or a GPU"):
             attention(*(x.to("meta") for x in t.values()))
+        with self.assertRaisesRegex(ValueError, "v is on meta: expected q's device"):
+            attention(t["q"], t["k"], t["v"].to("meta"))
 
     def test_module(self):
-        layer = MultiheadAttention(32, heads=4, heads_kv=2)
-        x, context = torch.randn(2, 10, 32, requires_grad=True), torch.randn(2, 15, 32)
+        layer = MultiheadAttention(32, heads=4, heads_kv=2).to(self.device)
+        x, context = self.randn(2, 10, 32, requires_grad=True), self.randn(2, 15, 32)
         out = layer(x, context)
         q, k, v = layer.query(x).view(2, 10, 4, 8), layer.key(context).view(2, 15, 2, 8), layer.value(context).view(2, 15, 2, 8)
         want = layer.output(plain(q, k, v)[0].reshape(2, 10, 32))
@@ -152,9 +181,9 @@ class Torch(unittest.TestCase):
             MultiheadAttention(30, heads=4)
 
     def test_module_learns_to_copy(self):
-        layer = MultiheadAttention(16, heads=2)
+        layer = MultiheadAttention(16, heads=2).to(self.device)
         optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
-        x = torch.randn(4, 12, 16)
+        x = self.randn(4, 12, 16)
         losses = []
         for _ in range(60):
             optimiser.zero_grad()
@@ -163,6 +192,87 @@ class Torch(unittest.TestCase):
             optimiser.step()
             losses.append(float(loss))
         self.assertLess(losses[-1], 0.5 * losses[0])
+
+
+@unittest.skipIf(no_gpu() is not None, no_gpu() or "")
+class TorchOnGpu(Torch):
+    device = "cuda:0"
+
+    def test_the_current_stream_is_the_calls(self):
+        """Both passes wait for what their stream had to do before them, and for nothing else."""
+        stream = torch.cuda.Stream()
+        inputs = {name: x.requires_grad_() for name, x in self.qkv().items()}
+        want = torch.autograd.grad(attention(**inputs, deterministic=True).square().sum(), list(inputs.values()))
+        with torch.cuda.stream(stream):
+            held = {name: torch.zeros_like(x) for name, x in inputs.items()}
+            torch.cuda._sleep(100_000_000)
+            for name, x in inputs.items():
+                held[name].copy_(x.detach())
+            held = {name: x.requires_grad_() for name, x in held.items()}
+            got = torch.autograd.grad(attention(**held, deterministic=True).square().sum(), list(held.values()))
+        stream.synchronize()
+        for a, b in zip(got, want):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_a_graph_of_both_passes(self):
+        t = {name: x.requires_grad_() for name, x in self.qkv(torch.bfloat16).items()}
+
+        def passes():
+            out = attention(**t, causal="bottom-right", deterministic=True)
+            return (out, *torch.autograd.grad(out.float().square().sum(), list(t.values())))
+
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            passes()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = passes()
+        for _ in range(3):
+            with torch.no_grad():
+                for x in t.values():
+                    x.copy_(torch.randn_like(x))
+            graph.replay()
+            torch.cuda.synchronize()
+            for a, b in zip(captured, passes()):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_deterministic_gradients_have_the_same_bits(self):
+        t = {name: self.randn(1, 700, 2, 64, dtype=torch.bfloat16, requires_grad=True) for name in "qkv"}
+        dout = self.randn(1, 700, 2, 64, dtype=torch.bfloat16)
+        out = attention(**t, deterministic=True)
+        first = torch.autograd.grad(out, list(t.values()), dout, retain_graph=True)
+        for _ in range(20):
+            for a, b in zip(torch.autograd.grad(out, list(t.values()), dout, retain_graph=True), first):
+                self.assertTrue(torch.equal(a, b))
+
+    def test_the_library_allocates_nothing(self):
+        """Workspaces are torch's, and torch has them back."""
+        t = {name: self.randn(2, 512, 4, 64, dtype=torch.float16, requires_grad=True) for name in "qkv"}
+
+        def memory():
+            """What torch's tensors hold, and what nobody but torch holds of the GPU."""
+            attention(**t).sum().backward()
+            torch.cuda.synchronize()
+            return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+
+        memory()
+        first = memory()
+        for _ in range(5):
+            self.assertEqual(memory(), first)
+
+    def test_handles(self):
+        t = self.qkv()
+        backend = "hip" if torch.version.hip else "cuda"
+        with flashattn.Handle(backend, memory="device") as handle:
+            self.assertTrue(torch.equal(attention(**t, backend=handle), attention(**t)))
+            with self.assertRaisesRegex(ValueError, 'expected one with memory="host"'):
+                flashattn.attention(*(x.cpu().numpy() for x in t.values()), backend=handle)
+        for other in (flashattn.Handle("cpu"), flashattn.Handle(backend)):
+            with other, self.assertRaisesRegex(ValueError, 'memory="device"'):
+                attention(**t, backend=other)
+        with self.assertRaisesRegex(ValueError, "k is on cpu: expected q's device, cuda:0"):
+            attention(t["q"], t["k"].cpu(), t["v"])
 
 
 if __name__ == "__main__":

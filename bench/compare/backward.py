@@ -1,0 +1,98 @@
+"""Suites of the backward: gradients of q, k and v from what a forward has left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterator
+
+import torch
+
+from .bench import Bench
+from .judge import Comparison, Group
+from .prefill import HIDDEN, TOKENS, dense, packed, shape_text
+from .problem import Problem
+
+# Speed over cuDNN's: (must, aim) by head dimension, mask and sequence length. At 64 columns 0.97 and 1.05 times what FlashAttention-3
+# reaches of cuDNN's.
+CUDNN_BOUNDS = {
+    (64, False): {512: (None, None), 1024: (1.11, 1.20), 4096: (1.13, 1.23), 16384: (1.13, 1.23)},
+    (64, True): {512: (None, None), 1024: (1.15, 1.25), 4096: (1.20, 1.30), 16384: (1.20, 1.30)},
+    (128, False): {512: (None, None), 1024: (1.04, 1.15), 4096: (1.07, 1.15), 16384: (1.09, 1.17)},
+    (128, True): {512: (None, None), 1024: (1.07, 1.19), 4096: (1.10, 1.20), 16384: (1.10, 1.19)},
+    (256, False): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.25), 16384: (1.0, 1.25)},
+    (256, True): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.15), 16384: (1.0, 1.15)},
+}
+FLASH_BOUNDS = (0.85, 1.0)  # of the kernels by mma.sync
+
+
+def differentiated(p: Problem) -> Problem:
+    return replace(p, dout=torch.randn(*p.q.shape[:-1], p.v.shape[-1], device="cuda", dtype=p.q.dtype))
+
+
+def against_torch(bench: Bench, shape: tuple, bounds: dict[str, tuple], left: int | None = None) -> Group:
+    """bounds: (must, aim) by rival. left: a window for this library alone."""
+    name = shape_text(*shape)
+
+    def make():
+        p = differentiated(dense(*shape))
+        contestants = {"ours": bench.gradients(replace(p, left=left))}
+        wanted = bench.beside(contestants, list(bounds), p)
+        return contestants, [Comparison(name, rival, "speed", *bounds.get(rival, (None, None))) for rival in wanted]
+
+    return Group(name, make)
+
+
+def against_cudnn(bench: Bench) -> Iterator[Group]:
+    for (dim, causal), by_length in CUDNN_BOUNDS.items():
+        for n, bounds in by_length.items():
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"CUDNN": bounds, "FLASH": (None, None)})
+    for dim in (64, 128, 256):
+        yield against_torch(bench, ("f16", 4, 4096, HIDDEN // dim, dim, True), {"CUDNN": (None, None)})
+
+
+def f32(bench: Bench) -> Iterator[Group]:
+    for dim in (64, 128):
+        for causal in (False, True):
+            yield against_torch(bench, ("f32", 4, 2048, 16, dim, causal), {"EFFICIENT": (0.7, 1.0)})
+
+
+def mma(bench: Bench) -> Iterator[Group]:
+    """A window is not for the kernels of one generation of GPUs: this one is as wide as the keys are many, and leaves the work as it is."""
+    for dim in (64, 128):
+        for causal in (False, True):
+            for n in (1024, 4096, 16384):
+                yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"FLASH": FLASH_BOUNDS}, left=n)
+
+
+def same(bench: Bench) -> Iterator[Group]:
+    for dim, bounds in ((64, (None, None)), (128, (1.30, 1.15)), (256, (None, None))):
+        for causal in (False, True):
+            for n in (1024, 4096, 16384):
+                shape = ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal)
+
+                def make(shape=shape, bounds=bounds):
+                    p = differentiated(dense(*shape))
+                    contestants = {"ours": bench.gradients(p, deterministic=True), "free": bench.gradients(p)}
+                    return contestants, [Comparison(shape_text(*shape), "free", "time", *bounds)]
+
+                yield Group(shape_text(*shape), make)
+
+
+def varlen(bench: Bench) -> Iterator[Group]:
+    lengths = torch.randint(128, 4097, (64,), generator=torch.Generator().manual_seed(1)).tolist()
+    like = round((sum(n * n for n in lengths) / len(lengths)) ** 0.5 / 128) * 128
+    name = "bf16 64 sequences of 128 … 4096, 16/16 d128 causal"
+
+    def unlike():
+        contestants = {"ours": bench.gradients(differentiated(packed(lengths, 16, 16, 128))),
+                       f"64 of {like}": bench.gradients(differentiated(dense("bf16", 64, like, 16, 128, True)))}
+        return contestants, [Comparison(name, f"64 of {like}")]
+
+    def grouped():
+        whole = dense("bf16", 4, 4096, 32, 128, True)
+        few = Problem(whole.q, *(x[:, :, :4].contiguous() for x in (whole.k, whole.v)), causal=True)
+        contestants = {"ours": bench.gradients(differentiated(few)), "32/32": bench.gradients(differentiated(whole))}
+        return contestants, [Comparison("bf16 B4 S4k 32/4 d128 causal", "32/32")]
+
+    yield Group(name, unlike)
+    yield Group("bf16 B4 S4k 32/4 d128 causal", grouped)

@@ -1,0 +1,2 @@
+#include "cuda/rt_cuda.h"
+#include "gpu/instances_bwd_simt.inc"

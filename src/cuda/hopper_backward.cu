@@ -1,0 +1,128 @@
+// The host's part of Hopper's backward kernels: which calls they take, and the launches.
+#include "cuda/bwd_sm90.h"
+#include "cuda/hopper_backward.h"
+#include "cuda/tensor_map.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+const HopperBackwardKernel& hopper(const NativeBackward& native) { return *static_cast<const HopperBackwardKernel*>(native.how); }
+
+// What works on single scores, or on few rows or keys, is better served by the smaller tiles of bwd_mma.h.
+constexpr int64_t kLeast = 128;
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI;
+
+bool takes(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
+    if (d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
+    if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
+        padded_rows_of(p) * d.heads_q >= kMost || d.batch * d.heads_kv * ceil_div(d.seqlen_k, kLeast) >= kMost)
+        return false;
+    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) &&
+           walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p));
+}
+
+bool in_order(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
+bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
+
+bool alike(const Problem& p) {
+    return !(p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K)) &&
+           !bounded_right(p) && !(p.d.flags & FA_WINDOW);
+}
+
+constexpr int kDims[] = {64, 128};
+template <class T>
+HopperBackwardKernels kernels_of(int dims) { return dims == 64 ? hopper_backward_kernels<T, 64>() : hopper_backward_kernels<T, 128>(); }
+HopperBackwardKernels kernels_of(int32_t dtype, int dims) { return dtype == FA_F16 ? kernels_of<F16>(dims) : kernels_of<Bf16>(dims); }
+
+// kv heads whose rows of q, dout and dq the cache holds.
+int64_t heads_in_cache(const Problem& p, int dims) {
+    constexpr int64_t cache = 32 << 20;
+    const int64_t bytes = max_of(p.d.seqlen_q, int64_t(1)) * p.group * dims * 8;
+    return max_of(cache / bytes, int64_t(1));
+}
+
+}  // namespace
+
+const NativeBackward* native_backward_for(const rt::Device& device, const Problem& p) {
+    if (!takes(device, p)) return nullptr;
+    for (const int dims : kDims) {
+        if (dims < p.d.dim_qk || dims < p.d.dim_v) continue;
+        const HopperBackwardKernels list = kernels_of(p.d.q_dtype, dims);
+        for (int i = 0; i < list.count; i++) {
+            const HopperBackwardKernel& h = hopper(list.native[i]);
+            if (!h.pair || (alike(p) && !in_order(p) && p.d.seqlen_k >= h.from)) return &list.native[i];
+        }
+    }
+    return nullptr;
+}
+
+bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
+    const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
+    for (const int64_t* s : strides)
+        if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
+    return walkable(a.dout_stride, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
+}
+
+uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device&, const Problem& p) {
+    return in_order(p) ? uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * 8 * sizeof(uint32_t) : 0;
+}
+
+rt::Status prepare_native_backward(const rt::Device& device) {
+    if (!device.hopper) return rt::kSuccess;
+    for (const int dims : kDims)
+        for (const HopperBackwardKernels& list : {kernels_of<F16>(dims), kernels_of<Bf16>(dims)})
+            for (int i = 0; i < list.count; i++) {
+                const HopperBackwardKernel& h = hopper(list.native[i]);
+                rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+                if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
+                if (s != rt::kSuccess) return s;
+            }
+    return rt::kSuccess;
+}
+
+rt::Status launch_native_backward(const NativeBackward& native, const rt::Device&, const BackwardParams& x, void* memory, rt::Stream stream) {
+    const HopperBackwardKernel& h = hopper(native);
+    const Problem& p = x.p;
+    const fa_attention_desc_t& d = p.d;
+    HopperBackwardParams a;
+    a.x = x;
+    if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.row_box) ||
+        !describe(&a.dout, x.a.dout, d.q_dtype, x.a.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), h.row_box) ||
+        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys) ||
+        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys))
+        return cudaErrorInvalidValue;
+    const int together = h.pair ? 2 : 1;
+    const int64_t heads = d.batch * d.heads_kv;
+    a.key_blocks = int(ceil_div(d.seqlen_k, native.keys * together));
+    a.section = alike(p) ? 0 : int(min_of(heads_in_cache(p, h.dims), heads));
+    a.last_first = in_order(p) && bounded_right(p);
+    a.turns = nullptr;
+    if (in_order(p) && x.dq_sum) {
+        a.turns = static_cast<uint32_t*>(memory);
+        const rt::Status s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, {}, p), stream);
+        if (s != rt::kSuccess) return s;
+    }
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = unsigned(together);
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(unsigned(together * a.key_blocks * heads));
+    config.blockDim = dim3(unsigned(h.threads));
+    config.dynamicSmemBytes = size_t(h.shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = h.pair ? 2 : 1;
+    const rt::Status s = cudaLaunchKernelEx(&config, h.kernel, a);
+    if (s != rt::kSuccess || !x.dq_sum) return s;
+    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.dims + 4) * 4), stream, x);
+}
+
+}  // namespace gpu
+}  // namespace fa

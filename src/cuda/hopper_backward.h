@@ -1,0 +1,27 @@
+// What the host knows of a compiled kernel of bwd_sm90.h, and the lists of them: a translation unit for each type and width.
+#pragma once
+#include "gpu/native.h"
+
+namespace fa {
+namespace gpu {
+
+struct HopperBackwardParams;
+
+struct HopperBackwardKernel {
+    int dims;           // of q, k and v, at most
+    bool pair;
+    int from;           // keys
+    int threads, shared_bytes;
+    int row_box;        // rows of q and of dout that a copy brings
+    void (*kernel)(HopperBackwardParams);
+    void (*finish)(BackwardParams);
+};
+struct HopperBackwardKernels {
+    const NativeBackward* native;  // its `how` is a HopperBackwardKernel
+    int count;
+};
+template <class T, int dims>
+HopperBackwardKernels hopper_backward_kernels();
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,78 @@
+// dbias = dS: tiles are computed once more for it. A block owns the elements of one tile and sums whatever shares them, sequences, heads,
+// rows or keys, in one order.
+#pragma once
+#include "gpu/bwd_simt.h"
+
+namespace fa {
+namespace gpu {
+
+// Blocks along (batch, head, row, key): one for all of a dimension that dbias sums over.
+struct BiasBlocks {
+    int64_t count[4];
+    int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
+};
+FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_args_t& a) {
+    const int64_t* s = a.dbias_stride;
+    return {{s[0] ? d.batch : 1, s[1] ? d.heads_q : 1, s[2] ? ceil_div(d.seqlen_q, kTile) : 1, s[3] ? ceil_div(d.seqlen_k, kTile) : 1}};
+}
+
+FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
+    const BackwardTile& t = *backward_shared().tile;
+    rt::barrier();  // behind the last use of another sequence
+    if (rt::thread() == 0) place_sequence(x, batch);
+    rt::barrier();
+    const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
+    for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
+        for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
+            if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == Tile::empty) continue;
+            place_rows(x, head, row0);
+            place_keys(x, head / x.p.group, key0);
+            rt::barrier();
+            weigh_tile<true>(x, true, false);
+            FA_UNROLL for (int r = 0; r < 4; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().weights[element_at<true>(r, n)];
+            rt::barrier();
+        }
+}
+
+FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
+    rt::fetch_parameters(x);
+    const fa_attention_desc_t& d = x.p.d;
+    const int64_t* const stride = x.a.dbias_stride;
+    const BiasBlocks blocks = bias_blocks(d, x.a);
+    const int64_t extent[4] = {d.batch, d.heads_q, ceil_div(d.seqlen_q, kTile), ceil_div(d.seqlen_k, kTile)};
+    int64_t begin[4], end[4], item = rt::block();
+    for (int i = 3; i >= 0; i--) {
+        begin[i] = stride[i] ? item % blocks.count[i] : 0;
+        end[i] = stride[i] ? begin[i] + 1 : extent[i];
+        item /= blocks.count[i];
+    }
+    float sum[4][4];
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = 0.f;
+    for (int64_t batch = begin[0]; batch < end[0]; batch++)
+        for (int64_t head = begin[1]; head < end[1]; head++) add_bias_tiles(x, batch, head, begin, end, sum);
+
+    float* const tile = backward_shared().weights;
+    const int thread = rt::thread();
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];
+    rt::barrier();
+    if (!stride[2] && thread < kTile)
+        for (int r = 1; r < kTile; r++) tile[thread] += tile[r * kRowStride + thread];
+    rt::barrier();
+    if (!stride[3] && thread < kTile)
+        for (int j = 1; j < kTile; j++) tile[thread * kRowStride] += tile[thread * kRowStride + j];
+    rt::barrier();
+    const int64_t row0 = begin[2] * kTile, key0 = begin[3] * kTile;
+    const int rows = stride[2] ? int(min_of(d.seqlen_q - row0, kTile)) : 1, keys = stride[3] ? int(min_of(d.seqlen_k - key0, kTile)) : 1;
+    float* const to = x.a.dbias + begin[0] * stride[0] + begin[1] * stride[1];
+    for (int i = thread; i < rows * keys; i += kThreads) {
+        float* const element = to + (row0 + i / keys) * stride[2] + (key0 + i % keys) * stride[3];
+        const float value = tile[i / keys * kRowStride + i % keys];
+        *element = accumulates(x) ? *element + value : value;
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa

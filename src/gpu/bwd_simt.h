@@ -1,0 +1,346 @@
+// The universal backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with the
+// same bits.
+//
+// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each thread,
+// become weights P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
+// weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
+// rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
+#pragma once
+#include "gpu/bwd.h"
+#include "gpu/fwd_simt.h"
+
+namespace fa {
+namespace gpu {
+
+constexpr int kTile = 64;  // rows, and keys
+static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
+
+// One block's tile; what is placed by all threads lies behind it in shared memory.
+struct BackwardTile {
+    Sequence seq;
+    MaskRule rule;
+    Dropout dropout;
+    int64_t batch, head, row0, key0;
+    int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
+    float lse2[kTile], delta[kTile];
+    uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
+    alignas(16) bool plain;
+};
+static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
+
+constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
+struct BackwardShared {
+    BackwardTile* tile;
+    float *left, *right, *weights;
+};
+FA_DEVICE BackwardShared backward_shared() {
+    char* const memory = rt::shared_memory();
+    float* const floats = reinterpret_cast<float*>(memory + sizeof(BackwardTile));
+    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kStage, floats + 2 * kStage};
+}
+
+// Rows of q, k, v or dout that a tile has placed.
+struct Rows {
+    const void* data;
+    const int64_t* at;
+    int64_t dim;
+    int32_t dtype;
+    bool aligned;
+};
+FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.a.q, t.q_at, x.p.d.dim_qk, x.p.d.q_dtype, x.q_aligned}; }
+FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { return {x.a.dout, t.dout_at, x.p.d.dim_v, x.p.d.q_dtype, x.dout_aligned}; }
+FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.kv_dtype, x.k_aligned}; }
+FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.kv_dtype, x.v_aligned}; }
+
+// What gather brings, widened, times `factor`, into a buffer.
+template <int width>
+FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* stage) {
+    const auto store = [&](int n, float* value) {
+        const int i = rt::thread() + n * kThreads;
+        FA_UNROLL for (int e = 0; e < 4; e++) value[e] *= factor;
+        rt::store4(stage + i / (width / 4) * stride + i % (width / 4) * 4, value);
+    };
+    if (rows.dtype == FA_F32) {
+        float value[kQuads][4];
+        gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, value);
+        FA_UNROLL for (int n = 0; n < kQuads; n++) store(n, value[n]);
+    } else {
+        uint16_t bits[kQuads][4];
+        gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, bits);
+        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+            float value[4];
+            FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
+            store(n, value);
+        }
+    }
+}
+
+// The sequence, masks and dropout of a block's tiles, by one thread.
+FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
+    BackwardTile& t = *backward_shared().tile;
+    t.batch = batch;
+    t.seq = bounded_sequence(x.p, x.f, batch);
+    t.rule = mask_rule(x.p, t.seq);
+    t.dropout = dropout_of(x);
+}
+
+// Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
+FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+    BackwardTile& t = *backward_shared().tile;
+    const int r = rt::thread();
+    if (r == 0) {
+        t.head = head;
+        t.row0 = row0;
+    }
+    if (r >= kTile) return;
+    const int64_t from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row0 + r;
+    const float lse2 = x.lse2[from];
+    t.lse2[r] = lse2;
+    t.delta[r] = x.delta[from];
+    t.q_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.a.dout_stride, t.seq, t.batch, row0 + r, head);
+}
+
+FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+    BackwardTile& t = *backward_shared().tile;
+    const int j = rt::thread();
+    if (j == 0) t.key0 = key0;
+    if (j >= kTile) return;
+    const Slot slot{t.batch, t.seq.k_begin + key0 + j, true};
+    const bool there = key0 + j < t.seq.k_len;
+    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, slot, kv_head) : -1;
+    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
+}
+
+// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.
+FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
+    const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
+    return !x.natural && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+           tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
+}
+
+// Which of the tile's weights dropout keeps: one draw serves four keys.
+FA_COLD void draw_tile(const BackwardParams& x) {
+    BackwardTile& t = *backward_shared().tile;
+    for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
+        const int r = i / (kTile / 4), quad = i % (kTile / 4);
+        const Philox4 w = dropout_words(t.dropout, t.batch * x.p.d.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
+        uint8_t bits = 0;
+        FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
+        t.kept[r][quad] = bits;
+    }
+}
+
+// product[r][n] = Σ left · right over all dims. Leaves a barrier behind the last use of the buffers.
+FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float product[4][4]) {
+    const BackwardShared s = backward_shared();
+    const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] = 0.f;
+    for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
+        load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
+        load_rows<kDims>(right, 0, dim0, 1.f, kRowStride, s.right);
+        rt::barrier();
+        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.right + tx * kRowStride;
+        for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
+            float piece[4][4];
+            FA_UNROLL for (int r = 0; r < 4; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+            FA_UNROLL_BY(1)
+            for (int c = first; c < first + kChain; c += 4) {
+                float of_b[4][4];
+                FA_UNROLL for (int n = 0; n < 4; n++) rt::load4(b + n * 16 * kRowStride + c, of_b[n]);
+                FA_UNROLL for (int r = 0; r < 4; r++) {
+                    float of_a[4];
+                    rt::load4(a + r * kRowStride + c, of_a);
+                    FA_UNROLL for (int n = 0; n < 4; n++)
+                        FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(of_a[e], of_b[n][e], piece[r][n]);
+                }
+            }
+            FA_UNROLL for (int r = 0; r < 4; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += piece[r][n];
+        }
+        rt::barrier();
+    }
+}
+
+// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever comes.
+FA_DEVICE void differentiate(float lse2, float delta, float kept, float slope, float* score, float* gradient) {
+    const float p = lse2 == kPosInf ? 0.f : exp2_fn(*score - lse2);
+    *score = p * kept;
+    *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
+}
+
+// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are short.
+// A kernel by keys wants these by rows, one by rows by keys.
+template <bool by_keys>
+FA_DEVICE int element_at(int r, int n) {
+    const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
+    return by_keys ? row * kRowStride + key : key * kRowStride + row;
+}
+
+// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or work on scores; through the softcap if wanted,
+// else up to it.
+template <bool by_keys>
+FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    const fa_attention_desc_t& d = x.p.d;
+    FA_UNROLL_BY(1)
+    for (int i = 0; i < 16; i++) {
+        const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
+        const int64_t key = t.key0 + j;
+        const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
+        const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
+        float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
+        if (d.softcap > 0) {
+            const float bent = tanhf(score / d.softcap);
+            score = d.softcap * bent;
+            if (through_cap) slope = (1.f - bent) * (1.f + bent);
+        }
+        if (x.natural && seen) score = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
+        if (!seen) score = kNegInf;
+        differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
+        s.right[at] = score;
+        s.weights[at] = gradient;
+    }
+}
+
+// Of the placed tile: weights into `right` and, if wanted, the gradients of its scores into `weights`. A barrier must come before others'
+// elements are read.
+template <bool by_keys>
+FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap) {
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    float product[4][4];
+    if (x.p.d.dropout_p > 0) draw_tile(x);
+    if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
+    if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+    multiply(rows_of_q(x, t), rows_of_k(x, t), x.q_factor, product);
+    FA_UNROLL for (int r = 0; r < 4; r++)
+        FA_UNROLL for (int n = 0; n < 4; n++) {
+            const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
+            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.weights[at]);
+            s.right[at] = product[r][n];
+        }
+    if (!t.plain) differentiate_any<by_keys>(x, through_cap);
+}
+
+template <int TV>
+struct SimtBackward {
+    static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
+
+    // sum[i][c] += Σ_j weights[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
+    // weights have been written without a barrier; there is one behind their last use.
+    FA_MEMBER static void add_product(const float* weights, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
+        const BackwardShared s = backward_shared();
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        for (int first = 0; first < count; first += depth) {
+            load_rows<columns>(rows, first, column0, 1.f, columns, s.left);
+            rt::barrier();
+            const int deep = int(min_of(depth, count - first));
+            FA_UNROLL for (int c = 0; c < TV; c += 4) {
+                float piece[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
+                FA_UNROLL for (int i = 0; i < 4; i++)
+                    FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = 0.f;
+                FA_UNROLL_BY(4)
+                for (int j = 0; j < deep; j++) {
+                    float a[4], b[4];
+                    rt::load4(weights + (first + j) * kRowStride + ty * 4, a);
+                    rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
+                    FA_UNROLL for (int i = 0; i < 4; i++)
+                        FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
+                }
+                FA_UNROLL for (int i = 0; i < 4; i++)
+                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += piece[i][e];
+            }
+            rt::barrier();
+        }
+    }
+
+    FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
+                                int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
+        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+        FA_UNROLL for (int i = 0; i < 4; i++) {
+            if (ty * 4 + i >= count) continue;
+            const int64_t at = outer * stride[0] + (row + ty * 4 + i) * stride[1] + head * stride[2];
+            FA_UNROLL for (int c = 0; c < TV; c++) {
+                const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+                if (column < dim) store_gradient(x, to, at + column, dtype, sum[i][c] * factor);
+            }
+        }
+    }
+};
+
+// dk and dv of one tile of keys, part by part of their columns.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams x) {
+    rt::fetch_parameters(x);
+    using B = SimtBackward<TV>;
+    const fa_attention_desc_t& d = x.p.d;
+    int64_t item = rt::block();
+    const int64_t column0 = item % x.parts * B::columns;
+    item /= x.parts;
+    const int64_t blocks = ceil_div(d.seqlen_k, kTile), key0 = item % blocks * kTile, kv_head = item / blocks % d.heads_kv, batch = item / blocks / d.heads_kv;
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    if (rt::thread() == 0) place_sequence(x, batch);
+    rt::barrier();
+    if (key0 >= t.seq.k_len) return;
+    place_keys(x, kv_head, key0);
+    const int64_t keys = min_of(t.seq.k_len - key0, kTile);
+    const RowBand seen = row_band(t.rule, key0, keys, t.seq.q_len);
+    const bool dk_here = x.a.dk && column0 < d.dim_qk, dv_here = x.a.dv && column0 < d.dim_v;
+    float dk[4][TV], dv[4][TV];
+    FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
+    for (int64_t head = kv_head * x.p.group; (dk_here || dv_here) && head < (kv_head + 1) * x.p.group; head++)
+        for (int64_t row0 = max_of(seen.begin, 0) / kTile * kTile; row0 < min_of(seen.end, t.seq.q_len); row0 += kTile) {
+            place_rows(x, head, row0);
+            rt::barrier();
+            weigh_tile<true>(x, dk_here, true);
+            const int64_t rows = min_of(t.seq.q_len - row0, kTile);
+            if (dv_here) B::add_product(s.right, rows_of_dout(x, t), rows, column0, dv);
+            if (dk_here) B::add_product(s.weights, rows_of_q(x, t), rows, column0, dk);
+        }
+    const int64_t outer = x.p.packed_k() ? 0 : batch, row = t.seq.k_begin + key0;
+    if (dk_here) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_qk, d.scale, dk);
+    if (dv_here) B::write(x, x.a.dv, x.a.dv_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_v, 1.f, dv);
+}
+
+// dq of one tile of rows, part by part of its columns.
+template <int TV>
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams x) {
+    rt::fetch_parameters(x);
+    using B = SimtBackward<TV>;
+    const fa_attention_desc_t& d = x.p.d;
+    int64_t item = rt::block();
+    const int64_t column0 = item % x.parts * B::columns;
+    item /= x.parts;
+    const int64_t blocks = ceil_div(d.seqlen_q, kTile), block = x.p.causal() ? blocks - 1 - item % blocks : item % blocks;  // longest rows first
+    const int64_t row0 = block * kTile, head = item / blocks % d.heads_q, batch = item / blocks / d.heads_q;
+    const BackwardShared s = backward_shared();
+    const BackwardTile& t = *s.tile;
+    if (rt::thread() == 0) place_sequence(x, batch);
+    rt::barrier();
+    if (row0 >= t.seq.q_len) return;
+    place_rows(x, head, row0);
+    const int64_t rows = min_of(t.seq.q_len - row0, kTile);
+    const KeyBand first = key_band(t.rule, row0, t.seq.k_len), last = key_band(t.rule, row0 + rows - 1, t.seq.k_len);
+    float dq[4][TV];
+    FA_UNROLL for (int i = 0; i < 4; i++)
+        FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
+    for (int64_t key0 = max_of(first.begin, 0) / kTile * kTile; key0 < last.end; key0 += kTile) {
+        place_keys(x, head / x.p.group, key0);
+        rt::barrier();
+        weigh_tile<false>(x, true, true);
+        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - key0, kTile), column0, dq);
+    }
+    B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : batch, t.seq.q_begin + row0, rows, head, column0, d.dim_qk, d.scale, dq);
+}
+
+}  // namespace gpu
+}  // namespace fa
