@@ -27,21 +27,28 @@ template <class T>
 struct BackwardShape<MmaSync<T>, 256> {
     template <bool by_rows>
     using General = GradientBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
-    using Plain = GradientBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, false, true>;
+    using Plain = void;  // registers are full of gradients either way
 };
 
+template <class Keys, class Rows>
+constexpr BackwardInstance backward_instance() {
+    static_assert(Keys::threads == Rows::threads && Keys::passing <= kPaddedRows && Rows::own <= kPaddedRows, "");
+    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma", Keys::columns, Keys::passing, Keys::own, Keys::own, Rows::own, Keys::threads, true,
+            backward_mma<Keys>, backward_mma<Rows>, Keys::kSharedBytes, Rows::kSharedBytes, Keys::plain};
+}
+template <class Plain, class General, class Rows>
+struct BackwardList {
+    static constexpr BackwardInstance list[] = {backward_instance<Plain, Rows>(), backward_instance<General, Rows>()};
+};
+template <class General, class Rows>
+struct BackwardList<void, General, Rows> {
+    static constexpr BackwardInstance list[] = {backward_instance<General, Rows>()};
+};
 template <class Mma, int width>
 BackwardInstances backward_instances() {
     using Shape = BackwardShape<Mma, width>;
-    using P = typename Shape::Plain;
-    using K = typename Shape::template General<false>;
-    using R = typename Shape::template General<true>;
-    static_assert(P::threads == R::threads && K::threads == R::threads && P::passing <= kPaddedRows && R::own <= kPaddedRows, "");
-    constexpr auto rows = backward_mma<R>;
-    static constexpr BackwardInstance list[] = {
-        {"bwd_mma_plain", width, P::passing, P::own, P::own, R::own, P::threads, true, backward_mma<P>, rows, P::kSharedBytes, R::kSharedBytes, true},
-        {"bwd_mma", width, K::passing, K::own, K::own, R::own, K::threads, true, backward_mma<K>, rows, K::kSharedBytes, R::kSharedBytes, false}};
-    return {list, 2};
+    using List = BackwardList<typename Shape::Plain, typename Shape::template General<false>, typename Shape::template General<true>>;
+    return {List::list, int(sizeof List::list / sizeof *List::list)};
 }
 
 }  // namespace gpu
