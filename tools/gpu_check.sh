@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one go: the checks of tests/check on the CUDA backend, tests/gpu, the compute sanitizer over every kernel,
-# what a call costs, and the comparison with PyTorch where torch is installed. Continuous integration has no GPU: run this after a change
-# to src/gpu or src/cuda. Ends in a summary line, and leaves a JSON file.
+# what a call costs, and, where torch is installed, flashattn.torch and the comparison with PyTorch. Continuous integration has no GPU: run
+# this after a change to src/gpu or src/cuda. Ends in a summary line, and leaves a JSON file.
 #   gpu_check.sh [--quick] BUILD_DIR [RESULTS.json]     BUILD_DIR: configured with -DFA_CUDA=ON -DFA_BENCH=ON and built
 set -euo pipefail
 quick=
@@ -53,23 +53,38 @@ spread() {
     record "$name" $((SECONDS - begin)) "$status" "$log".*
 }
 
+# shards SUITE N: the first N of its random calls' shards, each of 1,000.
+shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
+
 # sanitize TOOL OPTION…: over some calls of every kernel.
 sanitize() {
-    run "$1 over every kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    local checked=("$gpu" --gtest_brief=1)
+    run "$1 over every kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    run "$1 over every backward kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
+}
+
+# compare NAME SUITES FILE: with torch; figures go to FILE.json.
+compare() {
+    run "$1" python3 -W ignore bench/compare_gpu.py --suite "$2" $([ -n "$quick" ] && echo --quick || echo --fast) --json "$logs/$3.json"
+    cat "$logs/${1//[^a-z0-9]/_}"
 }
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
 printf '%s%s\n' "$device" "${quick:+, quick}"
 if [ -n "$quick" ]; then
-    spread "6,000 random calls against the oracle" 'Shard/Random.*/0:Shard/Random.*/1:Shard/Random.*/2:Shard/Random.*/3:Shard/Random.*/4:Shard/Random.*/5'
-    spread "counting, hostile data, cache, merge" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*'
+    spread "6,000 random calls against the oracle" "$(shards Random 6)"
+    spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
+    spread "counting, hostile data, cache, merge, gradients" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*:*Backward*-Shard/*'
 else
     spread "24,000 random calls against the oracle" 'Shard/Random.*'
-    spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*:*ackward*:*gradients*'  # the backward is the CPU's
+    spread "10,000 random gradients against the oracle" "$(shards RandomBackward 10)"
+    spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
 fi
 run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 run "graphs, and a decode loop in one" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*'
 run "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
+run "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
+run "flashattn verify" "$build/cli/flashattn" verify
 run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
 [ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
 run "a program without CUDA" "$build/tests/gpu/fa_gpu_without_cuda"
@@ -83,8 +98,10 @@ fi
 run "the cost of a call" "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call"
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    run "comparison with torch" python3 -W ignore bench/compare_gpu.py $([ -n "$quick" ] && echo --quick || echo --fast) --json "$logs/comparison.json"
-    cat "$logs/comparison_with_torch"
+    run "flashattn.torch" env PYTHONPATH="$PWD/bindings/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
+    mapfile -t suites < <(PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")')
+    compare "comparison with torch" "$(printf '%s\n' "${suites[@]}" | grep -v '^backward' | paste -sd,)" comparison
+    compare "comparison of gradients" "$(printf '%s\n' "${suites[@]}" | grep '^backward' | paste -sd,)" gradients
 fi
 
 # part NAME FILE: a member of the results, where the file is there.
@@ -94,6 +111,7 @@ part() { [ ! -s "$2" ] || printf ',\n "%s": %s' "$1" "$(cat "$2")"; }
         "$([ -n "$quick" ] && echo true || echo false)" "$passed" "$failed" "$SECONDS" "$entries"
     part calls "$logs/calls.json"
     part comparison "$logs/comparison.json"
+    part gradients "$logs/gradients.json"
     printf '}\n'
 } >"$results"
 printf '%d passed, %d failed in %d s: %s\n' "$passed" "$failed" "$SECONDS" "$results"

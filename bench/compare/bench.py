@@ -37,12 +37,12 @@ class Bench:
         c.kernel = calls[0].kernel()
         return c
 
-    def gradients(self, p: Problem, deterministic: bool = False) -> Contestant:
-        call = BackwardCall(self.library, p, deterministic)
+    def gradients(self, p: Problem, deterministic: bool = False, spread: int = 0) -> Contestant:
+        call = BackwardCall(self.library, p, deterministic, spread)
         call()
         torch.cuda.synchronize()
         c = self.contestant([call], p, False, "flops")
-        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], call.kernel()
+        c.error, c.limit, c.kernel = gradient_error(p, call.dq, call.dk, call.dv), LIMITS[p.q.dtype], "" if spread else call.kernel()
         return c
 
     def contestant(self, calls: list[Callable], p: Problem, graph: bool, work: str) -> Contestant:

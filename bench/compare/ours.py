@@ -71,7 +71,7 @@ class Call:
         d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
         for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.v_stride, p.v), (d.o_stride, self.o)):
             stride[:] = strides_of(x)
-        if p.causal or p.slopes is not None or p.left is not None:
+        if p.causal or p.slopes is not None:
             d.alignment = _abi.FA_ALIGN_BOTTOM_RIGHT
         if p.causal:
             d.flags |= _abi.FA_CAUSAL
@@ -110,11 +110,11 @@ class Call:
 
 
 class BackwardCall(Call):
-    """One fa_backward over what a forward has left: all three gradients."""
+    """One fa_backward over what a forward has left: all three gradients. spread: elements between the rows of dv."""
 
     OP, FUNCTION, ARGS = _abi.FA_OP_BACKWARD, "fa_backward", _abi.BackwardArgs
 
-    def __init__(self, ours: Library, p: Problem, deterministic: bool = False) -> None:
+    def __init__(self, ours: Library, p: Problem, deterministic: bool = False, spread: int = 0) -> None:
         self.deterministic = deterministic
         rows = (p.heads, len(p.q)) if p.offsets is not None else (p.batch, p.heads, p.q.shape[1])
         self.lse = torch.empty(rows, dtype=torch.float32, device=p.q.device)
@@ -123,7 +123,10 @@ class BackwardCall(Call):
         forward.desc.operands |= _abi.FA_OPERAND_LSE
         forward.args.o, forward.args.lse = self.o.data_ptr(), self.lse.data_ptr()
         forward()
-        self.dq, self.dk, self.dv = (unwritten(x.shape, x) for x in (p.q, p.k, p.v))
+        self.dq, self.dk = (unwritten(x.shape, x) for x in (p.q, p.k))
+        heads, dim = p.v.shape[-2:]
+        self.dv = unwritten((*p.v.shape[:-2], heads * dim + spread), p.v)[..., : heads * dim].unflatten(-1, (heads, dim))
+        self.args.dv_stride[:] = strides_of(self.dv)
         for name, x in (("lse", self.lse), ("dout", p.dout), ("dq", self.dq), ("dk", self.dk), ("dv", self.dv)):
             setattr(self.args, name, x.data_ptr())
 

@@ -15,7 +15,7 @@ class Problem:
     k: torch.Tensor                       # [batch, keys, heads_kv, dim], packed, or pages [pages, page_size, heads_kv, dim]
     v: torch.Tensor
     causal: bool = False                  # the last row stands on the last key
-    left: int | None = None               # keys that a row sees before its own
+    left: int | None = None               # with causal: keys that a row sees before its own
     slopes: torch.Tensor | None = None    # ALiBi, [heads]
     sinks: torch.Tensor | None = None     # [heads]
     mask: torch.Tensor | None = None      # bool [rows, keys], of all sequences and heads

@@ -21,7 +21,7 @@ SUITES = {
     "options": "masks and biases against this library's plain kernel at equal work",
     "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
     "backward-f32": "f32 backward against EFFICIENT",
-    "backward-mma": "bf16 backward by mma.sync, which a window that hides no key asks for, against FLASH",
+    "backward-mma": "bf16 backward by mma.sync, for which rows of dv lie apart, against FLASH",
     "backward-same": "the deterministic backward against this library's free one",
     "backward-varlen": "backward of packed sequences and grouped heads against this library's causal rates",
     "enqueue": "CPU time of one call, less what ctypes costs",

@@ -218,16 +218,24 @@ FA_DEVICE void store_keys(const HopperBackwardParams& a, int own_key, void* out,
     }
 }
 
-// One warp finds the rows that see each key. (A division of 64 bits is a call, over which nothing lives in uniform registers: not for those
-// who multiply.)
+// One warp finds the rows that see each key. Its registers are few: chunks, of which row_band asks a division of 64 bits, are counted in 32.
 template <class H>
 FA_DEVICE void find_rows(const HopperBackwardParams& a) {
     typename H::Shared& s = H::shared();
     const KeyBlock& t = s.block;
-    const MaskRule rule = mask_rule(a.x.p, Sequence{0, 0, 0, 0, 0, t.off});
-    for (int key = int(threadIdx.x) % 32; key < H::keys; key += 32) {
-        const RowBand band = key < t.keys ? row_band(rule, t.key0 + key, 1, t.q_len) : RowBand{0, 0};
-        s.seen[key] = make_int2(int(clamp(band.begin, 0, t.q_len)), int(clamp(band.end, 0, t.q_len)));
+    MaskRule rule = mask_rule(a.x.p, Sequence{0, 0, 0, 0, 0, t.off});
+    const int chunk = int(min_of(rule.chunk, int64_t(1) << 30));
+    rule.chunk = 0;
+    for (int i = int(threadIdx.x) % 32; i < H::keys; i += 32) {
+        const int key = t.key0 + i;
+        const RowBand band = i < t.keys ? row_band(rule, key, 1, t.q_len) : RowBand{0, 0};
+        int begin = int(clamp(band.begin, 0, t.q_len)), end = int(clamp(band.end, 0, t.q_len));
+        if (chunk > 0) {
+            const int first = key / chunk * chunk - t.off;
+            begin = max(begin, first);
+            end = int(min_of(int64_t(end), int64_t(first) + chunk));
+        }
+        s.seen[i] = make_int2(begin, end);
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) rt::barrier_arrive(H::at(&s.barrier.k_full));
@@ -463,9 +471,10 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<T, Dims, Rows, pair>::threads), 1) back
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
-        rt::give_registers<32>();
-        if (threadIdx.x == 0) load_all<H, Rows>(a, pair ? rt::cluster_rank() : 0);
-        else if (rt::uniform(int(threadIdx.x) / 32) == 1) find_rows<H>(a);
+        rt::give_registers<24>();
+        const int warp = rt::uniform(int(threadIdx.x) / 32);
+        if (warp == 1) find_rows<H>(a);
+        else if (threadIdx.x == 0) load_all<H, Rows>(a, pair ? rt::cluster_rank() : 0);
         else return;
     } else {
         rt::take_registers<240>();

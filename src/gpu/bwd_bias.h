@@ -63,7 +63,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     rt::barrier();
     if (!stride[3] && thread < kTile)
         for (int j = 1; j < kTile; j++) tile[thread * kRowStride] += tile[thread * kRowStride + j];
-    rt::barrier();
+    // No barrier: such a sum is written out by the thread that made it.
     const int64_t row0 = begin[2] * kTile, key0 = begin[3] * kTile;
     const int rows = stride[2] ? int(min_of(d.seqlen_q - row0, kTile)) : 1, keys = stride[3] ? int(min_of(d.seqlen_k - key0, kTile)) : 1;
     float* const to = x.a.dbias + begin[0] * stride[0] + begin[1] * stride[1];

@@ -14,13 +14,14 @@ fails() {
     return 1
 }
 
-forward='Shard/Random.AgreesWithTheOracle/0'
-fails none:1 64 "$forward" && echo "the checks fail with all barriers in place" && exit 1
+forward='Shard/Random.AgreesWithTheOracle/0' backward='Shard/RandomBackward.AgreesWithTheOracle/0'
+FA_CASES=300 fails none:1 64 "$forward:$backward" && echo "the checks fail with all barriers in place" && exit 1
 count=0 overlooked=0
 while IFS=: read -r file line _; do
     # Matrix kernels run on waves of 32, and take most calls there.
     wave=64 filter=$forward
-    case $file in fwd_mma.h | mma_scores.h | mma_block.h) wave=32 ;; esac
+    case $file in *mma*) wave=32 ;; esac
+    [[ $file != bwd* ]] || filter=$backward
     [ "$file" != combine.h ] || filter='Reassemble.*Splits*'
     [ "$file" != rowwise.h ] || filter='Merge.*:Rotary.*:Append.*'
     count=$((count + 1))

@@ -18,6 +18,14 @@ void shuffle(Rng& rng, T* values, int64_t count) {
     for (int64_t n = count - 1; n > 0; n--) std::swap(values[n], values[rng.between(0, n)]);
 }
 
+void change_starts(Case& c, Rng& rng) {
+    for (const int32_t* cu : {c.a.cu_seqlens_q, c.a.cu_seqlens_k}) {
+        const bool q = cu == c.a.cu_seqlens_q;
+        const int64_t longest = q ? c.d.seqlen_q : c.d.seqlen_k, total = q ? c.d.total_q : c.d.total_k;
+        for (int64_t b = 0; b < c.d.batch; b++) writable(cu)[b + 1] = int32_t(std::min(total, cu[b] + rng.between(0, longest)));
+    }
+}
+
 class Forward : public Call {
   public:
     Forward(Case given, uint64_t seed, fa_handle_t handle, bool packed) : c_(std::move(given)), rng_(seed), packed_(packed) {
@@ -37,7 +45,7 @@ class Forward : public Call {
         return fa_forward_ex(handle, &c_.d, &moved_->device);
     }
     void change() override {
-        if (packed_) change_starts();
+        if (packed_) change_starts(c_, rng_);
         else change_pages();
         c_.fill_normal(rng_, 1, 0.5, 1);
         c_.set_descales(rng_, 0.03);
@@ -56,14 +64,6 @@ class Forward : public Call {
     }
 
   private:
-    void change_starts() {
-        for (const int32_t* cu : {c_.a.cu_seqlens_q, c_.a.cu_seqlens_k}) {
-            const bool q = cu == c_.a.cu_seqlens_q;
-            const int64_t longest = q ? c_.d.seqlen_q : c_.d.seqlen_k, total = q ? c_.d.total_q : c_.d.total_k;
-            for (int64_t b = 0; b < c_.d.batch; b++)
-                writable(cu)[b + 1] = int32_t(std::min(total, cu[b] + rng_.between(0, longest)));
-        }
-    }
     void change_pages() {
         for (int64_t b = 0; b < c_.d.batch; b++) writable(c_.a.seqused_k)[b] = int32_t(rng_.between(0, c_.d.seqlen_k));
         shuffle(rng_, writable(c_.a.page_table), int64_t(c_.metadata.page_table.size()));
@@ -74,6 +74,65 @@ class Forward : public Call {
     Rng rng_;
     bool packed_;
     std::unique_ptr<Moved<fa_forward_args_t>> moved_;
+    Memory workspace_;
+};
+
+// Of packed sequences, which change in length; with sinks, and with the same bits every time.
+class Backward : public Call {
+  public:
+    Backward(uint64_t seed, fa_handle_t handle) : forward_(make_handle(FA_MEMORY_HOST)), rng_(seed), b_(make()) {
+        moved_ = std::make_unique<Moved<fa_backward_args_t>>(moved(b_));
+        uint64_t bytes = 0;
+        if (fa_workspace_size(handle, &b_.c.d, FA_OP_BACKWARD, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
+        workspace_ = Memory(int64_t(bytes));
+        moved_->device.workspace = workspace_.as(), moved_->device.workspace_size = bytes;
+        moved_->device.flags = FA_ARGS_STREAM;
+        change();
+    }
+    const char* name() const override { return "backward of packed sequences"; }
+    fa_status_t enqueue(fa_handle_t handle, cudaStream_t stream) override {
+        moved_->device.stream = stream;
+        return fa_backward(handle, &b_.c.d, &moved_->device);
+    }
+    void change() override {
+        change_starts(b_.c, rng_);
+        b_.c.fill_normal(rng_);
+        if (b_.run_forward(forward_) != FA_OK) throw std::runtime_error(forward_.error());
+        b_.fill_normal(rng_);
+        b_.reset_outputs();
+        moved_->upload();
+    }
+    std::string check() override {
+        moved_->fetch();
+        return b_.check(gpu_products(b_));
+    }
+    std::vector<unsigned char> output() const override {
+        std::vector<unsigned char> all;
+        for (const Buffer* buffer : {&b_.dq, &b_.dk, &b_.dv, &b_.dsinks}) {
+            const std::vector<unsigned char> bytes = bytes_of(*buffer);
+            all.insert(all.end(), bytes.begin(), bytes.end());
+        }
+        return all;
+    }
+
+  private:
+    BackwardCase make() {
+        Case c = shaped({4, 4, 2, 170, 230, 64, 64}, FA_BF16);
+        c.d.flags |= FA_DETERMINISTIC;
+        c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SINKS;
+        c.d.total_q = 400, c.d.total_k = 600;
+        causal(c, FA_ALIGN_BOTTOM_RIGHT);
+        c.metadata.cu_seqlens_q.assign(5, 0), c.metadata.cu_seqlens_k.assign(5, 0);
+        c.bind(rng_);
+        c.fill_normal(rng_);
+        for (int h = 0; h < 4; h++) c.sinks.as<float>()[h] = 0.5f;
+        return differentiable(forward_, std::move(c), rng_);
+    }
+
+    Handle forward_;
+    Rng rng_;
+    BackwardCase b_;
+    std::unique_ptr<Moved<fa_backward_args_t>> moved_;
     Memory workspace_;
 };
 
@@ -272,6 +331,7 @@ std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle) {
     std::vector<std::unique_ptr<Call>> calls;
     calls.push_back(forward_call(handle, 201));
     calls.push_back(packed_call(handle, 202));
+    calls.push_back(std::make_unique<Backward>(206, handle));
     calls.push_back(std::make_unique<Merge>(203));
     calls.push_back(std::make_unique<Append>(204));
     calls.push_back(std::make_unique<Rotate>(205));

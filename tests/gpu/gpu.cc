@@ -73,6 +73,53 @@ Moved<fa_forward_args_t> moved(const Case& c) {
     return m;
 }
 
+Moved<fa_backward_args_t> moved(const BackwardCase& b) {
+    using Args = fa_backward_args_t;
+    const Case& c = b.c;
+    Moved<Args> m(b.a);
+    m.part(&Args::q, c.q.bytes());
+    m.part(&Args::k, c.k.bytes());
+    m.part(&Args::v, c.v.bytes());
+    m.part(&Args::o, c.o.bytes());
+    m.part(&Args::lse, c.lse.bytes());
+    m.part(&Args::dout, b.dout.bytes());
+    m.part(&Args::dlse, b.dlse.bytes());
+    m.part(&Args::dq, b.dq.bytes(), true);
+    m.part(&Args::dk, b.dk.bytes(), true);
+    m.part(&Args::dv, b.dv.bytes(), true);
+    m.part(&Args::dbias, b.dbias.bytes(), true);
+    m.part(&Args::dsinks, b.dsinks.bytes(), true);
+    m.part(&Args::bias, c.bias.bytes());
+    m.part(&Args::mask, c.mask.bytes());
+    m.part(&Args::alibi_slopes, c.alibi.bytes());
+    m.part(&Args::sinks, c.sinks.bytes());
+    m.part(&Args::rng_state, c.rng_state.bytes());
+    const auto ints = [&](const int32_t* Args::*pointer, const std::vector<int32_t>& values) { m.part(pointer, int64_t(values.size() * 4)); };
+    ints(&Args::causal_offset, c.metadata.causal_offset);
+    ints(&Args::cu_seqlens_q, c.metadata.cu_seqlens_q);
+    ints(&Args::cu_seqlens_k, c.metadata.cu_seqlens_k);
+    ints(&Args::seqused_q, c.metadata.seqused_q);
+    ints(&Args::seqused_k, c.metadata.seqused_k);
+    ints(&Args::leftpad_k, c.metadata.leftpad_k);
+    m.device.workspace = nullptr;
+    m.device.workspace_size = 0;
+    return m;
+}
+
+BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse) {
+    BackwardCase b(std::move(c));
+    if (b.run_forward(handle) != FA_OK) throw std::runtime_error("fa_forward_ex: " + handle.error() + "\n" + b.c.describe());
+    b.gives_dlse = with_dlse;
+    b.bind(rng);
+    b.fill_normal(rng);
+    return b;
+}
+
+oracle::Products gpu_products(const BackwardCase& b) {
+    const int32_t o = b.c.reading().o_dtype, q = b.c.d.q_dtype;
+    return {oracle::unit_roundoff(q) > oracle::unit_roundoff(o) ? q : o, q};
+}
+
 std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b) {
     if (a.size() != b.size()) return std::to_string(a.size()) + " bytes and " + std::to_string(b.size());
     for (size_t n = 0; n < a.size(); n++)

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 #include "gpu/kernels.h"
+#include "support/backward_case.h"
 #include "support/shaped.h"
 #include "support/writes.h"
 
@@ -119,6 +120,12 @@ class Moved {
 };
 
 Moved<fa_forward_args_t> moved(const Case& c);
+Moved<fa_backward_args_t> moved(const BackwardCase& b);
+
+// Makes a case ready: bound and filled, with the o and LSE of a forward by `handle`, which takes host memory.
+BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse = false);
+// What a GPU rounds on its way.
+oracle::Products gpu_products(const BackwardCase& b);
 
 // One call of the library with device memory and a workspace of its own, whose tensors keep their addresses.
 class Call {
@@ -134,7 +141,7 @@ class Call {
     virtual std::vector<unsigned char> output() const = 0;
 };
 
-std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle);  // forward (paged, quantised, split, with dropout), merge, append, rotary
+std::vector<std::unique_ptr<Call>> one_of_each(fa_handle_t handle);  // forward (paged, quantised, split, with dropout), backward, merge, append, rotary
 std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed);
 std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed);
 

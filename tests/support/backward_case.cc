@@ -61,7 +61,7 @@ void BackwardCase::use_workspace(uint64_t bytes, Rng& rng) {
     a.workspace_size = bytes;
 }
 
-fa_status_t BackwardCase::run(fa_handle_t handle) {
+void BackwardCase::reset_outputs() {
     before_.clear();
     for (Buffer* output : outputs()) {
         unsigned char* const bytes = output->as<unsigned char>();
@@ -69,6 +69,10 @@ fa_status_t BackwardCase::run(fa_handle_t handle) {
         if (size > 0 && !(a.flags & FA_BACKWARD_ACCUMULATE)) memset(bytes, kPoison, size);
         before_.emplace_back(bytes, bytes + size);
     }
+}
+
+fa_status_t BackwardCase::run(fa_handle_t handle) {
+    reset_outputs();
     if (workspace.bytes() > 0) memset(workspace.as(), kPoison, size_t(workspace.bytes()));
     on_fault_print(describe());
     std::vector<Buffer*> inputs = c.inputs();

@@ -32,8 +32,9 @@ class BackwardCase {
     void fill_normal(Rng& rng, double size = 1);
     void use_workspace(uint64_t bytes, Rng& rng);
 
-    // The call itself. Outputs start as NaN, or, when they are accumulated into, as numbers.
+    // The call itself. Outputs start as NaN, or, when they are accumulated into, as numbers: reset_outputs() is that part alone.
     fa_status_t run(fa_handle_t handle);
+    void reset_outputs();
 
     // Every gradient against the oracle's (accuracy line 2), and nothing else written. Empty when all is right.
     std::string check(const oracle::Products& products) const;

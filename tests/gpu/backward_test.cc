@@ -1,0 +1,150 @@
+// Every listed backward kernel: found through fa_explain, compared with the oracle, both free and with the same bits every time, and asked
+// for these a thousand times. Small enough for the compute sanitizer.
+#include <algorithm>
+#include <map>
+#include <set>
+#include "gpu/gpu.h"
+#include "support/random_case.h"
+
+namespace test::gpu {
+namespace {
+
+class EveryBackwardKernel : public Gpu {};
+
+// Names as fa_explain has them, with the type where a kernel is compiled for each, and "same bits" where these were asked for.
+std::set<std::string> listed_kernels() {
+    std::set<std::string> names;
+    const auto add = [&](const std::string& name) {
+        for (const char* bits : {"", ", same bits"}) names.insert(name + bits);
+    };
+#define FA_SIMT_BACKWARD(columns) add("bwd_simt_" #columns);
+#include "gpu/kernels.def"
+#undef FA_SIMT_BACKWARD
+    return names;
+}
+
+// The kernel that a backward launches; "": none does.
+std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
+    char text[512];
+    if (fa_explain(handle, &d, FA_OP_BACKWARD, text, sizeof text) != FA_OK) return "";
+    const std::string words = text;
+    const size_t begin = words.find("kernel ") + 7;
+    std::string name = words.substr(begin, words.find(' ', begin) - begin);
+    if (name.rfind("bwd_simt", 0) != 0) name += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
+    return d.flags & FA_DETERMINISTIC ? name + ", same bits" : name;
+}
+
+// Plain calls: one for each kernel that they lead to, dense and causal ones, long and short ones, of one length and of several.
+std::vector<Case> plain_cases(const Handle& handle) {
+    struct Size {
+        int64_t batch, heads, rows, keys;
+    };
+    std::vector<Case> cases;
+    std::set<std::pair<std::string, bool>> known;
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_F32})
+        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {56, 40}, {128, 128}, {192, 128}, {256, 256}, {300, 300}})
+            for (const Size& size : {Size{1, 2, 70, 90}, {2, 4, 200, 330}, {1, 1, 130, 4200}})
+                for (int form = 0; form < 8; form++) {
+                    const bool masked = form & 1, ragged = form & 2, same_bits = form & 4;
+                    Case c = shaped({size.batch, size.heads, std::max<int64_t>(size.heads / 2, 1), size.rows, size.keys, dim_qk, dim_v}, dtype);
+                    if (masked) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                    if (same_bits) c.d.flags |= FA_DETERMINISTIC;
+                    if (ragged) {
+                        c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_SEQUSED_Q;
+                        for (int64_t b = 0; b < size.batch; b++) {
+                            c.metadata.seqused_q.push_back(int32_t(size.rows - 30 * b - 1));
+                            c.metadata.seqused_k.push_back(int32_t(size.keys - 60 * b - 1));
+                        }
+                    }
+                    const std::string name = kernel_of(handle, c.d);
+                    if (!name.empty() && known.insert({name, masked}).second) cases.push_back(std::move(c));
+                }
+    return cases;
+}
+
+constexpr int kCasesOfAKernel = 8;
+
+std::string run_on_device(const Handle& handle, BackwardCase& b) {
+    b.reset_outputs();
+    Moved<fa_backward_args_t> m = moved(b);
+    m.upload();
+    if (fa_backward(handle, &b.c.d, &m.device) != FA_OK) return handle.error();
+    cuda(cudaDeviceSynchronize());
+    m.fetch();
+    return b.check(gpu_products(b));
+}
+
+// Random calls, until each kernel has some, and plain ones.
+TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
+    const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    std::map<std::string, int> met;
+    for (const std::string& name : listed_kernels()) met[name] = 0;
+    for (uint64_t n = 0; n < 400; n++) {
+        BackwardCase b(random_differentiable_case(derive(251, n)));
+        Rng rng(derive(252, n));
+        if (++met[kernel_of(handle, b.c.d)] > kCasesOfAKernel) continue;
+        ASSERT_EQ(b.run_forward(forward), FA_OK) << forward.error();
+        choose_gradients(rng, b);
+        b.bind(rng);
+        b.fill_normal(rng);
+        ASSERT_EQ(run_on_device(handle, b), "") << b.describe();
+    }
+    Rng rng(253);
+    for (Case& c : plain_cases(handle)) {
+        met[kernel_of(handle, c.d)]++;
+        c.bind(rng);
+        c.fill_normal(rng);
+        BackwardCase b = differentiable(forward, std::move(c), rng, rng.chance(0.5));
+        ASSERT_EQ(run_on_device(handle, b), "") << b.describe();
+    }
+    for (const auto& [name, count] : met) {
+        printf("%-24s %d calls\n", name.c_str(), count);
+        EXPECT_GT(count, 0) << name << " was never chosen";
+    }
+}
+
+// With another stream at work beside it, which moves the blocks about.
+TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {
+    constexpr int kTimes = 1000;
+    const Handle handle = make_handle(), noise = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    const Stream stream, other;
+    const std::unique_ptr<Call> busy = packed_call(noise, 254);
+    Rng rng(255);
+    Memory counter(8);
+    for (Case& c : plain_cases(handle)) {
+        if (!(c.d.flags & FA_DETERMINISTIC)) continue;
+        c.bind(rng);
+        c.fill_normal(rng);
+        const BackwardCase b = differentiable(forward, std::move(c), rng, true);
+        Moved<fa_backward_args_t> m = moved(b);
+        m.upload();
+        m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;
+        cuda(cudaMemset(counter.as(), 0, 8));
+        const struct {
+            void* written;
+            int64_t bytes;
+            Memory first;
+        } gradients[] = {{m.device.dq, b.dq.bytes(), Memory(b.dq.bytes())},
+                         {m.device.dk, b.dk.bytes(), Memory(b.dk.bytes())},
+                         {m.device.dv, b.dv.bytes(), Memory(b.dv.bytes())}};
+        for (int n = 0; n < kTimes; n++) {
+            if (n % 7 == 0) {
+                ASSERT_EQ(busy->enqueue(noise, other), FA_OK) << noise.error();
+            }
+            ASSERT_EQ(fa_backward(handle, &b.c.d, &m.device), FA_OK) << handle.error();
+            for (const auto& g : gradients) {
+                if (n == 0) cuda(cudaMemcpyAsync(g.first.as(), g.written, size_t(g.bytes), cudaMemcpyDefault, stream));
+                else count_differences(g.first.as(), g.written, g.bytes, counter.as<unsigned long long>(), stream);
+                cuda(cudaMemsetAsync(g.written, 0xff, size_t(g.bytes), stream));  // or a call that does nothing would pass
+            }
+        }
+        stream.wait();
+        other.wait();
+        unsigned long long differences = 0;
+        cuda(cudaMemcpy(&differences, counter.as(), 8, cudaMemcpyDefault));
+        EXPECT_EQ(differences, 0u) << kernel_of(handle, b.c.d) << "\n" << b.describe();
+    }
+}
+
+}  // namespace
+}  // namespace test::gpu
