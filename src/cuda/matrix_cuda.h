@@ -128,8 +128,22 @@ FA_DEVICE void copies_left() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
+// Adds to two neighbouring floats at an address that is a multiple of 8 bytes, whatever others add meanwhile.
+FA_DEVICE void add2(float* to, float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+#else
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1; red.relaxed.gpu.global.add.f32 [%0 + 4], %2;" ::"l"(to), "f"(x), "f"(y) : "memory");
+#endif
+}
+
 // A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
 FA_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+// A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
+FA_DEVICE int unknown(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 FA_DEVICE bool any_lane(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt

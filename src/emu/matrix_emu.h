@@ -160,7 +160,14 @@ FA_DEVICE void copies_left() {
         }
 }
 
+FA_DEVICE void add2(float* to, float x, float y) {
+    lockstep::check_aligned(to, 8);
+    to[0] += x;
+    to[1] += y;
+}
+
 FA_DEVICE int uniform(int x) { return x; }
+FA_DEVICE int unknown(int x) { return x; }
 FA_DEVICE bool any_lane(bool x) {
     struct Args {
         bool in, out;

@@ -64,8 +64,35 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     return *best;
 }
 
+// Is there no work on scores, and are rows of q, k, v and dout whole pieces of 16 bytes? aligned: they begin so.
+bool plain_backward(const Problem& p, bool aligned) {
+    int64_t any = p.d.dim_qk | p.d.dim_v;
+    for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
+    return aligned && plain_scores(p) && any * type_bytes(p.d.q_dtype) % 16 == 0;
+}
+
+// The backward's matrix kernel for a call, that spans its heads; NULL: none.
+const BackwardInstance* matrix_backward(const rt::Device& device, const Problem& p, bool aligned) {
+    const int64_t most = int64_t(1) << 31;
+    const auto narrowest = [&](const auto& lists) -> const BackwardInstance* {
+        for (const BackwardInstances& list : lists)
+            for (int i = 0; i < list.count; i++) {
+                const BackwardInstance& one = list.list[i];
+                const int64_t bytes = max_of(one.by_keys_bytes, one.by_rows_bytes);
+                const bool fits = one.columns >= max_of(p.d.dim_qk, p.d.dim_v) && bytes <= int64_t(device.shared_per_block);
+                if (fits && (!one.plain || plain_backward(p, aligned))) return &one;
+            }
+        return nullptr;
+    };
+    if (!device.matrix_cores || p.d.kv_dtype != p.d.q_dtype || p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
+    if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
+    if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
+    return nullptr;
+}
+
 // For the backward: the narrowest that spans the heads, else the widest.
-const BackwardInstance* choose_backward(const rt::Device&, const Problem& p) {
+const BackwardInstance* choose_backward(const rt::Device& device, const Problem& p, bool aligned) {
+    if (const BackwardInstance* matrix = matrix_backward(device, p, aligned)) return matrix;
     const BackwardInstances simt = simt_backward_instances();
     const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
     int i = 0;

@@ -34,6 +34,7 @@ struct BackwardInstance {
     void (*by_keys)(BackwardParams);  // dk and dv
     void (*by_rows)(BackwardParams);  // dq, always with the same bits
     int64_t by_keys_bytes, by_rows_bytes;  // of shared memory
+    bool plain;                            // takes calls that plain_backward() says are plain, and no others
 };
 struct BackwardInstances {
     const BackwardInstance* list;
@@ -54,6 +55,8 @@ struct MmaByte;  // the same beside k and v of 8 bits
 struct MmaTf32;  // f32
 template <class Mma, int width>
 Instances mma_instances();
+template <class Mma, int width>
+BackwardInstances mma_backward_instances();
 
 struct InstanceLists {
     Instances width[3];
@@ -61,6 +64,13 @@ struct InstanceLists {
 template <class Mma>
 InstanceLists lists_of() {
     return {{mma_instances<Mma, 64>(), mma_instances<Mma, 128>(), mma_instances<Mma, 256>()}};
+}
+struct BackwardLists {
+    BackwardInstances width[3];
+};
+template <class Mma>
+BackwardLists backward_lists_of() {
+    return {{mma_backward_instances<Mma, 64>(), mma_backward_instances<Mma, 128>(), mma_backward_instances<Mma, 256>()}};
 }
 
 }  // namespace gpu

@@ -25,6 +25,7 @@ struct Lines {
         FA_UNROLL for (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
     }
     FA_MEMBER uint32_t pair(int i) const { return at[i % 4] + uint32_t(128 * (i / 4)); }
+    FA_MEMBER Lines further(int i) const { return Lines((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4))); }  // i: any number
 };
 
 // 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows.
@@ -97,11 +98,8 @@ struct MmaSync {
             else rt::multiply_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
         }
     }
-    FA_MEMBER static void store4(T* to, const float x[4]) {
-        const uint32_t low = kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]);
-        const uint32_t high = kIsF16<T> ? rt::pack_f16(x[2], x[3]) : rt::pack_bf16(x[2], x[3]);
-        *reinterpret_cast<Pairs*>(to) = {low, high};
-    }
+    FA_MEMBER static uint32_t pack(const float x[2]) { return kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
+    FA_MEMBER static void store4(T* to, const float x[4]) { *reinterpret_cast<Pairs*>(to) = {pack(x), pack(x + 2)}; }
     // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
     FA_MEMBER static float tanh(float x) {
         const float square = x * x;
@@ -116,6 +114,23 @@ struct MmaSync {
             else a.r[i] = rt::lower_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
         }
     }
+
+    // For the backward: weights go to a tile in shared memory, of which load_q reads rows, and load_turned columns, as a left side.
+    static constexpr float kWeightUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
+    static constexpr float kProductUnit = 1.f;                         // takes products of weights to their value
+    static constexpr bool kNarrow = kIsF16<T>;                         // of exponent: gradients of scores need units of their own
+    template <int row_bytes>
+    FA_MEMBER static void put_weights(char* tile, int row, int column, const Sum& p) {
+        FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2) {
+            const int at = column + Sum::column(i);
+            *reinterpret_cast<uint32_t*>(tile + piece_offset<row_bytes>(row + Sum::row(Sum::slot(i)), at / 8) + at % 8 * 2) = pack(p.x + i);
+        }
+    }
+    template <int row_bytes>
+    FA_MEMBER static Lines turned_lines(const char* tile, int row) { return k_lines<row_bytes>(tile, row); }
+    FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, a.r); }
+    // Where a lane reads step i of 16 dims or columns and those behind it.
+    FA_MEMBER static Lines further(const Lines& lines, int i) { return lines.further(i); }
 };
 
 // f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where an

@@ -78,6 +78,11 @@ FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
     return work | (odd_rows ? kOddRows : 0);
 }
 
+// Is there nothing to do to scores and weights beside products and bands?
+FA_FN bool plain_scores(const Problem& p) {
+    return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
+}
+
 FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:

@@ -7,3 +7,5 @@
 // Matrix kernels have no HIP policy yet.
 template <class Mma, int width>
 fa::gpu::Instances fa::gpu::mma_instances() { return {}; }
+template <class Mma, int width>
+fa::gpu::BackwardInstances fa::gpu::mma_backward_instances() { return {}; }

@@ -1,0 +1,14 @@
+#include "emu/matrix_emu.h"
+#include "gpu/instances_bwd_mma.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Mma, int width>
+BackwardInstances mma_backward_instances() { return backward_instances<Mma, width>(); }
+template BackwardInstances mma_backward_instances<MmaSync<F16>, 64>();
+template BackwardInstances mma_backward_instances<MmaSync<F16>, 128>();
+template BackwardInstances mma_backward_instances<MmaSync<F16>, 256>();
+
+}  // namespace gpu
+}  // namespace fa

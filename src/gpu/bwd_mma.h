@@ -1,0 +1,363 @@
+// The backward kernels on matrix cores: head dimensions up to 256, every option.
+//
+// By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group pass by; what
+// the tile adds to the rows' dq goes to f32 sums in global memory, by atomic additions. By rows: a block owns a tile of rows and their dq,
+// keys pass by, and nothing is shared: with it dq has the same bits every time, for two products more.
+//
+// Either way a tile of weights and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
+// deal them out to warps differently: a warp owns 32 keys or rows and a share of what passes, then a share of the columns. Passing tiles
+// are copied while the tile before is worked on, where there are two slots.
+#pragma once
+#include "gpu/bwd_mma_block.h"
+
+namespace fa {
+namespace gpu {
+
+// Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
+// the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
+constexpr int kSpacious = 5;
+constexpr float kMostGradient = 0x1p+15f;
+
+template <class M>
+struct Gradient {
+    using Mma = typename M::Policy;
+    using Sum = typename M::Sum;
+    using Left = typename Mma::Left;
+    using Right = typename Mma::Right;
+    using Tile = typename M::Tile;
+    using Shared = typename M::Shared;
+    using Scores = Sum[kOwnTiles][M::kShareTiles];
+    using Columns = Sum[kOwnTiles][M::kColumnSteps];
+    static constexpr int kAhead = 1;  // fragments that are read before their use
+
+    // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
+    struct Warp {
+        int own0, share0, step0;
+        FA_MEMBER Warp() {
+            const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
+            own0 = 16 * kOwnTiles * down;
+            share0 = M::kShare * across;
+            step0 = M::kColumnSteps * across;
+        }
+    };
+
+    template <int n>
+    FA_MEMBER static void clear(Sum (&sum)[kOwnTiles][n]) {
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int c = 0; c < n; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] = 0.f;
+    }
+    template <int n>
+    FA_MEMBER static void scale(Sum (&sum)[kOwnTiles][n], float factor) {
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int c = 0; c < n; c++)
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] *= factor;
+    }
+    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment.
+    template <int steps, int n, class LoadLeft, class LoadRight>
+    FA_MEMBER static void multiply(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        constexpr int all = steps * n;
+        Left left[2][kOwnTiles];
+        Right right[kAhead + 1];
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
+        FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load_right(right[i], i / n, i % n);
+        FA_UNROLL for (int i = 0; i < all; i++) {
+            const int step = i / n, c = i % n, next = i + kAhead;
+            if (c == 0 && step + 1 < steps)
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
+            if (next < all) load_right(right[next % (kAhead + 1)], next / n, next % n);
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::multiply(sum[m][c], left[step % 2][m], right[i % (kAhead + 1)]);
+        }
+    }
+
+    // Owned rows times passing ones, over all dims.
+    FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
+        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0));
+        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0));
+        clear(score);
+        multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
+                            [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
+    }
+    // Adds the weights of the owned rows times what passes.
+    FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
+        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0));
+        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0)), w.step0);
+        multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
+                                  [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
+    }
+    // Adds to the passing rows' dq, in global memory.
+    FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, int count, float factor) {
+        const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
+        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(), rt::unknown(0)), row0 / 16);
+        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
+        Sum sum[kOwnTiles][M::kSumSteps];
+        clear(sum);
+        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::load_turned(a, rows, 16 * step * M::kWeightBytes, m); },
+                              [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                const int at = row0 + 16 * m + Sum::row(r);
+                if (at >= count) continue;
+                float* const to = x.dq_sum + (row + at) * x.sum_columns;
+                FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
+                    FA_UNROLL for (int e = 0; e < Sum::kElements; e += 2) {
+                        const int column = 16 * (step0 + c) + Mma::output_column(e);
+                        if (Sum::slot(e) == r && column < x.sum_columns) rt::add2(to + column, sum[m][c].x[e] * factor, sum[m][c].x[e + 1] * factor);
+                    }
+            }
+    }
+
+    // ---- from scores to weights
+
+    // The tile at hand: which rows and keys meet in a warp's part of it.
+    struct Part {
+        int pass0, head, slot;  // head: from the first of the block
+        bool whole;
+    };
+    // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
+    struct Place {
+        Warp w;
+        int own0, pass0;
+        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0) {}
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::slot(e)); }
+        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
+        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
+        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
+        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }
+    };
+    // A bit for each score of owned tile m: set where the key lies in its row's band.
+    FA_MEMBER static uint32_t seen_scores(const Place& place, int m) {
+        const Shared& s = M::shared();
+        uint32_t seen = 0;
+        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
+                const typename M::Band band = s.band[place.row_at(m, n, e)];
+                const int key = place.key(m, n, e);
+                seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
+            }
+        return seen;
+    }
+    // Of `seen`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few registers.
+    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t seen) {
+        const Tile& t = M::shared().tile;
+        const int64_t* stride = x.p.d.mask_stride;
+        const Place place(part);
+        const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
+        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
+            const int n = i / Sum::kElements, e = i % Sum::kElements;
+            if ((seen >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) seen &= ~(1u << i);
+        }
+        return seen;
+    }
+    FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
+        const Tile& t = M::shared().tile;
+        const Place place(part);
+        uint32_t kept = 0;
+        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
+            const int n = i / Sum::kElements, e = i % Sum::kElements;
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, place.row(m, n, e), place.key(m, n, e))) << i;
+        }
+        return kept;
+    }
+    FA_MEMBER static float load_bias(const BackwardParams& x, int64_t at) {
+        if (x.p.d.bias_dtype == FA_F32) return static_cast<const float*>(x.a.bias)[at];
+        const uint16_t bits = static_cast<const uint16_t*>(x.a.bias)[at];
+        return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    }
+    // A product to its score in log2 units, and the softcap's slope there.
+    FA_MEMBER static float finish_score(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
+        const fa_attention_desc_t& d = x.p.d;
+        float score = product * (d.scale * Mma::kScoreUnit);
+        if (t.work & kCap) {
+            const float bent = Mma::tanh(score / d.softcap);
+            score = d.softcap * bent;
+            slope = (1.f - bent) * (1.f + bent);
+        }
+        if (t.work & kBias && seen) {
+            const int64_t* stride = d.bias_stride;
+            const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
+            score = bias == kNegInf ? kNegInf : score + bias;
+        }
+        if (t.work & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        return score * kLog2e;
+    }
+    // Products of q and k become weights, those of dout and v the gradients of scores.
+    FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
+        const Shared& s = M::shared();
+        const Tile& t = s.tile;
+        const Place place(part);
+        uint32_t seen[kOwnTiles], kept[kOwnTiles];
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+            seen[m] = part.whole ? ~0u : seen_scores(place, m);
+            kept[m] = ~0u;
+            if (!M::plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
+            if (!M::plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
+        }
+        const bool all = part.whole && (M::plain || !(t.work & kMask));
+        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kWeightUnit;
+        const float of_dp = of_delta * x.kept_factor * Mma::kScoreUnit;
+        FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
+            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
+                    const int i = n * Sum::kElements + e, at = place.row_at(m, n, e);
+                    const float lse = s.lse[part.slot][at], delta = s.delta[part.slot][at];
+                    const bool there = all || (seen[m] >> i & 1);
+                    float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
+                    if constexpr (M::plain) {
+                        p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
+                        g = p * fmaf(g, of_dp, -delta * of_delta);
+                    } else {
+                        const float given = finish_score(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
+                        const bool keeps = kept[m] >> i & 1;
+                        p = rt::exp2_fast(given + (Mma::kExponent - lse));
+                        g = p * slope * fmaf(keeps ? g : 0.f, of_dp, -delta * of_delta);
+                        if (!keeps) p = 0.f;
+                    }
+                    if (!there) p = g = 0.f;
+                }
+    }
+
+    template <int n>
+    FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
+        const int row = rt::unknown(w.own0), column = rt::unknown(w.share0);
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, row + 16 * m, column + 16 * c, sum[m][c]);
+    }
+    FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
+    // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
+    FA_COLD_MEMBER static float grow(float top) {
+        Shared& s = M::shared();
+        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_fn(top, rt::shuffle_xor32(top, mask));
+        if (rt::thread() % 32 == 0) s.top[rt::thread() / 32] = top;
+        rt::barrier();
+        FA_UNROLL for (int w = 0; w < M::warps; w++) top = max_fn(top, s.top[w]);
+        if (!(top > 0x1p-100f) || top == kPosInf) return 1.f;
+        const float factor = float_of((uint32_t(2 * 127 + kSpacious) << 23) - (bits_of(top) & 0x7f800000u));
+        if (rt::thread() == 0) {
+            s.unit *= factor;
+            s.unit_found = true;
+        }
+        return factor;
+    }
+};
+
+// One tile of what passes by, number i: into dk and dv of the block, or dq.
+template <class M>
+FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& part, int i,
+                         typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
+    using G = Gradient<M>;
+    using Mma = typename M::Policy;
+    typename M::Shared& s = M::shared();
+    const typename M::Tile& t = s.tile;
+    const typename G::Warp w;
+    const int slot = M::slots == 2 ? i & 1 : 0, turn = i & 1;
+    char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
+    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
+
+    typename G::Scores score, grad;
+    G::multiply_rows(M::owned(0), pass0, w, score);
+    G::multiply_rows(M::owned(1), pass1, w, grad);
+    G::differentiate(x, part, G::unit(), score, grad);
+    if constexpr (!M::by_rows) G::put(M::weights(), w, score);
+    G::put(M::gradients(), w, grad);
+    float top = 0.f;
+    if constexpr (Mma::kNarrow) {
+        FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+            FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
+                FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
+        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
+    }
+    rt::barrier();
+    if constexpr (Mma::kNarrow) {
+        if (rt::unknown(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
+        if (s.grown[turn]) {
+            const float factor = G::grow(top);
+            G::scale(first, factor);
+            G::scale(grad, factor);
+            G::put(M::gradients(), w, grad);
+            rt::barrier();
+        }
+    }
+    if constexpr (!M::by_rows) {
+        G::add_columns(M::weights(), pass1, w, second);
+        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / G::unit());
+    }
+    G::add_columns(M::gradients(), pass0, w, first);
+}
+
+// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
+template <class M>
+FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns& first,
+                         typename Gradient<M>::Columns& second) {
+    const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
+    constexpr bool ahead = M::slots == 2;
+    M::load_owned(x);
+    const auto next = [&](int& head, int& tile) {
+        const bool turns = tile + 1 == t.end;
+        tile = turns ? t.begin : tile + 1;
+        head += turns;
+    };
+    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin;
+    for (int i = head; t.begin < t.end && head < t.heads; i++) {
+        const int slot = ahead ? i & 1 : 0;
+        const typename Gradient<M>::Part part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
+        if constexpr (!ahead) {
+            rt::barrier();
+            M::load_passing(x, head, tile, 0);
+        }
+        if (i >= 0) {
+            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0);
+            rt::copies_left<0>();
+            rt::barrier();
+        }
+        if constexpr (ahead) {
+            int next_head = head, next_tile = tile;
+            next(next_head, next_tile);
+            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, slot ^ 1);
+        }
+        if (i >= 0) take_tile<M>(x, part, i, first, second);
+        next(head, tile);
+    }
+    rt::copies_left<0>();
+}
+
+template <class M>
+FA_DEVICE void run_gradient(const BackwardParams& x) {
+    using G = Gradient<M>;
+    rt::fetch_parameters(x);
+    const fa_attention_desc_t& d = x.p.d;
+    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_kv);
+    const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
+    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
+    const typename M::Tile& t = M::shared().tile;
+    if (rt::thread() == 0) M::place_block(x, batch, head, int(block) * M::own);
+    rt::barrier();
+    if (t.valid <= 0) return;
+    M::place_passing();
+    rt::barrier();
+    typename G::Columns first, second;
+    G::clear(first);
+    if (!M::by_rows) G::clear(second);
+    pass_over<M>(x, first, second);
+    const typename G::Warp w;
+    const float factor = d.scale * M::Policy::kProductUnit / G::unit();
+    if constexpr (M::by_rows) {
+        M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
+                      [&](int row) { return query_index(x.p, x.a.dq_stride, t.seq, t.batch, row, t.head0); });
+    } else {
+        const auto at = [&](const int64_t stride[4], int key) { return key_index(x.p, stride, {t.batch, t.seq.k_begin + key, true}, t.kv_head); };
+        if (x.a.dk)
+            M::store_sums(x, x.a.dk, x.a.dk_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first, [&](int key) { return at(x.a.dk_stride, key); });
+        if (x.a.dv)
+            M::store_sums(x, x.a.dv, x.a.dv_stride, d.dim_v, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0,
+                          second, [&](int key) { return at(x.a.dv_stride, key); });
+    }
+}
+
+template <class M>
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
+    if constexpr (rt::kMatrixCode) run_gradient<M>(x);
+}
+
+}  // namespace gpu
+}  // namespace fa

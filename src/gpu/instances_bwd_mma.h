@@ -1,0 +1,55 @@
+// The backward's matrix kernels of one policy and width, for the translation units that compile them.
+#pragma once
+#include "gpu/bwd_mma.h"
+#include "gpu/instance.h"
+
+namespace fa {
+namespace gpu {
+
+// How a width's blocks are shaped: warps that own keys or rows, warps that share what passes by and then the columns, rows or keys that pass
+// by at once, slots for them, blocks that a multiprocessor holds. What work on scores takes of registers,
+// general blocks save in tiles.
+template <class Mma, int width>
+struct BackwardShape;
+template <class T>
+struct BackwardShape<MmaSync<T>, 64> {
+    template <bool by_rows>
+    using General = GradientBlock<MmaSync<T>, 64, 2, 4, 64, 2, 1, by_rows, false>;
+    using Plain = GradientBlock<MmaSync<T>, 64, 4, 2, 128, 2, 1, false, true>;
+};
+template <class T>
+struct BackwardShape<MmaSync<T>, 128> {
+    template <bool by_rows>
+    using General = GradientBlock<MmaSync<T>, 128, 2, 4, 64, 1, 1, by_rows, false>;
+    using Plain = GradientBlock<MmaSync<T>, 128, 4, 2, 64, 2, 1, false, true>;
+};
+template <class T>
+struct BackwardShape<MmaSync<T>, 256> {
+    template <bool by_rows>
+    using General = GradientBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
+    using Plain = void;  // registers are full of gradients either way
+};
+
+template <class Keys, class Rows>
+constexpr BackwardInstance backward_instance() {
+    static_assert(Keys::threads == Rows::threads && Keys::passing <= kPaddedRows && Rows::own <= kPaddedRows, "");
+    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma", Keys::columns, Keys::passing, Keys::own, Keys::own, Rows::own, Keys::threads, true,
+            backward_mma<Keys>, backward_mma<Rows>, Keys::kSharedBytes, Rows::kSharedBytes, Keys::plain};
+}
+template <class Plain, class General, class Rows>
+struct BackwardList {
+    static constexpr BackwardInstance list[] = {backward_instance<Plain, Rows>(), backward_instance<General, Rows>()};
+};
+template <class General, class Rows>
+struct BackwardList<void, General, Rows> {
+    static constexpr BackwardInstance list[] = {backward_instance<General, Rows>()};
+};
+template <class Mma, int width>
+BackwardInstances backward_instances() {
+    using Shape = BackwardShape<Mma, width>;
+    using List = BackwardList<typename Shape::Plain, typename Shape::template General<false>, typename Shape::template General<true>>;
+    return {List::list, int(sizeof List::list / sizeof *List::list)};
+}
+
+}  // namespace gpu
+}  // namespace fa
