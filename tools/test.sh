@@ -13,6 +13,18 @@ case "${1-}" in
     *) sed -n '2,6s/^# *//p' "$0"; exit 2 ;;
 esac
 
+# A heading begins a step. What each took, by the clock and of all processors together, the end of the run tells.
+steps=() step=Installing began=0 before=0
+enter() {
+    local work
+    mkdir -p build
+    times >build/times
+    work=$(awk -F '[ms ]+' 'NR == 2 {print int(60 * $1 + $2 + 60 * $3 + $4)}' build/times)
+    steps+=("$(printf '%6d s %6d s  %s' $((SECONDS - began)) $((work - before)) "$step")")
+    step=$1 began=$SECONDS before=$work
+    printf '\n== %s\n' "$step"
+}
+
 packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
     cargo rustc golang-go hipcc libamdhip64-dev rocm-device-libs clang-19 lld-19 clang-tools-19)
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
@@ -33,19 +45,24 @@ export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(npr
 within_budget=yes
 for preset in "${presets[@]}"; do
     modules=()
-    [ "$preset" != release ] || tools/test_aarch64.sh "$@"
+    if [ "$preset" = release ]; then
+        enter "aarch64: building and testing"
+        tools/test_aarch64.sh "$@"
+    fi
     [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc"
         -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/keep_time")
-    printf '\n== Building %s\n' "$preset"
+    enter "Building $preset"
     cmake --preset "$preset" -DFA_TESTS=ON -DFA_WERROR=ON -DFA_PYTHON="$venv/bin/python" "${modules[@]}" --log-level=WARNING >/dev/null
     cmake --build --preset "$preset" -- --quiet
     if [ "$preset" = release ]; then
-        printf '\n== What the build cost\n'
+        enter "What the build cost"
         tools/check_budgets build/release || within_budget=no
-        printf '\n== Compiling the HIP kernels for newer targets\n'
+        enter "Compiling the HIP kernels for newer targets"
         tools/check_hip_targets.sh
     fi
-    printf '\n== Testing %s\n' "$preset"
+    enter "Testing $preset"
     ctest --preset "$preset" --progress
 done
+enter "Seconds of each step: passed, and worked by all processors"
+printf '%s\n' "${steps[@]}"
 [ "$within_budget" = yes ] || { echo "The build costs too much: see above."; exit 1; }
