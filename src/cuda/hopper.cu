@@ -34,7 +34,8 @@ Work work_on_scores(const Problem& p) {
 bool caps(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;
-    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale && p.d.scale < 1.f / kSmallScale;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale &&
+           p.d.scale < 1.f / kSmallScale;
 }
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
@@ -76,8 +77,8 @@ const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& de
     double least = 0;
     for (int i = 0; i < list.count; i++) {
         const HopperKernel& h = hopper(list.native[i]);
-        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || (h.blocks > 1 && !sequences_alike(p)) || p.d.seqlen_k < h.from) continue;
-        if (best && h.columns != hopper(*best).columns) continue;
+        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || p.d.seqlen_k < h.from) continue;
+        if ((h.blocks > 1 && !sequences_alike(p)) || (best && h.columns != hopper(*best).columns)) continue;
         const double time = time_of(h, device, p);
         if (best && time >= least) continue;
         best = &list.native[i];

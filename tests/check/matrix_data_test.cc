@@ -120,6 +120,30 @@ TEST_P(MatrixData, OptionsOnScores) {
     }
 }
 
+// Softcap and ALiBi over many rows, for which a device may have kernels of their own: weak and strong, with steep scores, with distances to
+// both sides of the diagonal, and with a NaN in one row.
+TEST_P(MatrixData, OptionsOnScoresOfManyRows) {
+    struct Option {
+        float softcap, slope;
+    };
+    for (const Option& option : {Option{50, 0}, {2, 0}, {0.01f, 0}, {0, 0.02f}, {0, 3}, {0, -0.1f}, {0, 1e30f}})
+        for (const double heat : {1.0, 20.0})
+            for (const bool windows : {false, true}) {
+                Case c = shaped({1, 1, 1, 200, 400, 16, 16}, GetParam());
+                c.d.alignment = FA_ALIGN_TOP_LEFT;
+                if (windows) window(c, 150, 30, FA_ALIGN_BOTTOM_RIGHT);
+                c.d.softcap = option.softcap;
+                if (option.slope != 0) c.d.operands |= FA_OPERAND_ALIBI;
+                c.bind(rng);
+                const int64_t spoilt = heat > 1 ? 77 : -1;
+                c.set_q([&](int64_t, int64_t, int64_t i, int64_t) { return i == spoilt ? double(NAN) : heat * rng.normal(); });
+                c.set_k([&](auto...) { return rng.normal(); });
+                c.set_v([&](auto...) { return rng.normal(); });
+                if (option.slope != 0) c.alibi.as<float>()[0] = option.slope;
+                EXPECT_EQ(run_and_check(handle, c, 3), "") << option.softcap << ' ' << option.slope << ' ' << heat;
+            }
+}
+
 // In one row of q, or in one key at a tile's border: it shows in the rows concerned and in no other.
 TEST_P(MatrixData, NotANumberInARowOrKey) {
     for (const int64_t key : {0, 15, 16, 63, 64, 79, 127, 128})

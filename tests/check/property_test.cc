@@ -248,7 +248,8 @@ TEST(Bits, LaterRowsNeverChangeEarlierOnes) {
                 return c;
             };
             const Case base = run(1), other = run(40);
-            for (int64_t i = 0; i < kept; i++) ASSERT_EQ(row_bits(base, 0, 0, i), row_bits(other, 0, 0, i)) << "row " << i << "\n" << other.describe();
+            for (int64_t i = 0; i < kept; i++)
+                ASSERT_EQ(row_bits(base, 0, 0, i), row_bits(other, 0, 0, i)) << "row " << i << "\n" << other.describe();
         }
 }
 

@@ -115,8 +115,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
     return cases;
 }
 
-// The same for kernels that work on single scores, each with weak and strong options: what their steady loops serve, what they must leave to
-// the exact way, and both in one block.
+// The same for kernels that work on single scores, each with weak and strong options: what their steady loops serve, what they must leave
+// to the exact way, and both in one block.
 std::vector<Case> worked_cases(const Handle& handle) {
     enum { dense, causal_mask, band, masks };
     constexpr float alibi = 0;
