@@ -1,5 +1,5 @@
 // The host's part of Hopper's backward kernels: which calls they take, and the launches.
-#include "cuda/bwd_sm90.h"
+#include "cuda/bwd_rows_sm90.h"
 #include "cuda/hopper_backward.h"
 #include "cuda/tensor_map.h"
 
@@ -9,13 +9,14 @@ namespace {
 
 const HopperBackwardKernel& hopper(const NativeBackward& native) { return *static_cast<const HopperBackwardKernel*>(native.how); }
 
-// What works on single scores, or on few rows or keys, is better served by the smaller tiles of bwd_mma.h.
+// What works on single scores, or on few rows or keys, is better served by the smaller tiles of bwd_mma.h. So is f16, whose range is too
+// small for gradients of scores as they come: those kernels find a unit for each tile.
 constexpr int64_t kLeast = 128;
 constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI;
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype) return false;
+    if (!device.hopper || d.q_dtype != FA_BF16 || d.kv_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
     if (d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -35,9 +36,7 @@ bool alike(const Problem& p) {
 }
 
 constexpr int kDims[] = {64, 128};
-template <class T>
-HopperBackwardKernels kernels_of(int dims) { return dims == 64 ? hopper_backward_kernels<T, 64>() : hopper_backward_kernels<T, 128>(); }
-HopperBackwardKernels kernels_of(int32_t dtype, int dims) { return dtype == FA_F16 ? kernels_of<F16>(dims) : kernels_of<Bf16>(dims); }
+HopperBackwardKernels kernels_of(int dims) { return dims == 64 ? hopper_backward_kernels<64>() : hopper_backward_kernels<128>(); }
 
 // kv heads whose rows of q, dout and dq the cache holds.
 int64_t heads_in_cache(const Problem& p, int dims) {
@@ -52,7 +51,7 @@ const NativeBackward* native_backward_for(const rt::Device& device, const Proble
     if (!takes(device, p)) return nullptr;
     for (const int dims : kDims) {
         if (dims < p.d.dim_qk || dims < p.d.dim_v) continue;
-        const HopperBackwardKernels list = kernels_of(p.d.q_dtype, dims);
+        const HopperBackwardKernels list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
             const HopperBackwardKernel& h = hopper(list.native[i]);
             if (!h.pair || (alike(p) && !in_order(p) && p.d.seqlen_k >= h.from)) return &list.native[i];
@@ -74,15 +73,16 @@ uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device&, 
 
 rt::Status prepare_native_backward(const rt::Device& device) {
     if (!device.hopper) return rt::kSuccess;
-    for (const int dims : kDims)
-        for (const HopperBackwardKernels& list : {kernels_of<F16>(dims), kernels_of<Bf16>(dims)})
-            for (int i = 0; i < list.count; i++) {
-                const HopperBackwardKernel& h = hopper(list.native[i]);
-                rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
-                if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
-                if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
-                if (s != rt::kSuccess) return s;
-            }
+    for (const int dims : kDims) {
+        const HopperBackwardKernels list = kernels_of(dims);
+        for (int i = 0; i < list.count; i++) {
+            const HopperBackwardKernel& h = hopper(list.native[i]);
+            rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
+            if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
+            if (s != rt::kSuccess) return s;
+        }
+    }
     return rt::kSuccess;
 }
 

@@ -1,4 +1,4 @@
-// What the host knows of a compiled kernel of bwd_sm90.h, and the lists of them: a translation unit for each type and width.
+// What the host knows of a compiled kernel of bwd_sm90.h, and the lists of them: a translation unit for each width.
 #pragma once
 #include "gpu/native.h"
 
@@ -21,7 +21,7 @@ struct HopperBackwardKernels {
     const NativeBackward* native;  // its `how` is a HopperBackwardKernel
     int count;
 };
-template <class T, int dims>
+template <int dims>
 HopperBackwardKernels hopper_backward_kernels();
 
 }  // namespace gpu

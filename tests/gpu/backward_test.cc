@@ -21,11 +21,13 @@ std::set<std::string> listed_kernels() {
 #include "gpu/kernels.def"
 #undef FA_SIMT_BACKWARD
     for (const char* dtype : {" f16", " bf16"}) {
-        for (const char* columns : {"64", "128"}) {
-            if (!is_hopper()) continue;
-            add(std::string("bwd_sm90_") + columns + dtype);
-            names.insert(std::string("bwd_sm90_") + columns + "_pair" + dtype);  // adds dq in any order
-        }
+        for (const char* columns : {"64", "128", "256"}) add(std::string("bwd_mma_") + columns + dtype);
+        for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_plain_") + columns + dtype);
+    }
+    for (const char* columns : {"64", "128"}) {
+        if (!is_hopper()) continue;
+        add(std::string("bwd_sm90_") + columns + " bf16");
+        names.insert(std::string("bwd_sm90_") + columns + "_pair bf16");  // adds dq in any order
     }
     return names;
 }
