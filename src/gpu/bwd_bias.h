@@ -6,13 +6,14 @@
 namespace fa {
 namespace gpu {
 
-// Blocks along (batch, head, row, key): one for all of a dimension that dbias sums over.
+// Blocks along (batch, head, row, key): one for all of a dimension that dbias sums over; none where dbias has no elements.
 struct BiasBlocks {
     int64_t count[4];
     int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
 FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_args_t& a) {
     const int64_t* s = a.dbias_stride;
+    if (d.batch == 0 || d.heads_q == 0 || d.seqlen_q == 0 || d.seqlen_k == 0) return {{0, 0, 0, 0}};
     return {{s[0] ? d.batch : 1, s[1] ? d.heads_q : 1, s[2] ? ceil_div(d.seqlen_q, kTile) : 1, s[3] ? ceil_div(d.seqlen_k, kTile) : 1}};
 }
 

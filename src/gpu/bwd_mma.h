@@ -15,7 +15,7 @@ namespace gpu {
 
 // Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
 // the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
-constexpr int kSpacious = 5;
+constexpr int kSpacious = 12;
 constexpr float kMostGradient = 0x1p+15f;
 
 template <class M>
@@ -318,6 +318,8 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
         if (i >= 0) take_tile<M>(x, part, i, first, second);
         next(head, tile);
     }
+    // Where nothing passes by, the owned rows are still on their way, in no group yet.
+    rt::commit_copies();
     rt::copies_left<0>();
 }
 
