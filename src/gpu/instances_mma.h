@@ -26,6 +26,7 @@ constexpr Instance matrix_instance() {
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.
     if constexpr (M::Policy::kBytes && M::key_warps == 1) return make(general, general, general);
+    else if constexpr (sizeof(typename M::Policy::Element) == 4) return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
 
