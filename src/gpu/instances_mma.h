@@ -39,9 +39,10 @@ constexpr Instance entry() {
 template <class Mma, int width>
 struct List {
     static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kBytes;
+    static constexpr bool k8 = Mma::kBytes && (width <= 128 || !kIsF16<typename Mma::Element>);  // wide heads under f16 are not worth their code
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
-#define FA_MMA_8BIT(D, ...) entry<Mma::kBytes && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT

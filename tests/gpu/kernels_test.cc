@@ -24,8 +24,9 @@ std::set<std::string> listed_kernels() {
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
     for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
-#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...) \
-    for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...)       \
+    for (const char* dtype : {"f16", "bf16"})                 \
+        if (columns <= 128 || dtype == std::string("bf16")) names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
