@@ -41,6 +41,28 @@ run() {
     record "$name" $((SECONDS - begin)) "$status" "$log"
 }
 
+# beside NAME COMMAND…: as run, beside what follows; settle waits for all of these and tells of them.
+declare -A aside=()
+beside() {
+    local name=$1 log=$logs/${1//[^a-z0-9]/_}
+    shift
+    (
+        SECONDS=0 status=0
+        timeout 400 "$@" >"$log" 2>&1 || status=$?
+        printf '%d %d\n' "$SECONDS" "$status" >"$log.end"
+    ) &
+    aside[$name]=$!
+}
+settle() {
+    local name log seconds status
+    wait "${aside[@]}" || true
+    while IFS= read -r name; do
+        log=$logs/${name//[^a-z0-9]/_}
+        read -r seconds status <"$log.end"
+        record "$name" "$seconds" "$status" "$log"
+    done < <(printf '%s\n' "${!aside[@]}" | sort)
+}
+
 # spread NAME FILTER: the tests of fa_check that the filter names, dealt out to several processes: their time goes into the oracle.
 spread() {
     local name=$1 filter=$2 begin=$SECONDS status=0 log=$logs/${1//[^a-z0-9]/_} jobs=()
@@ -56,11 +78,11 @@ spread() {
 # shards SUITE N: the first N of its random calls' shards, each of 1,000.
 shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
 
-# sanitize TOOL OPTION…: over some calls of every kernel.
+# sanitize TOOL: over some calls of every kernel, beside what follows.
 sanitize() {
-    local checked=("$gpu" --gtest_brief=1)
-    run "$1 over every kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
-    run "$1 over every backward kernel" compute-sanitizer --tool "$@" --error-exitcode 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
+    local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
+    beside "$1 over every kernel" "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
 # compare NAME SUITES FILE: with torch; figures go to FILE.json.
@@ -71,11 +93,15 @@ compare() {
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
 printf '%s%s\n' "$device" "${quick:+, quick}"
+sanitize memcheck
 if [ -n "$quick" ]; then
     spread "6,000 random calls against the oracle" "$(shards Random 6)"
     spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
     spread "counting, hostile data, cache, merge, gradients" 'Count.*:Hostile*:NotANumber.*:Infinity.*:Merge.*:Rotary.*:Append.*:Decode.*:*Backward*-Shard/*'
 else
+    sanitize racecheck
+    sanitize synccheck
+    sanitize initcheck
     spread "24,000 random calls against the oracle" 'Shard/Random.*'
     spread "10,000 random gradients against the oracle" "$(shards RandomBackward 10)"
     spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
@@ -85,16 +111,12 @@ run "graphs, and a decode loop in one" "$gpu" --gtest_brief=1 --gtest_filter='Gr
 run "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
 run "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
 run "flashattn verify" "$build/cli/flashattn" verify
-run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
-[ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
 run "a program without CUDA" "$build/tests/gpu/fa_gpu_without_cuda"
 run "the example of a decode loop" "$build/tests/gpu/fa_gpu_decode_loop"
-sanitize memcheck
-if [ -z "$quick" ]; then
-    sanitize racecheck
-    sanitize synccheck
-    sanitize initcheck
-fi
+settle
+# These want the device for themselves.
+run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
+[ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
 run "the cost of a call" "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call"
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
