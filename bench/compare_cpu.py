@@ -16,17 +16,14 @@ import argparse
 import json
 import os
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "bindings" / "python")]
 
 from compare.cpu.ceilings import find_tool  # noqa: E402
 from compare.cpu.work import SUITES, jobs_of, parse_job, parse_threads  # noqa: E402
-from compare.judge import Effort, is_fault  # noqa: E402
-from compare.runner import run_suites  # noqa: E402
-from compare.table import summary_of, table_of  # noqa: E402
+from compare.judge import Effort  # noqa: E402
+from compare.report import compare  # noqa: E402
 from compare.work import parse_suites  # noqa: E402
 
 FULL, QUICK = Effort(7, 40, False), Effort(3, 10, True)
@@ -80,33 +77,8 @@ def main() -> int:
         return 0
     if options.tool is None:
         print("no flashattn tool beside the library, so no suite ceilings and no scaling; --tool names it")
-    began = time.monotonic()
-    result: dict = {"date": time.strftime("%Y-%m-%d"), "effort": asdict(options.effort), "suites": {}}
-
-    def finished(job: str, rows: list[dict]) -> None:
-        print(f"\n== {job}: {SUITES[parse_job(job)[0]]} ({time.monotonic() - began:.0f} s)\n{table_of(rows)}", flush=True)
-        result["suites"][job] = rows
-        if options.json:  # after every suite: what has been measured is kept, whatever happens to this program
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
-
-    jobs = jobs_of(options.suite, options.threads)
-    machine, suites = run_suites(jobs, lambda rest: worker_command(options, rest), options.patience, finished)
-    result = {**machine, "seconds": round(time.monotonic() - began), **result}
-    print(f"\n{machine.get('device', 'no device')}, {result['seconds']} s\n{summary_of(suites)}")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
-    if options.plot:
-        draw_plot(options.plot, machine, suites)
-    return int(any(is_fault(row) for rows in suites.values() for row in rows))
-
-
-def draw_plot(path: Path, machine: dict, suites: dict[str, list[dict]]) -> None:
-    try:
-        from compare.plot import draw
-
-        draw(path, f"libflashattn {machine.get('library')} on {machine.get('device')}, torch {machine.get('torch')}", suites)
-    except ImportError as error:
-        print(f"no plot: {error}")
+    return compare(jobs_of(options.suite, options.threads), lambda job: f"{job}: {SUITES[parse_job(job)[0]]}",
+                   lambda jobs: worker_command(options, jobs), options, options.effort)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "bindings" / "python")]
 
-from compare.judge import Effort, is_fault  # noqa: E402
-from compare.runner import run_suites  # noqa: E402
-from compare.table import summary_of, table_of  # noqa: E402
+from compare.judge import Effort  # noqa: E402
+from compare.report import compare  # noqa: E402
 from compare.work import SUITES, parse_suites  # noqa: E402
 
 
@@ -80,32 +77,7 @@ def main() -> int:
 
         work([tuple(job) for job in options.worker], options.effort, options.rivals)
         return 0
-    began = time.monotonic()
-    result: dict = {"effort": asdict(options.effort), "suites": {}}
-
-    def finished(suite: str, rows: list[dict]) -> None:
-        print(f"\n== {suite}: {SUITES[suite]} ({time.monotonic() - began:.0f} s)\n{table_of(rows)}", flush=True)
-        result["suites"][suite] = rows
-        if options.json:  # after every suite: what has been measured is kept, whatever happens to this program
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
-
-    machine, suites = run_suites(options.suite, lambda jobs: worker_command(options, jobs), options.patience, finished)
-    result = {**machine, "seconds": round(time.monotonic() - began), **result}
-    print(f"\n{machine.get('device', 'no device')}, {result['seconds']} s\n{summary_of(suites)}")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
-    if options.plot:
-        draw_plot(options.plot, machine, suites)
-    return int(any(is_fault(row) for rows in suites.values() for row in rows))
-
-
-def draw_plot(path: Path, machine: dict, suites: dict[str, list[dict]]) -> None:
-    try:
-        from compare.plot import draw
-
-        draw(path, f"libflashattn {machine.get('library')} on {machine.get('device')}, torch {machine.get('torch')}", suites)
-    except ImportError as error:
-        print(f"no plot: {error}")
+    return compare(options.suite, lambda suite: f"{suite}: {SUITES[suite]}", lambda jobs: worker_command(options, jobs), options, options.effort)
 
 
 if __name__ == "__main__":

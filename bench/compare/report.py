@@ -1,0 +1,46 @@
+"""What a comparison prints and leaves behind: a table after every suite, a summary, a JSON file, a plot."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from .judge import Effort, is_fault
+from .runner import run_suites
+from .table import summary_of, table_of
+
+
+def compare(jobs: list[str], title_of: Callable[[str], str], command_of: Callable[[list], list[str]], options, effort: Effort) -> int:
+    """Runs the jobs in workers, as run_suites does; options has patience, json and plot. The exit status: 1 if a number was wrong or a
+    call failed."""
+    began = time.monotonic()
+    result: dict = {"date": time.strftime("%Y-%m-%d"), "effort": asdict(effort), "suites": {}}
+
+    def save() -> None:
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+    def finished(job: str, rows: list[dict]) -> None:
+        print(f"\n== {title_of(job)} ({time.monotonic() - began:.0f} s)\n{table_of(rows)}", flush=True)
+        result["suites"][job] = rows
+        save()  # after every suite: what has been measured is kept, whatever happens to this program
+
+    machine, suites = run_suites(jobs, command_of, options.patience, finished)
+    result = {**machine, "seconds": round(time.monotonic() - began), **result}
+    save()
+    print(f"\n{machine.get('device', 'no device')}, {result['seconds']} s\n{summary_of(suites)}")
+    if options.plot:
+        draw_plot(options.plot, machine, suites)
+    return int(any(is_fault(row) for rows in suites.values() for row in rows))
+
+
+def draw_plot(path: Path, machine: dict, suites: dict[str, list[dict]]) -> None:
+    try:
+        from .plot import draw
+
+        draw(path, f"libflashattn {machine.get('library')} on {machine.get('device')}, torch {machine.get('torch')}", suites)
+    except ImportError as error:
+        print(f"no plot: {error}")
