@@ -8,7 +8,7 @@ cd "$2/gpu"
 
 # fails PLACE WAVE FILTER: do the checks fail without that barrier, the threads taken forwards or backwards?
 fails() {
-    for order in forward backward; do
+    for order in backward forward; do  # what the first thread places, those behind it find in a forward order
         FLASHATTN_EMU_WITHOUT_BARRIER=$1 FLASHATTN_EMU_WAVE=$2 FLASHATTN_EMU_ORDER=$order timeout 60 "$check" --gtest_break_on_failure --gtest_filter="$3" >/dev/null 2>&1 || return 0
     done
     return 1
@@ -22,6 +22,8 @@ while IFS=: read -r file line _; do
     wave=64 filter=$forward
     case $file in *mma*) wave=32 ;; esac
     [[ $file != bwd* ]] || filter=$backward
+    [ "$file" != bwd_mma.h ] || filter=$backward:Failures.F18*backward  # it has NaN in rows without keys,
+    [ "$file" != bwd_rows.h ] || filter='Failures.F18*backward'         # and sinks
     [ "$file" != bwd_bias.h ] || filter=${backward%0}7  # it has sums over sequences of different lengths, and over rows and keys at once
     [ "$file" != combine.h ] || filter='Reassemble.*Splits*'
     [ "$file" != rowwise.h ] || filter='Merge.*:Rotary.*:Append.*'
