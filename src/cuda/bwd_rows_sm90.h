@@ -9,7 +9,7 @@ namespace gpu {
 // a padded tensor holds no row. A block of threads for 32 rows of a head.
 constexpr int kPreparedRows = 32;
 template <class T, int Dims>
-FA_KERNEL void FA_BOUNDS(256, 4) prepare_sm90(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(256, Dims > 128 ? 2 : 4) prepare_sm90(FA_PARAM BackwardParams x) {
     constexpr int kLanes = Dims / 8, kAtOnce = 256 / kLanes, kTurns = kPreparedRows / kAtOnce;  // of a row; rows; times that many
     rt::fetch_parameters(x);
     rt::release_successor();
@@ -47,7 +47,7 @@ FA_KERNEL void FA_BOUNDS(256, 4) prepare_sm90(FA_PARAM BackwardParams x) {
             const float* const wide = static_cast<const float*>(x.a.o) + o0 + row * d.o_stride[1];
             for (int e = 0; e < 8; e++) sum = fmaf(wide[e], to_f32(dout[i].element[e]), sum);
         }
-        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor16(sum, lanes);
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
         if (row >= rows && !x.p.packed_q() && row0 + row < d.seqlen_q && x.a.dq && !accumulates(x) && column < d.dim_qk)
             *reinterpret_cast<uint4*>(static_cast<T*>(x.a.dq) + query_index(x.p, x.a.dq_stride, seq, batch, row0 + row, head) + column) = make_uint4(0, 0, 0, 0);
         if (lane != 0) continue;
@@ -74,12 +74,14 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     if (left <= 0) return;
     const int64_t row0 = head * x.padded_rows + padded_row0(x.p, seq, batch) + m * Rows;
     const int warp = rt::thread() / 32, lane = rt::thread() % 32, c = lane % 4;
-    const int dim = warp % 4 * 16 + lane / 4 + (H::kPanels > 1 ? warp / 4 * 64 : 0), row = 2 * c + (H::kPanels > 1 ? 0 : warp / 4 * H::kSumRows);
-    const float* const from = x.dq_sum + row0 * Dims + warp * (H::kSumBytes / 32) + lane * 4;
-    FA_UNROLL for (int i = 0; i < H::kSumRows / 8; i++) {
-        float sum[4];
-        rt::load4(from + i * 128, sum);
-        FA_UNROLL for (int e = 0; e < 4; e++) tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
+    FA_UNROLL for (int part = warp; part < H::kSumParts; part += 8) {
+        const int dim = (H::kPanels > 1 ? part : part % 4) * 16 + lane / 4, row = 2 * c + (H::kPanels > 1 ? 0 : part / 4 * H::kSumRows);
+        const float* const from = x.dq_sum + row0 * Dims + part * (H::kSumRows * 16) + lane * 4;
+        FA_UNROLL for (int i = 0; i < H::kSumRows / 8; i++) {
+            float sum[4];
+            rt::load4(from + i * 128, sum);
+            FA_UNROLL for (int e = 0; e < 4; e++) tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
+        }
     }
     rt::barrier();
     for (int i = rt::thread(); i < Rows * Dims / 8; i += 256) {

@@ -277,6 +277,7 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
 template <class T, int Dims, int Rows, bool pair>
 FA_KERNEL void FA_BOUNDS((HopperBackward<T, Dims, Rows, pair>::threads), 1) backward_sm90(FA_PARAM HopperBackwardParams a) {
     using H = HopperBackward<T, Dims, Rows, pair>;
+    static_assert(H::kSharedBytes <= kMostShared, "");
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) {
         H::init_barriers();

@@ -28,6 +28,8 @@ struct alignas(16) KeyBlock {
     int64_t row0;                           // in arrays of padded rows
 };
 
+constexpr int kMostShared = 232448;  // bytes that a block may have
+
 // row_band, within [0, rows), of `count` keys; none: {0, 0}. Chunks, which need a division, are counted in 32 bits: one of 64 is a call.
 FA_DEVICE int2 rows_seeing(MaskRule rule, int key, int count, int rows) {
     if (count <= 0) return make_int2(0, 0);
@@ -41,14 +43,15 @@ FA_DEVICE int2 rows_seeing(MaskRule rule, int key, int count, int rows) {
     return make_int2(int(clamp(band.begin, 0, rows)), int(clamp(band.end, 0, rows)));
 }
 
-template <class T, int Dims, int Rows, bool pair>
+template <class T, int Dims, int Rows, bool pair, int Keys = 128>
 struct HopperBackward {
     static constexpr bool f16 = kIsF16<T>;
-    static constexpr int keys = 128, threads = 384, blocks = pair ? 2 : 1, kSlots = 2;
+    static constexpr int keys = Keys, threads = 384, blocks = pair ? 2 : 1, kSlots = 2;
     static constexpr int kPanels = Dims / 64;
     static constexpr int kKeyBytes = keys * Dims * 2, kRowBytes = Rows * Dims * 2, kScoreBytes = Rows * keys * 2, kSumBytes = Rows * Dims * 4;
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kSumRows = kPanels == 1 ? Rows / 2 : Rows;
+    static constexpr int kSumParts = kPanels == 1 ? 8 : Dims / 16;  // one warp's registers each
     struct Barriers {
         uint64_t k_full, v_full, q_full[kSlots], q_free[kSlots], o_full[kSlots], o_free[kSlots], ds_full[kSlots];
     };
@@ -62,7 +65,6 @@ struct HopperBackward {
     };
     static constexpr int kMatrices = 2 * kKeyBytes + 2 * kSlots * kRowBytes + kSlots * kScoreBytes + kSumBytes;
     static constexpr int kSharedBytes = kMatrices + int(sizeof(Shared));
-    static_assert(kSharedBytes <= 232448, "what a block may have");
     // In pairs a block brings half of the rows, or every second panel, to both.
     static constexpr int row_box = pair && kPanels == 1 ? Rows / 2 : Rows;
 

@@ -35,8 +35,10 @@ bool alike(const Problem& p) {
            !bounded_right(p) && !(p.d.flags & FA_WINDOW);
 }
 
-constexpr int kDims[] = {64, 128};
-HopperBackwardKernels kernels_of(int dims) { return dims == 64 ? hopper_backward_kernels<64>() : hopper_backward_kernels<128>(); }
+constexpr int kDims[] = {64, 128, 256};
+HopperBackwardKernels kernels_of(int dims) {
+    return dims == 64 ? hopper_backward_kernels<64>() : dims == 128 ? hopper_backward_kernels<128>() : hopper_backward_kernels<256>();
+}
 
 // kv heads whose rows of q, dout and dq the cache holds.
 int64_t heads_in_cache(const Problem& p, int dims) {
@@ -54,7 +56,7 @@ const NativeBackward* native_backward_for(const rt::Device& device, const Proble
         const HopperBackwardKernels list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
             const HopperBackwardKernel& h = hopper(list.native[i]);
-            if (!h.pair || (alike(p) && !in_order(p) && p.d.seqlen_k >= h.from)) return &list.native[i];
+            if ((alike(p) || !h.alike) && (h.ordered || !in_order(p)) && p.d.seqlen_k >= h.from) return &list.native[i];
         }
     }
     return nullptr;

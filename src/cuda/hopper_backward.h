@@ -10,6 +10,8 @@ struct HopperBackwardParams;
 struct HopperBackwardKernel {
     int dims;           // of q, k and v, at most
     bool pair;
+    bool alike;         // only where all keys are seen by all rows
+    bool ordered;       // adds up dq in a fixed order where asked
     int from;           // keys
     int threads, shared_bytes;
     int row_box;        // rows of q and of dout that a copy brings

@@ -41,9 +41,8 @@ FA_DEVICE uint32_t address_at(uint32_t address, int rank) {  // of another block
     return there;
 }
 // Without .release, which would cost a fence: what it announces are reads that have ended.
-FA_DEVICE void barrier_arrive_at(uint32_t barrier, int rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_at(barrier, rank)) : "memory");
-}
+FA_DEVICE void barrier_arrive_there(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+FA_DEVICE void barrier_arrive_at(uint32_t barrier, int rank) { barrier_arrive_there(address_at(barrier, rank)); }
 FA_DEVICE void send(uint32_t to, uint32_t barrier, int rank, int word) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(address_at(to, rank)), "r"(word),
                  "r"(address_at(barrier, rank)) : "memory");
@@ -69,6 +68,11 @@ FA_DEVICE void copy_box_to_pair(uint32_t to, const CUtensorMap* map, uint32_t ba
 FA_DEVICE void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
+}
+// From here to another block of the cluster, whose barrier counts it.
+FA_DEVICE void send_bytes(uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_at(to, rank)), "r"(from), "r"(bytes),
+                 "r"(address_at(barrier, rank)) : "memory");
 }
 FA_DEVICE void add_floats(float* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
@@ -117,12 +121,18 @@ FA_DEVICE void fence_for_products() { asm volatile("fence.proxy.async.shared::ct
 FA_DEVICE void store16(uint32_t at, const float* from) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]) : "memory");
 }
+FA_DEVICE void load16(uint32_t at, float* to) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(at) : "memory");
+}
 FA_DEVICE float2 load8(uint32_t at) {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
     return pair;
 }
-// The way back from load_matrices_transposed.
+// The ways back from load_matrices and load_matrices_transposed.
+FA_DEVICE void store_matrices(uint32_t row, const uint32_t r[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 FA_DEVICE void store_matrices_transposed(uint32_t row, const uint32_t r[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
@@ -166,7 +176,7 @@ FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(lead >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
-// For each width: d = a · bᵀ, or d += where `more`, a and b in shared memory by rows, or a by columns (multiply_columns), or d -= (subtract); and d += a · b, a in
+// For each width: d = a · bᵀ, or d += where `more`, a and b in shared memory by rows, or a by columns (multiply_columns), or both (multiply_both_columns), or d -= (subtract); and d += a · b, a in
 // registers and b by rows of what is summed over. 64 rows, 16 deep.
 #define FA_N0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define FA_N8 FA_N0 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -195,7 +205,7 @@ struct Products;
 #define FA_PRODUCTS_OF_SHARED(name, columns, type, n, list, sums, a, b, add)                                                         \
     FA_MEMBER static void name(float (&d)[n / 2], uint64_t x, uint64_t y, int more) {                                                   \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
-                     "}, " a ", " b ", p, 1, 1, " columns ", 0;\n}" : sums : "l"(x), "l"(y), "r"(more));                                  \
+                     "}, " a ", " b ", p, 1, 1, " columns ";\n}" : sums : "l"(x), "l"(y), "r"(more));                                  \
     }
 #define FA_SUBTRACT_SHARED(type, n, list, sums, a, b)                                                                                  \
     FA_MEMBER static void subtract(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                          \
@@ -207,13 +217,14 @@ struct Products;
                      ", 1, 1, 1, 1;" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                                        \
     }
 #define FA_PRODUCTS(type)                                                                                                           \
-    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
-    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
-    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
-    FA_PRODUCTS_OF_SHARED(multiply, "0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
+    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
+    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
+    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
     FA_SUBTRACT_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
-    FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
-    FA_PRODUCTS_OF_SHARED(multiply_columns, "1", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
+    FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
+    FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
+    FA_PRODUCTS_OF_SHARED(multiply_both_columns, "1, 1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                           \
     FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \
     FA_PRODUCTS_OF_REGISTERS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52")                 \
     FA_PRODUCTS_OF_REGISTERS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68")                                     \

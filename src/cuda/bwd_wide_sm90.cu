@@ -1,0 +1,21 @@
+// Hopper's backward kernel for heads of more than 128 dims.
+#include "cuda/bwd_rows_sm90.h"
+#include "cuda/bwd_wide_sm90.h"
+#include "cuda/hopper_backward.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+using H = WideBackward<Bf16>;
+constexpr HopperBackwardKernel kHow{H::dims, true, false, false, 0, H::threads, H::kSharedBytes, H::row_box, backward_wide_sm90<Bf16>, prepare_sm90<Bf16, H::dims>,
+                                    finish_sm90<Bf16, H::dims, H::rows>};
+constexpr NativeBackward kList[] = {{"bwd_sm90_256", H::rows, H::keys, H::dims, &kHow}};
+
+}  // namespace
+
+template <>
+HopperBackwardKernels hopper_backward_kernels<256>() { return {kList, 1}; }
+
+}  // namespace gpu
+}  // namespace fa
