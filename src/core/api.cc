@@ -1,4 +1,5 @@
 // The entry points that take a handle: enter, check, plan, run, leave.
+#include <string.h>
 #include "core/check.h"
 #include "core/handle.h"
 #include "core/staging.h"
@@ -68,25 +69,38 @@ fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRang
     return status == FA_OK ? staging.copy_out() : status;
 }
 
+// resolve(), unless the handle's last descriptor for the operation was the same.
+fa_status_t resolve_again(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, const Problem** problem) {
+    Resolved& last = h.resolved[op];
+    *problem = &last.problem;
+    if (desc && last.known && desc->struct_size == sizeof *desc && memcmp(desc, &last.desc, sizeof *desc) == 0) return FA_OK;
+    last.known = false;
+    const fa_status_t status = resolve(desc, op, &last.problem, &h.message);
+    if (status != FA_OK || desc->struct_size != sizeof *desc) return status;
+    last.desc = *desc;
+    last.known = true;
+    return FA_OK;
+}
+
 template <class Args>
 fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args>& operation) {
     return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
         Message* m = &h.message;
-        Problem problem{};
-        Plan plan{};
+        const Problem* problem;
+        Plan plan;
         plan.explain = logs(h.log, FA_LOG_DEBUG);
-        Args args{};
-        Regions regions{};
-        fa_status_t status = resolve(desc, operation.op, &problem, m);
-        if (status == FA_OK) status = operation.check(problem, user, h.host_metadata, &args, &regions, m);
-        if (status == FA_OK) status = h.backend->plan(h.context, &problem, operation.op, &plan, m);
+        Args args;
+        Regions regions;
+        fa_status_t status = resolve_again(h, desc, operation.op, &problem);
+        if (status == FA_OK) status = operation.check(*problem, user, h.host_metadata, &args, &regions, m);
+        if (status == FA_OK) status = h.backend->plan(h.context, problem, operation.op, &plan, m);
         if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan.workspace)
             status = fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
                           (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
         if (status != FA_OK) return status;
-        const auto run = [&] { return (h.backend->*operation.run)(h.context, &problem, &args, m); };
+        const auto run = [&] { return (h.backend->*operation.run)(h.context, problem, &args, m); };
         status = h.staged ? run_staged(h, regions, operation.pointers, &args, run) : run();
-        log_call(h, operation.name, problem.d, plan, status);
+        log_call(h, operation.name, problem->d, plan, status);
         return status;
     });
 }

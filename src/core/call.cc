@@ -44,7 +44,7 @@ fa_status_t Call::always(Role r, const Tensor& t) {
     return perhaps(r, t);
 }
 
-fa_status_t Call::with(uint32_t operand, Role r, const Tensor& t) {
+fa_status_t Call::given(uint32_t operand, Role r, const Tensor& t) {
     const bool set = problem.has(operand);
     if (!set && t.base) {
         return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", t.name, t.base, operand_name(operand));

@@ -16,15 +16,15 @@ struct Call {
     Regions* regions;  // gets every tensor of the call but the workspace
     Message* message;
     int count = 0;
-    Tensor tensor[kMaxTensors] = {};
-    Role role[kMaxTensors] = {};
+    Tensor tensor[kMaxTensors];  // `count` of them
+    Role role[kMaxTensors];
 
-    Call(const Problem& p, Regions* r, Message* m) : problem(p), regions(r), message(m) { *regions = {}; }
+    Call(const Problem& p, Regions* r, Message* m) : problem(p), regions(r), message(m) { regions->count = 0; }
 
     // A tensor that every call has; NULL only when it has no elements.
     fa_status_t always(Role, const Tensor&);
     // A tensor that is given exactly when its operand bit is set.
-    fa_status_t with(uint32_t operand, Role, const Tensor&);
+    fa_status_t with(uint32_t operand, Role r, const Tensor& t) { return !t.base && !problem.has(operand) ? FA_OK : given(operand, r, t); }
     // A tensor whose pointer alone decides.
     fa_status_t perhaps(Role, const Tensor&);
 
@@ -34,6 +34,7 @@ struct Call {
     fa_status_t outputs_apart();
 
    private:
+    fa_status_t given(uint32_t operand, Role, const Tensor&);
     fa_status_t add(Role, const Tensor&);
 };
 

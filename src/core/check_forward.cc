@@ -37,6 +37,7 @@ static Tensor reached(Tensor t, const int32_t* cu, int64_t batch) {
 
 static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {
     const fa_attention_desc_t& d = p.d;
+    if (!p.has(FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) && !a.q_descale && !a.k_descale && !a.v_descale) return FA_OK;
     const int32_t* cu_q = host_metadata ? a.cu_seqlens_q : nullptr;
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
     const Tensor q = q_descale_tensor(p, a.q_descale);

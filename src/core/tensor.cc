@@ -74,14 +74,6 @@ fa_status_t lay_out(Tensor* t, bool unit, Message* m) {
     return lay_dense(t, m);
 }
 
-Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent) {
-    return {name, base, element, 1, kNoDim, false, {extent}, {1}};
-}
-
-Tensor table_of(const char* name, const void* base, int32_t element, int64_t rows, int64_t columns, int64_t stride) {
-    return {name, base, element, 2, kNoDim, false, {rows, columns}, {stride, 1}};
-}
-
 Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t heads, int64_t dim, const int64_t* s) {
     return {name,
             base,

@@ -40,9 +40,13 @@ fa_status_t lay_out(Tensor*, bool unit, Message*);
 fa_status_t check_fits(const Tensor&, Message*);
 
 // [extent], dense.
-Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent);
+inline Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent) {
+    return {name, base, element, 1, kNoDim, false, {extent}, {1}};
+}
 // [rows][columns], rows `stride` apart.
-Tensor table_of(const char* name, const void* base, int32_t element, int64_t rows, int64_t columns, int64_t stride);
+inline Tensor table_of(const char* name, const void* base, int32_t element, int64_t rows, int64_t columns, int64_t stride) {
+    return {name, base, element, 2, kNoDim, false, {rows, columns}, {stride, 1}};
+}
 
 // (batch, row, head, element) with rows [batch][rows] or, packed, [total].
 struct Rows {

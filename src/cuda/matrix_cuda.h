@@ -88,6 +88,17 @@ FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
     asm("add.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
+FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+    return r;
+}
+// (a & mask) | rest, which the compiler would make two instructions of, for its two constants.
+FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) {
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
+    return r;
+}
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
     const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
     return pack_bf16(both.x, both.y);

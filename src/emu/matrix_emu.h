@@ -122,6 +122,10 @@ FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
 FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
     return pack_f16(f16_to_f32(uint16_t(a)) + f16_to_f32(uint16_t(b)), f16_to_f32(uint16_t(a >> 16)) + f16_to_f32(uint16_t(b >> 16)));
 }
+FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
+    return pack_bf16(bf16_to_f32(uint16_t(a)) - bf16_to_f32(uint16_t(b)), bf16_to_f32(uint16_t(a >> 16)) - bf16_to_f32(uint16_t(b >> 16)));
+}
+FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) | rest; }
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_to_f32(uint16_t(pair)), f16_to_f32(uint16_t(pair >> 16))); }
 
 FA_DEVICE uint32_t round_tf32(float x) { return x != x || isinf(x) ? bits_of(x) : (bits_of(x) + 0x1000u) & 0xffffe000u; }

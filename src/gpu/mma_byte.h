@@ -27,8 +27,12 @@ struct MmaByte : MmaSync<T> {
     FA_MEMBER static void load_v(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
-    // 1024 + (x + 128) − 1152
-    FA_MEMBER static uint32_t from_i8(uint32_t pair) { return from_f16(rt::add_f16(pair, 0xe480e480u)); }
+    // The lower bytes of a pair. f16 has the bits for 1024 + (x + 128) − 1152, bf16 for 128 + x's seven lower bits less 128 or, with the
+    // eighth, 256.
+    FA_MEMBER static uint32_t from_i8(uint32_t pair) {
+        if constexpr (kIsF16<T>) return rt::add_f16((pair & 0x00ff00ffu) ^ 0x64806480u, 0xe480e480u);
+        else return rt::subtract_bf16(rt::take_bits(pair, 0x007f007fu, 0x43004300u), rt::take_bits(pair, 0x00800080u, 0x43004300u));
+    }
     // A word's bytes as two pairs: bytes 0 and 1, then 2 and 3; or, `apart`, bytes 0 and 2, then 1 and 3.
     template <bool apart>
     FA_MEMBER static void widen(E4m3, uint32_t word, uint32_t& first, uint32_t& second) {
@@ -43,9 +47,8 @@ struct MmaByte : MmaSync<T> {
     }
     template <bool apart>
     FA_MEMBER static void widen(I8, uint32_t word, uint32_t& first, uint32_t& second) {
-        const uint32_t lower = word ^ 0x80808080u, upper = 0x64646464u;
-        first = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4240 : 0x4140));
-        second = from_i8(rt::permute_bytes(lower, upper, apart ? 0x4341 : 0x4342));
+        first = from_i8(apart ? word : rt::permute_bytes(word, 0, 0x4140));
+        second = from_i8(apart ? word >> 8 : rt::permute_bytes(word, 0, 0x4342));
     }
 
     template <class S, int n>

@@ -286,6 +286,32 @@ TEST(Descriptor, OpIsChecked) {
     }
 }
 
+// A handle knows its last descriptor again: no other may pass for it, and what was refused once is refused once more.
+TEST(Descriptor, EachCallIsCheckedForItself) {
+    Handle h;
+    Forward f;
+    plain(&f);
+    struct {
+        fa_attention_desc_t d;
+        uint64_t later;
+    } longer{f.d, 0};
+    longer.d.struct_size = sizeof longer;
+    for (int round = 0; round < 2; round++) {
+        EXPECT_EQ(f.run(h), FA_OK) << fa_last_error(h);
+        for (int again = 0; again < 2; again++) {
+            Forward spoiled;
+            spoiled.d = f.d, spoiled.a = f.a;
+            spoiled.d.o_stride[3] = 1;
+            EXPECT_EQ(spoiled.run(h), FA_INVALID_ARGUMENT);
+        }
+        longer.later = 0;
+        EXPECT_EQ(fa_forward_ex(h, &longer.d, &f.a), FA_OK) << fa_last_error(h);
+        longer.later = 1;
+        EXPECT_EQ(fa_forward_ex(h, &longer.d, &f.a), FA_UNSUPPORTED_FIELD);
+        EXPECT_EQ(fa_forward_ex(h, nullptr, &f.a), FA_INVALID_ARGUMENT);
+    }
+}
+
 TEST(Descriptor, AnEmptyBatchNeedsNoCache) {
     Handle h;
     Forward f;
