@@ -91,6 +91,10 @@ struct MatrixKernels {
     void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
+    // Whether mask and bias leave any row any key of [key, key + kStepKeys).
+    bool (*any_kept)(const MatrixTask&, const MatrixRow* rows, int64_t key);
+    // Measures those of the pair's rows whose diagonal is one of the step's keys from their scores there. Of the step it reads k alone.
+    void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
     // The sums of one row as RowSums has them, o times `scale`.
