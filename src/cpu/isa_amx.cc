@@ -400,10 +400,11 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 }
 
 #include "pack_amx.inc"
+#include "few_amx.inc"
 #include "gradient_amx.inc"
 
-const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
-const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
 
 }  // namespace
 

@@ -242,9 +242,6 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
     for (int i = 0; i < count; i++) end_pair(c, shape, tiles[i], own.pairs[i], sums[i]);
 }
 
-// One factor for all keys of a head can be taken out of the products.
-bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
-
 }  // namespace
 
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
