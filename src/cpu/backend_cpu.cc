@@ -146,7 +146,7 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
     if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
-             names[d.algorithm], s.method.name, c.kernels->name, s.method.rows, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
+             names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
              s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
     return FA_OK;
 }

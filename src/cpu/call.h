@@ -34,6 +34,7 @@ struct Method {
     // Folds keys [begin, end) into the sums, still clear, of neighbouring row tiles.
     void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
     double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
+    bool matrix = false;  // of `few`: by matrix instructions
 };
 
 // Work and traffic of a counted call, in units of one worker.
@@ -130,7 +131,9 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, c
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
-// Widens a row of q, and gives the factor that it is to be multiplied by.
+// What a row of q is to be multiplied by.
+float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head);
+// Widens it, and gives that factor.
 float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line);
 // Widens the tile's rows of q, scaled, into place `slot` of w.q.
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
@@ -158,6 +161,9 @@ KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* bu
 // Where a kv head's rows of keys [key, key + keys) lie as they are stored; the de-scale factors of the tile's own.
 void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows);
 void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors);
+
+// Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
+bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride);
 
 // few.cc: few rows for a kv head.
 Method few_method(const Problem& p, const Kernels& k);

@@ -1,6 +1,7 @@
 // Few query rows for a kv head: decoding, small batches. Keys and values are read once for all of them, where they lie and as they are
 // stored; lanes are elements of a head, and nothing but q, the weights and the sums is ever widened in memory.
 #include "call.h"
+#include "matrix.h"
 #include "types.h"
 
 namespace fa {
@@ -12,7 +13,8 @@ constexpr int kFewRows = 16;
 // Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other. So it reads memory
 // nearly in order, without which a core does not come near its bandwidth. A few such blocks should fit its cache of second level.
 constexpr int64_t kPanelBytes = 512 * 1024;
-constexpr int kPartKeys = 16;
+constexpr int kMostPartKeys = kFewPartKeys;
+int part_keys(bool matrix) { return matrix ? kFewPartKeys : 16; }
 // Memory is fetched so much further on, or the next part where that is more. From k and v in turn: two streams keep more of a core's
 // requests under way than one.
 constexpr int64_t kAheadBytes = 8192;
@@ -32,25 +34,47 @@ struct Side {
     const char** rows;  // [kStretch + kTileKeys]
 };
 
-// A worker's memory for this method. q, o, rescale and, twice, s: of each tile of the panel; scores and weights lie [row][kTileKeys].
+// A worker's memory for this method. q, its factors, o, and, twice, s and rescale: of each tile of the panel; scores and weights lie
+// [row][kTileKeys].
 struct Own {
-    float *q, *o, *s, *rescale, *addend, *widened;
+    float *q, *factor, *o, *s, *rescale, *addend, *widened;
     const char **k, **v;
+    FewMemory matrix;
 };
 
+// Of a tile's q in either form.
+int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kFewRows / 2) * padded(k, p.d.dim_qk); }
+
+// Whether matrix instructions can take the call. For a row alone they have nothing to share.
+bool by_matrix(const Problem& p, const Kernels& k) {
+    const fa_attention_desc_t& d = p.d;
+    if (!k.matrix || d.q_dtype != FA_BF16 || !(d.kv_dtype == FA_BF16 || type_bytes(d.kv_dtype) == 1)) return false;
+    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || d.seqlen_q * p.group < 2) return false;
+    return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
+}
+
 Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
-    Own own;
+    Own own{};
     Carver carver{memory, 0};
     const auto floats = [&](int64_t count) { return carver.take<float>(count); };
     const auto list = [&] { return carver.take<const char*>(kStretch + kTileKeys); };
-    own.q = floats(panel * rows * padded(k, p.d.dim_qk));
+    own.q = floats(panel * q_floats(p, k, rows));
+    own.factor = floats(panel * kFewRows);
     own.o = floats(panel * rows * padded(k, p.d.dim_v));
     own.s = floats(2 * panel * rows * kTileKeys);
-    own.rescale = floats(panel * rows);
+    own.rescale = floats(2 * panel * rows);
     own.addend = floats(rows * kTileKeys);
-    own.widened = floats(kPartKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
+    own.widened = floats(kMostPartKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
     own.k = list();
     own.v = list();
+    if (by_matrix(p, k)) {
+        const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
+        own.matrix.converted = carver.take<uint16_t>(kMostPartKeys * dim);
+        own.matrix.copy = carver.take<uint16_t>(kMostPartKeys * dim);
+        own.matrix.zeros = carver.take<uint16_t>(dim);
+        own.matrix.tiles = carver.take<uint16_t>(kFewTileBytes / 2);
+        if (memory) memset(own.matrix.zeros, 0, size_t(dim) * 2);
+    }
     *bytes = carver.used;
     return own;
 }
@@ -76,11 +100,21 @@ void restore(const Kernels& k, bool split, const float* from, int64_t dim, float
             to[x] = from[split ? first + (x - first) / 2 + (x & 1) * lanes : x];
 }
 
+void pack_matrix(const Call& c, const RowTile& t, float* factor) {
+    const Problem& p = *c.p;
+    const char* rows[kFewRows];
+    point_q(c, t, rows);
+    c.k->matrix->few->pack_q(reinterpret_cast<const uint16_t* const*>(rows), t.rows, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    for (int r = 0; r < t.rows; r++) factor[r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+}
+
 void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t stride = padded(*c.k, p.d.dim_qk);
-    t.q = carve(c, w).q + slot * c.few.rows * stride;
+    const Own own = carve(c, w);
+    t.q = own.q + slot * q_floats(p, *c.k, c.few.rows);
     t.width = t.rows;
+    if (t.method->matrix) return pack_matrix(c, t, own.factor + slot * kFewRows);
     for (int first = 0, block; first < t.rows; first += block) {
         block = few_block(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -91,11 +125,12 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
     }
 }
 
-Side make_side(const Call& c, Operand operand, int heads, const char** rows) {
+Side make_side(const Call& c, Operand operand, int heads, int part, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == Operand::k;
     const int64_t dim = k ? p.d.dim_qk : p.d.dim_v, bytes = type_bytes(p.d.kv_dtype);
-    return {operand, int(dim), kPartKeys * int(min_of(max_of(kAheadBytes / (heads * kPartKeys * dim * bytes), 1), kTileKeys / kPartKeys)), (k ? p.d.k_stride : p.d.v_stride)[2] * bytes, rows};
+    const int parts = int(min_of(max_of(kAheadBytes / (heads * part * dim * bytes), 1), kTileKeys / part));
+    return {operand, int(dim), part * parts, (k ? p.d.k_stride : p.d.v_stride)[2] * bytes, rows};
 }
 
 // Addresses for keys [key, key + kStretch), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
@@ -119,8 +154,8 @@ struct Part {
     int64_t offset;
     int dim;
     bool scaled;
-    float factors[kPartKeys];
-    const char* widened[kPartKeys];
+    float factors[kMostPartKeys];
+    const char* widened[kMostPartKeys];
 };
 
 // The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot take as they are stored, it gets widened
@@ -147,7 +182,7 @@ void find_part(const Call& c, const RowTile& t, const Side& side, const char* co
     part.offset = 0;
     part.dim = int(padded(*c.k, side.dim));
     part.scaled = false;
-    for (int j = 0; j < kPartKeys; j++) {
+    for (int j = 0; j < kMostPartKeys; j++) {
         float* row = own.widened + min_of(j, keys - 1) * part.dim;
         if (j < keys) arrange(*c.k, kernels.split, whole.data + j * whole.stride, side.dim, row, 2 * c.k->lanes);
         part.widened[j] = reinterpret_cast<const char*>(row);
@@ -183,16 +218,20 @@ struct Walk {
     const Call* c;
     const RowTile* tiles;
     int count;
+    RowSums* sums;
     Side k, v;
     KeyBand seen[kMostPanel];
+    int part;       // keys
     int64_t start;  // of the first block
     int64_t at(int64_t key) const { return (key - start) % kStretch; }  // in the lists of addresses
     Own own;
+    float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
+    bool matrix() const { return tiles[0].method->matrix; }
     int from(int i, int64_t key) const { return int(max_of(seen[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(seen[i].end - key, kTileKeys)); }
     // Scores and weights of one block live beside those of the next.
     float* s(int i, int64_t key) const { return own.s + (key / kTileKeys % 2 * c->few.panel + i) * c->few.rows * kTileKeys; }
-    float* rescale(int i) const { return own.rescale + i * c->few.rows; }
+    float* rescale(int i, int64_t key) const { return own.rescale + (key / kTileKeys % 2 * c->few.panel + i) * c->few.rows; }
     float* o(int i) const { return own.o + i * c->few.rows * padded(*c->k, c->p->d.dim_v); }
 };
 
@@ -203,9 +242,9 @@ void look_ahead(const Walk& walk, int i, bool second, int64_t key, int first, co
     const char* const* const v = key > walk.start ? walk.v.rows + walk.at(key - kTileKeys) + first + walk.v.ahead : k;
     const int64_t kv_head = walk.tiles[0].kv_head;
     const int heads = int(walk.tiles[walk.count - 1].kv_head - kv_head) + 1;
-    const int n = ((second ? walk.count : 0) + i) * (kPartKeys / 2);
-    int row = n / heads % kPartKeys, head = n % heads;
-    for (int j = 0; j < kPartKeys; j += 2) {
+    const int n = ((second ? walk.count : 0) + i) * (walk.part / 2);
+    int row = n / heads % walk.part, head = n % heads;
+    for (int j = 0; j < walk.part; j += 2) {
         // Numbers, not addresses: beyond the last key the lists hold anything.
         ahead[j] = reinterpret_cast<const char*>(uintptr_t(k[row]) + uintptr_t((kv_head + head) * walk.k.head_step));
         ahead[j + 1] = reinterpret_cast<const char*>(uintptr_t(v[row]) + uintptr_t((kv_head + head) * walk.v.head_step));
@@ -213,21 +252,37 @@ void look_ahead(const Walk& walk, int i, bool second, int64_t key, int first, co
     }
 }
 
-// Scores of part [first, first + kPartKeys) of the block at `key`: all of it, weigh() removes what lies outside the band.
-void score_part(const Walk& walk, int64_t key, int first, Scratch& w) {
+void score_part_matrix(const Walk& walk, int i, const FewPart& part, float* s) {
     const Call& c = *walk.c;
+    const FewMatrixKernels& few = *c.k->matrix->few;
+    float factor[kFewRows];
+    for (int r = 0; r < kFewRows; r++) factor[r] = walk.own.factor[i * kFewRows + r] * walk.k_factor[i];
+    few.scores(reinterpret_cast<const uint16_t*>(walk.tiles[i].q), walk.tiles[i].rows, factor, part, walk.k.dim, walk.own.matrix, s);
+}
+
+// Scores of a tile and part [first, first + walk.part) of the block at `key`: all of it, weigh() removes what lies outside the band.
+void score_tile_part(const Walk& walk, int i, int64_t key, int first, Scratch& w) {
+    const Call& c = *walk.c;
+    const RowTile& t = walk.tiles[i];
     const char* const* const rows = walk.k.rows + walk.at(key) + first;
+    const int to = int(min_of(walk.to(i, key), first + walk.part));
+    if (walk.from(i, key) >= first + walk.part || first >= to) return;
+    const char* ahead[kMostPartKeys];
+    Part part;
+    look_ahead(walk, i, false, key, first, ahead);
+    float* s = walk.s(i, key) + first;
+    if (walk.matrix()) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, t.kv_head * walk.k.head_step, ahead, to - first}, s);
+    find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
+    part.kernels->scores(t.q, t.rows, part.rows, part.offset, ahead, to - first, part.dim, s);
+    if (part.scaled) scale(s, t.rows, to - first, part.factors);
+}
+
+// Weights of a tile follow its last scores at once: weighing all tiles together, a core would ask memory for nothing for too long.
+void score_part(const Walk& walk, int64_t key, int first, Scratch& w) {
     for (int i = 0; i < walk.count; i++) {
-        const RowTile& t = walk.tiles[i];
-        const int to = int(min_of(walk.to(i, key), first + kPartKeys));
-        if (walk.from(i, key) >= first + kPartKeys || first >= to) continue;
-        const char* ahead[kPartKeys];
-        Part part;
-        look_ahead(walk, i, false, key, first, ahead);
-        find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
-        float* s = walk.s(i, key) + first;
-        part.kernels->scores(t.q, t.rows, part.rows, part.offset, ahead, to - first, part.dim, s);
-        if (part.scaled) scale(s, t.rows, to - first, part.factors);
+        score_tile_part(walk, i, key, first, w);
+        if (first + walk.part == kTileKeys && walk.from(i, key) < walk.to(i, key))
+            weigh(*walk.c, walk.tiles[i], key, walk.to(i, key), walk.sums[i], walk.s(i, key), walk.rescale(i, key), walk.own);
     }
 }
 
@@ -237,16 +292,21 @@ void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
     const char* const* const rows = walk.v.rows + walk.at(key) + first;
     for (int i = 0; i < walk.count; i++) {
         const RowTile& t = walk.tiles[i];
-        const int from = int(max_of(walk.from(i, key), first)), to = int(min_of(walk.to(i, key), first + kPartKeys));
+        const int from = int(max_of(walk.from(i, key), first)), to = int(min_of(walk.to(i, key), first + walk.part));
         if (from >= to) continue;
-        const char* ahead[kPartKeys];
+        const char* ahead[kMostPartKeys];
         Part part;
         look_ahead(walk, i, true, key + kTileKeys, first, ahead);
-        find_part(c, t, walk.v, rows + (from - first), key + from, to - from, walk.own, part, w);
         float* p = walk.s(i, key) + from;
-        if (part.scaled) scale(p, t.rows, to - from, part.factors);
         const bool rescaled = first > 0 && walk.from(i, key) < first;
-        part.kernels->values(p, t.rows, part.rows, part.offset, ahead, to - from, part.dim, rescaled ? same : walk.rescale(i), walk.o(i));
+        if (walk.matrix()) {
+            const FewPart some{c.p->d.kv_dtype, rows + (from - first), t.kv_head * walk.v.head_step, ahead, to - from};
+            c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : walk.rescale(i, key), walk.own.matrix, walk.o(i));
+            continue;
+        }
+        find_part(c, t, walk.v, rows + (from - first), key + from, to - from, walk.own, part, w);
+        if (part.scaled) scale(p, t.rows, to - from, part.factors);
+        part.kernels->values(p, t.rows, part.rows, part.offset, ahead, to - from, part.dim, rescaled ? same : walk.rescale(i, key), walk.o(i));
     }
 }
 
@@ -256,17 +316,35 @@ void advance(const Walk& walk, int64_t key, int64_t start, int64_t last, Scratch
         find_stretch(*walk.c, walk.tiles[0], key, last, walk.k);
     if (key > start && walk.at(key - kTileKeys) == 0)
         find_stretch(*walk.c, walk.tiles[0], key - kTileKeys, last, walk.v);
-    for (int first = 0; first < kTileKeys; first += kPartKeys) {
+    for (int first = 0; first < kTileKeys; first += walk.part) {
         if (key < last) score_part(walk, key, first, w);
         if (key > start) add_part(walk, key - kTileKeys, first, w);
     }
 }
 
+// The factor of a head's k or v that matrix instructions leave out.
+float left_out(const Call& c, const RowTile& t, const Side& side, int64_t key) {
+    const Problem& p = *c.p;
+    float factor = 1.f;
+    if (p.has(side.operand == Operand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) find_factors(c, t, side.operand, key, 1, &factor);
+    return factor;
+}
+
+void finish_sums(const Walk& walk, int i, RowSums& sums) {
+    const Call& c = *walk.c;
+    const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
+    for (int r = 0; r < walk.tiles[i].rows; r++) {
+        const float* from = walk.o(i) + r * stride;
+        if (walk.matrix()) c.k->matrix->few->finish(from, int(dim), walk.v_factor[i], sums.o + r * dim);
+        else restore(*c.k, c.k->few[c.p->d.kv_dtype].split, from, dim, sums.o + r * dim);
+    }
+}
+
 void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
-    Walk walk{&c, tiles, count, {}, {}, {}, 0, carve(c, w)};
-    walk.k = make_side(c, Operand::k, count, walk.own.k);
-    walk.v = make_side(c, Operand::v, count, walk.own.v);
+    Walk walk{&c, tiles, count, sums, {}, {}, {}, part_keys(tiles[0].method->matrix), 0, carve(c, w), {}, {}};
+    walk.k = make_side(c, Operand::k, count, walk.part, walk.own.k);
+    walk.v = make_side(c, Operand::v, count, walk.part, walk.own.v);
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
         const KeyBand seen = walk.seen[i] = visible_keys(tiles[i], p, begin, end);
@@ -279,14 +357,16 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
     for (int i = 0; i < count; i++) memset(walk.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = walk.start = begin + (first - begin) / kTileKeys * kTileKeys;
-    for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) {
-        advance(walk, key, start, last, w);
-        for (int i = 0; i < count; i++)
-            if (walk.from(i, key) < walk.to(i, key)) weigh(c, tiles[i], key, walk.to(i, key), sums[i], walk.s(i, key), walk.rescale(i), walk.own);
+    if (walk.matrix()) {
+        for (int i = 0; i < count; i++) {
+            walk.k_factor[i] = left_out(c, tiles[i], walk.k, first);
+            walk.v_factor[i] = left_out(c, tiles[i], walk.v, first);
+        }
+        c.k->matrix->few->begin(tiles[0].rows);
     }
-    const bool split = c.k->few[p.d.kv_dtype].split;
-    for (int i = 0; i < count; i++)
-        for (int r = 0; r < tiles[i].rows; r++) restore(*c.k, split, walk.o(i) + r * stride, p.d.dim_v, sums[i].o + r * p.d.dim_v);
+    for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) advance(walk, key, start, last, w);
+    if (walk.matrix()) c.k->matrix->few->end();
+    for (int i = 0; i < count; i++) finish_sums(walk, i, sums[i]);
 }
 
 }  // namespace
@@ -299,7 +379,7 @@ Method few_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostPanel) : 2;
     int64_t own;
     carve(p, k, int(rows), int(panel), nullptr, &own);
-    return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few};
+    return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few, 1, by_matrix(p, k)};
 }
 
 }  // namespace cpu

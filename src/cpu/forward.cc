@@ -7,7 +7,9 @@ namespace cpu {
 namespace {
 
 // Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
-constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
+constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 256;
+// Sums of a split by matrix instructions have room for so many values at their type's limit.
+constexpr int64_t kMostMatrixKeys = 1 << 16;
 // Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
 constexpr int64_t kMostKeptBytes = 16 << 20;
 
@@ -205,6 +207,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kEnoughPanels)
         s.num_splits = int64_t(min_of(ceil_div(kEnoughPanels, panels), d.seqlen_k / kFewestSplitKeys));
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMostMatrixKeys) s.method.matrix = s.few.matrix = false;
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptBytes / sums_bytes(p, s.method) / s.items;
@@ -233,13 +236,19 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
         run(s.items, run_study);
     } else {
         // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
-        constexpr int64_t kItemsPerWorker = 4;
+        // Neighbouring heads stay together for longer: apart, each worker's core would fetch the others' as well.
+        const int64_t items_per_worker = c.method.heads ? 2 : 4;
         const int64_t parts = s.side_by_side ? s.max_splits : 1;
         const bool alone = c.count || (s.side_by_side && !c.method.heads);
-        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (kItemsPerWorker * workers)), 1));
-        const int64_t items = s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0;
-        if (s.side_by_side) run(items * parts, run_split);
-        run(items, s.side_by_side ? run_combine : run_item);
+        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (items_per_worker * workers)), 1));
+        const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
+        if (s.side_by_side) {
+            run(items() * parts, run_split);
+            job.panel = 1;  // folding is short, and waited for
+            run(items(), run_combine);
+        } else {
+            run(items(), run_item);
+        }
     }
     *counters = {job.flops, job.read, job.written};
 }

@@ -251,12 +251,16 @@ bool settle(const MatrixTask& t, Pair& pair, int row, float* s) {
     return true;
 }
 
-void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
+void forget_references(const MatrixTask& t, Pair& pair) {
     for (int row = 0; row < kPairRows; row++) {
         pair.from[row] = kOldest;
         pair.factor[row] = t.factor;
     }
     pair.fresh = pair.huge = false;
+}
+
+void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
+    forget_references(t, pair);
     for (int row = 0; row < kPairRows; row++) settle(t, pair, row, slot.s + row * kStepKeys);
 }
 
@@ -306,64 +310,7 @@ inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair
     if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(limit_of(T))) != 0, 0)) renew<T, E>(t, pair, slot, tile);
 }
 
-inline V bias_of(const MatrixTask& t, int64_t at, __mmask16 seen) {
-    if (t.bias_step == 1 && t.bias_dtype == FA_F32) return _mm512_maskz_loadu_ps(seen, static_cast<const float*>(t.bias) + at);
-    if (t.bias_step == 1) {
-        const __m256i x = _mm256_maskz_loadu_epi16(seen, static_cast<const uint16_t*>(t.bias) + at);
-        return t.bias_dtype == FA_F16 ? _mm512_cvtph_ps(x) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
-    }
-    float values[16] = {};
-    for (int j = 0; j < 16; j++) {
-        if (!(seen >> j & 1)) continue;
-        const int64_t i = at + j * t.bias_step;
-        if (t.bias_dtype == FA_F32) values[j] = static_cast<const float*>(t.bias)[i];
-        else if (t.bias_dtype == FA_F16) values[j] = f16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
-        else values[j] = bf16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
-    }
-    return load(values);
-}
-
-inline __mmask16 mask_of(const MatrixTask& t, int64_t at, __mmask16 seen) {
-    if (t.mask_step == 1) return _mm_mask_test_epi8_mask(seen, _mm_maskz_loadu_epi8(seen, t.mask + at), _mm_set1_epi8(-1));
-    __mmask16 kept = 0;
-    for (int j = 0; j < 16; j++)
-        if (seen >> j & 1 && t.mask[at + j * t.mask_step]) kept |= __mmask16(1 << j);
-    return kept;
-}
-
-// Keys of [key, key + 16) that the row sees.
-inline __mmask16 seen_keys(const MatrixRow& row, int64_t key) {
-    const int64_t begin = row.begin - key, end = row.end - key;
-    const uint32_t below = end >= 16 ? 0xffffu : end <= 0 ? 0u : (1u << end) - 1, out = begin <= 0 ? 0u : begin >= 16 ? 0xffffu : (1u << begin) - 1;
-    return __mmask16(below & ~out);
-}
-
-// Takes the step's scores from products to what weights are computed of, and removes keys.
-__attribute__((noinline)) void edit_scores(const MatrixTask& t, const Step& step, Slot& slot) {
-    const V none = splat(kNegInf), steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    for (int r = 0; r < kPairRows; r++) {
-        const MatrixRow& row = step.pair->rows[r];
-        for (int j = 0; j < kStepKeys; j += 16) {
-            float* s = slot.s + r * kStepKeys + j;
-            const int64_t key = step.key + j;
-            __mmask16 seen = seen_keys(row, key);
-            V x = load(s);
-            if (t.natural) {
-                x *= t.scale;
-                if (t.cap > 0) x = t.cap * tanh_v(x / t.cap);
-                if (t.bias) {  // −inf there removes the key, whatever its score
-                    const V bias = bias_of(t, row.bias + key * t.bias_step, seen);
-                    seen = _mm512_mask_cmp_ps_mask(seen, bias, none, _CMP_NEQ_UQ);
-                    x += bias;
-                }
-                if (t.alibi) x -= row.slope * _mm512_abs_ps(steps + float(key - row.diagonal));
-                if (t.mask) seen = mask_of(t, row.mask + key * t.mask_step, seen);
-                x *= kLog2e;
-            }
-            store(s, _mm512_mask_mov_ps(none, seen, x));
-        }
-    }
-}
+#include "edit_amx.inc"
 
 // Rows of weights that go with four products: enough to be done when the products are.
 template <int32_t T, Exponent E, int Rows>
@@ -377,7 +324,7 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     MatrixTask t = task;
     if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
     const auto edit = [&](const Step& step, Slot& slot) {
-        if (t.natural || step.cut) edit_scores(t, step, slot);
+        if (t.natural || t.mask || step.cut) edit_scores(t, step, slot.s);
     };
     Nothing nothing;
     configure_tiles();
@@ -420,6 +367,26 @@ void run(const MatrixTask& t, const Step* steps, int64_t count) {
     else run_rows<FA_BF16, Exponent::rough>(t, steps, count);
 }
 
+template <int32_t T>
+void settle_step(MatrixTask t, const Step& step) {
+    Slot slot{reinterpret_cast<float*>(t.slots), nullptr, false};
+    Nothing nothing;
+    Pair& pair = *step.pair;
+    if (t.natural) t.factor = 1.f;
+    configure_tiles();
+    multiply_k<T, 0>(t.shape, step, slot, nothing, Sums{});
+    __asm__ volatile("tilerelease");
+    edit_scores(t, step, slot.s);
+    if (pair.fresh) forget_references(t, pair);
+    for (int row = 0; row < kPairRows; row++)
+        if (stands_within(pair.rows[row], step.key)) settle(t, pair, row, slot.s + row * kStepKeys);
+}
+
+void settle_diagonal(const MatrixTask& t, const Step& step) {
+    if (t.shape.type == FA_F16) settle_step<FA_F16>(t, step);
+    else settle_step<FA_BF16>(t, step);
+}
+
 void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o, float* m, float* l) {
     const float* from = pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
     const float unit = unit_factor(shape.type);
@@ -433,10 +400,11 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 }
 
 #include "pack_amx.inc"
+#include "few_amx.inc"
 #include "gradient_amx.inc"
 
-const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
-const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, run, finish_row, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
 
 }  // namespace
 

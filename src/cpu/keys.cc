@@ -87,6 +87,8 @@ void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, i
     }
 }
 
+bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
+
 void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors) {
     const Source s = source(c, operand);
     for (int j = 0; j < keys;) {

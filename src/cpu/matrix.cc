@@ -153,7 +153,6 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     task.shape = own.shape;
     task.scale = p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t);
     task.factor = task.scale * kLog2e;
-    task.natural = c.natural || !(task.scale > 0);  // −inf times any other factor would not remove a key
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
     task.bias_dtype = p.d.bias_dtype;
@@ -161,6 +160,8 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     task.mask = p.has(FA_OPERAND_MASK) ? c.a->mask : nullptr;
     task.mask_step = p.d.mask_stride[3];
     task.alibi = p.has(FA_OPERAND_ALIBI);
+    // A mask alone leaves products as they are, unless −inf times the factor would not remove a key.
+    task.natural = task.cap > 0 || task.bias || task.alibi || !(task.scale > 0);
     task.lse = p.has(FA_OPERAND_LSE);
     task.slots = own.slots;
     return task;
@@ -186,16 +187,31 @@ Seen seen_by(const Call& c, const RowTile& t, int64_t begin, int64_t end) {
 }
 
 // The steps of a pair among those of a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Seen& seen, Pair* pair, const MatrixShape& shape, int64_t chunk, int64_t steps, const uint16_t* packed, Step* to) {
+int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair* pair, int64_t chunk, int64_t steps, const uint16_t* packed, Step* to) {
+    const MatrixShape& shape = task.shape;
     const int64_t first = max_of(seen.some.begin / kStepKeys, chunk), end = min_of(ceil_div(seen.some.end, kStepKeys), chunk + steps);
     int64_t n = 0;
     if (seen.some.begin >= seen.some.end) return n;
     for (int64_t step = first; step < end; step++) {
         const int64_t key = step * kStepKeys;
+        if ((task.mask || task.bias) && !c.k->matrix->any_kept(task, pair->rows, key)) continue;
         const uint16_t* k = packed + (step - chunk) * step_values(shape);
         to[n++] = {pair, k, k + shape.k_bytes() / 2, key, key < seen.all.begin || key + kStepKeys > seen.all.end};
     }
     return n;
+}
+
+// ALiBi's scores mostly rise up to the diagonal. Measured from there at once, a row is not scaled anew at each step on the way.
+void settle_pair(const Call& c, const RowTile& t, const MatrixTask& task, const Own& own, Pair& pair) {
+    for (int lane = 0; lane < t.rows;) {
+        const MatrixRow& row = pair.rows[lane++];
+        if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
+        const int64_t step = row.diagonal / kStepKeys;
+        uint16_t* const packed = c.shared ? shared_step(c, t, step) : own.packed;
+        if (!c.shared) pack_step(c, t, step * kStepKeys, packed, own);
+        c.k->matrix->settle_diagonal(task, {&pair, packed, nullptr, step * kStepKeys, true});
+        while (lane < t.rows && pair.rows[lane].diagonal < (step + 1) * kStepKeys) lane++;
+    }
 }
 
 void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
@@ -209,6 +225,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         seen[i] = seen_by(c, tiles[i], begin, end);
         if (seen[i].some.begin >= seen[i].some.end) continue;
         place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
+        if (task.alibi) settle_pair(c, tiles[i], task, own, own.pairs[i]);
         first = min_of(first, seen[i].some.begin);
         last = max_of(last, seen[i].some.end);
     }
@@ -219,14 +236,11 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         if (!c.shared)
             for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, packed + s * step_values(shape), own);
         int64_t n = 0;
-        for (int i = 0; i < count; i++) n += list_steps(seen[i], &own.pairs[i], shape, chunk, steps, packed, own.steps + n);
+        for (int i = 0; i < count; i++) n += list_steps(c, task, seen[i], &own.pairs[i], chunk, steps, packed, own.steps + n);
         c.k->matrix->run(task, own.steps, n);
     }
     for (int i = 0; i < count; i++) end_pair(c, shape, tiles[i], own.pairs[i], sums[i]);
 }
-
-// One factor for all keys of a head can be taken out of the products.
-bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
 
 }  // namespace
 

@@ -83,6 +83,34 @@ struct MatrixProduct {
     bool add;
 };
 
+// Some keys of few rows' k or v, up to 32: addresses with `offset` bytes to be added, and as many of what is to be fetched meanwhile.
+struct FewPart {
+    int32_t type;  // FA_BF16 or one of 8 bits
+    const char* const* rows;
+    int64_t offset;
+    const char* const* ahead;
+    int keys;
+};
+constexpr int kFewPartKeys = 32;
+constexpr int64_t kFewTileBytes = 5 * kTileBytes;
+struct FewMemory {
+    uint16_t *converted, *copy;  // [kFewPartKeys][dim]
+    uint16_t *zeros;             // [dim]
+    uint16_t *tiles;             // kFewTileBytes
+};
+
+// Few query rows, up to 16, against keys as they are stored: FewKernels by matrix instructions, for q of bf16 and dims that are multiples
+// of 32. Sums o lie [row][dim], in an order of their own.
+struct FewMatrixKernels {
+    void (*begin)(int rows);  // before the others, on each thread, and end() behind them
+    void (*end)();
+    void (*pack_q)(const uint16_t* const* rows, int count, int dim, uint16_t* to);  // 32 · dim bytes
+    void (*scores)(const uint16_t* q, int rows, const float* factor, const FewPart&, int dim, const FewMemory&, float* s);
+    // A rescale of NULL is 1 for all.
+    void (*values)(const float* p, int rows, const FewPart&, int dim, const float* rescale, const FewMemory&, float* o);
+    void (*finish)(const float* o, int dim, float factor, float* to);  // a row, in kHeadroomUnit
+};
+
 struct MatrixKernels {
     bool halves;  // has products of f16
     // `count` values of an 8-bit storage type as `type` has them, exactly.
@@ -91,10 +119,16 @@ struct MatrixKernels {
     void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
+    // Whether mask and bias leave any row any key of [key, key + kStepKeys).
+    bool (*any_kept)(const MatrixTask&, const MatrixRow* rows, int64_t key);
+    // Measures those of the pair's rows whose diagonal is one of the step's keys from their scores there. Of the step it reads k alone.
+    void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
     // The sums of one row as RowSums has them, o times `scale`.
     void (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o, float* m, float* l);
+
+    const FewMatrixKernels* few;
 
     // For gradients, in bf16.
     void (*multiply)(const MatrixProduct*, int count);

@@ -34,13 +34,18 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
     return true;
 }
 
+float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head) {
+    const Problem& p = *c.p;
+    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
+    const int64_t* s = p.d.q_descale_stride;
+    return c.q_factor * c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+}
+
 float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
     const Problem& p = *c.p;
     const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
     c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
-    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
-    const int64_t* s = p.d.q_descale_stride;
-    return c.q_factor * c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+    return q_factor(c, t, position, head);
 }
 
 void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {

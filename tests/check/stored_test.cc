@@ -27,9 +27,9 @@ class Stored : public testing::TestWithParam<Types> {
 
 // One key, so that o is v: its 256 columns hold every code. NaN and infinities included.
 TEST_P(Stored, EveryCodeOfAValue) {
-    for (const int64_t rows : {1, 20, 70})
+    for (const int64_t rows : {1, 3, 20, 70})
         for (const int64_t first : {0, 1, 2, 3, 17}) {
-            Case c = make({1, 1, 1, rows, 1, 16, 256});
+            Case c = make({1, 1, 1, rows, 1, 32, 256});
             c.bind(rng);
             c.fill_normal(rng, 0);  // a weight of 1
             for (int64_t e = 0; e < 256; e++) write_code(c.v, c.reading().v(0, 0, 0) + e, e + first);
@@ -49,7 +49,7 @@ TEST_P(Stored, EveryCodeOfAValue) {
 TEST_P(Stored, EveryCodeOfAKey) {
     for (const int64_t heads : {1, 3})
         for (const int64_t dim : {37, 128, 256}) {
-            Case c = make({256, 3, 1, 2, 1, dim, 8});
+            Case c = make({256, 3, 1, 2, 1, dim, 32});
             c.d.flags |= FA_SCALE_EXPLICIT, c.d.scale = 1;
             c.d.heads_q = heads;
             c.bind(rng);
