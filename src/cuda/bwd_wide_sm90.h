@@ -237,23 +237,27 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         rt::pin(p), rt::pin(dv);
         rt::products_begin();
         w.issue_sum(dv, p, H::o_tile());
-        if constexpr (ahead.value) {
-            rt::forget(s);
-            rt::products_begin();
-            issue_scores(next.i);
-        }
         rt::barrier_wait(H::at(&w.barrier.ds_full), w.turn.parity);
         rt::forget(dq);
         rt::products_begin();
         w.issue_dq(dq);
-        rt::products_left<ahead.value ? 2 : 1>();
+        rt::products_left<1>();
         rt::pin(p), rt::pin(dv);
         w.release_in_pair(w.barrier.o_free);
-        rt::products_left<0>();
-        rt::pin(dq), rt::pin(s);
+        if constexpr (ahead.value) {
+            rt::forget(s);
+            rt::products_begin();
+            issue_scores(next.i);
+            rt::products_left<1>();
+        } else {
+            rt::products_left<0>();
+        }
+        rt::pin(dq);
         w.release_in_pair(w.barrier.ds_free);
         rt::barrier_wait(H::at(&w.barrier.p_free), w.turn.parity);
         if (a.x.dq_sum) w.add_sums(place, dq);
+        rt::products_left<0>();
+        rt::pin(s);
         w.next();
     };
 
