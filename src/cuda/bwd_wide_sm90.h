@@ -76,7 +76,8 @@ FA_DEVICE void load_wide(const HopperBackwardParams& a, int rank) {
         const int head = t.kv_head * group + g;
         const int64_t row0 = head * a.x.padded_rows + t.row0;
         for (int m = t.first; m < t.past; m++) {
-            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, uint32_t parity, float* values, const float* from) {
+            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, uint32_t parity, float* values,
+                                  const float* from) {
                 rt::barrier_wait(H::at(&free), parity ^ 1);
                 rt::barrier_expect(H::at(&full), H::kRowBytes + H::rows * 4);
                 load_rows<H>(to, map, H::at(&full), rank, t.q_begin + m * H::rows, head, rows_of);
@@ -108,7 +109,8 @@ struct WideTeam {
 
     FA_MEMBER WideTeam(const HopperBackwardParams& params, int own_rank, int own_team)
         : a(params), t(H::shared().block), barrier(H::shared().barrier), rank(own_rank), team(own_team), warp(rt::uniform(int(threadIdx.x) / 32) % 4),
-          lane(int(threadIdx.x) % 32), first(rt::uniform(t.first)), past(rt::uniform(t.past)), clean(rt::uniform(t.clean)), clean_past(rt::uniform(t.clean_past)) {
+          lane(int(threadIdx.x) % 32), first(rt::uniform(t.first)), past(rt::uniform(t.past)), clean(rt::uniform(t.clean)),
+          clean_past(rt::uniform(t.clean_past)) {
         there = rt::address_at(H::at(&barrier), lane % 2);
         m = first;
         left = (past - first) * int(a.x.p.group);
@@ -139,7 +141,9 @@ struct WideTeam {
         if (both) rt::named_sync(1, 256);
         else rt::named_sync(2, 128);
     }
-    FA_MEMBER void clear_rows(uint32_t tile, int block, bool both) const { clear(tile, 4, clean - block * H::rows, clean_past - block * H::rows, both); }
+    FA_MEMBER void clear_rows(uint32_t tile, int block, bool both) const {
+        clear(tile, 4, clean - block * H::rows, clean_past - block * H::rows, both);
+    }
     FA_MEMBER void wait_for_keys() const {
         rt::barrier_wait(H::at(&barrier.k_full), 0);
         rt::barrier_wait(H::at(&barrier.v_full), 0);
