@@ -110,13 +110,21 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
         rt::products_commit();
     };
+    // Of the keys before the `end`-th of a block, how many scores of a row this thread has.
+    const auto scores_before = [&](int end) {
+        const int within = max(min(end, Keys), 0);
+        return within / 8 * 2 + min(within % 8, 2);
+    };
+    // By bits, a word of them for 32 scores: eight at a time become predicates.
     const auto mask_scores = [&] {
         FA_UNROLL for (int r = 0; r < 2; r++) {
             const Ends ends = mask == Mask::band ? band[r] : ends_of(r);
-            const int first = ends.begin - n * Keys - 2 * c, past = ends.end - n * Keys - 2 * c;
-            FA_UNROLL for (int i = 0; i < Keys / 2; i++) {
-                const int j = 8 * (i / 4) + i % 2;
-                if (i / 2 % 2 == r && (j >= past || (mask == Mask::band && j < first))) s[i] = kNegInf;
+            const int first = scores_before(ends.begin - n * Keys - 2 * c), past = scores_before(ends.end - n * Keys - 2 * c);
+            FA_UNROLL for (int word = 0; word < Keys / 4; word += 32) {
+                uint32_t seen = rt::low_bits(past - word);
+                if (mask == Mask::band) seen &= ~rt::low_bits(first - word);
+                FA_UNROLL for (int i = word; i < min(word + 32, Keys / 4); i++)
+                    if (!(seen >> (i - word) & 1)) s[i / 2 * 4 + 2 * r + i % 2] = kNegInf;
             }
         }
     };
