@@ -154,8 +154,8 @@ FA_DEVICE void consume(const HopperParams& a) {
         FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
             FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
     };
-    // The exact way to weights: for the first block of a tile (`fresh`), where some scores are masked, and where weights have outgrown the
-    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
+    // The exact way to weights: for the first block of a tile (`fresh`), where weights have outgrown the reference, and where scores that are
+    // worked on are masked. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
     // reference comes here with the next block again, and so does one whose reference is so large that it does not go into a fused
     // multiplication, whose exact product may exceed what the reference was rounded to.
     const auto exact_weights = [&](const bool (&move)[2], bool fresh, const float (&top)[2], float (&sum)[4]) {
@@ -190,12 +190,13 @@ FA_DEVICE void consume(const HopperParams& a) {
     // A row's own weights alone decide whether its reference moves, or later keys would change an earlier row's bits.
     const auto weights = [&](auto masked) {
         float sum[4] = {}, top[2];
-        if constexpr (masked.value) {
+        if constexpr (masked.value && work != Work::plain) {
             scores.finish(s, n);
             mask_scores();
             tops(false, top);
             exact_weights({true, true}, false, top, sum);
         } else {
+            if constexpr (masked.value) mask_scores();
             scores.begin(n, shift);
             exponentials({true, true}, [&](int i, int r) { return scores.exponent(s[i], i, r, shift[r]); }, sum);
             bool move[2];
