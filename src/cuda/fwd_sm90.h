@@ -22,7 +22,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     const ForwardParams& x = a.x;
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
-    constexpr bool kWide = DQ > 128;
+    constexpr bool kWide = DQ > 128, kEarly = work != Work::softcap;  // whose work has no registers beside products
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
@@ -129,16 +129,16 @@ FA_DEVICE void consume(const HopperParams& a) {
     // Weights of those rows that are wanted, straight to pairs; `sum` gets their sums, and s stays as it is. exponent(i, r): of score i, in
     // row r, in log2 units.
     const auto exponentials = [&](const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
-        float all[4] = {};
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = 0.f;
         FA_UNROLL for (int i = 0; i < Keys / 4; i++) {
             const int r = i % 2;
+            if (!wanted[r]) continue;
             const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
-            all[2 * r] += first;
-            all[2 * r + 1] += second;
-            const uint32_t both = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
-            p[i] = wanted[r] ? both : p[i];
+            sum[2 * r] += first;
+            sum[2 * r + 1] += second;
+            p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
-        FA_UNROLL for (int i = 0; i < 4; i++) sum[i] = wanted[i / 2] ? all[i] : sum[i];
     };
     // Each row's largest score so far, in the units of scores.
     const auto tops = [&](bool fresh, float (&top)[2]) {
@@ -295,12 +295,12 @@ FA_DEVICE void consume(const HopperParams& a) {
         issue_pv(true);
         Ending ending;
         float top[2];
-        if constexpr (fresh.value) end_rows(*old, ending);
+        if constexpr (fresh.value && kEarly) end_rows(*old, ending);
         rt::products_left<1>();
         rt::pin(s);
         free_k();
         if (n == low) release(shared.barrier.q_free[q_slot]);
-        if constexpr (fresh.value) {
+        if constexpr (fresh.value && kEarly) {
             first_tops(top);
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);  // long over: the compiler moves nothing that comes before past it
         }
@@ -308,9 +308,11 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::pin(o), rt::pin(p);
         free_v();
         if constexpr (fresh.value) {
+            if (!kEarly) end_rows(*old, ending);
             const uint32_t largest = store_averages(ending);
-            first_weights(top);
+            if (kEarly) first_weights(top);
             bound_averages(ending, largest);
+            if (!kEarly) first_tops(top), first_weights(top);
             __syncwarp();
             release(old->done);
             clear_output();
