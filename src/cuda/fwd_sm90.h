@@ -27,7 +27,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
-    Ends ends[2];  // of the keys that the two rows see
+    Ends ends[2];  // of the keys that the two rows see, where a mask says so
     int n, low, inner, edge, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
@@ -67,7 +67,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
-            ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
+            if (mask != Mask::none) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
         scores.open(x, *tile, H::rows, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
@@ -117,7 +117,8 @@ FA_DEVICE void consume(const HopperParams& a) {
     // By bits, a word of them for 32 scores: eight at a time become predicates.
     const auto mask_scores = [&] {
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int first = scores_before(ends[r].begin - n * Keys - 2 * c), past = scores_before(ends[r].end - n * Keys - 2 * c);
+            const Ends seen_keys = mask == Mask::none ? Ends{0, tile->k_len} : ends[r];
+            const int first = scores_before(seen_keys.begin - n * Keys - 2 * c), past = scores_before(seen_keys.end - n * Keys - 2 * c);
             FA_UNROLL for (int word = 0; word < Keys / 4; word += 32) {
                 uint32_t seen = rt::low_bits(past - word);
                 if (mask == Mask::band) seen &= ~rt::low_bits(first - word);
@@ -157,44 +158,58 @@ FA_DEVICE void consume(const HopperParams& a) {
     // The exact way to weights: for the first block of a tile (`fresh`), where weights have outgrown the reference, and where scores that are
     // worked on are masked. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
     // reference comes here with the next block again, and so does one whose reference is so large that it does not go into a fused
-    // multiplication, whose exact product may exceed what the reference was rounded to.
-    const auto exact_weights = [&](const bool (&move)[2], bool fresh, const float (&top)[2], float (&sum)[4]) {
-        constexpr float kLarge = 0x1p+16f;
-        float base[2] = {};
+    // multiplication, whose exact product may exceed what the reference was rounded to: its scores become differences.
+    const auto too_large = [&](int r) { return fabsf(reference[r] * scores.unit) > 0x1p+16f; };
+    const auto move_reference = [&](const bool (&move)[2], bool fresh, const float (&top)[2]) {
+        bool large[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
+            large[r] = false;
             if (!move[r]) continue;
-            base[r] = origin(top[r]);
-            const float log2 = base[r] * scores.unit;
             if (!fresh) {
-                const float factor = rt::exp2_fast(reference[r] * scores.unit - log2);
+                const float factor = rt::exp2_fast(reference[r] * scores.unit - origin(top[r]) * scores.unit);
                 l[r] *= factor;
                 FA_UNROLL for (int i = 0; i < DV / 2; i++)
                     if (i / 2 % 2 == r) o[i] *= factor;
             }
             reference[r] = top[r];
-            shift[r] = top[r] == kNegInf || fabsf(log2) > kLarge ? kNegInf : log2 - H::kLift;
+            large[r] = top[r] != kNegInf && too_large(r);
         }
-        exponentials(move, [&](int i, int r) { return fmaf(s[i] - base[r], scores.unit, H::kLift); }, sum);
+        if (__builtin_expect(rt::any_lane(large[0] || large[1]), 0))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                if (!large[r]) continue;
+                FA_UNROLL for (int i = 0; i < Keys / 2; i++)
+                    if (i / 2 % 2 == r) s[i] -= top[r];
+            }
     };
-    const auto first_tops = [&](float (&top)[2]) {
+    const auto exact_weights = [&](const bool (&wanted)[2], float (&sum)[4]) {
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (wanted[r]) shift[r] = (too_large(r) ? 0.f : reference[r] * scores.unit) - H::kLift;
+        exponentials(wanted, [&](int i, int r) { return fmaf(s[i], scores.unit, -shift[r]); }, sum);
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (too_large(r)) shift[r] = kNegInf;
+    };
+    const auto first_tops = [&] {
+        float top[2];
         scores.finish(s, n);
-        if (mask != Mask::none || (n + 1) * Keys > ends[0].end) mask_scores();
+        if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
         tops(true, top);
+        move_reference({true, true}, true, top);
     };
-    const auto first_weights = [&](const float (&top)[2]) {
-        float sum[4] = {};
-        exact_weights({true, true}, true, top, sum);
+    const auto first_weights = [&] {
+        float sum[4];
+        exact_weights({true, true}, sum);
         rt::pin(p);
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] = sum[2 * r] + sum[2 * r + 1];
     };
     // A row's own weights alone decide whether its reference moves, or later keys would change an earlier row's bits.
     const auto weights = [&](auto masked) {
-        float sum[4] = {}, top[2];
+        float sum[4], top[2];
         if constexpr (masked.value && work != Work::plain) {
             scores.finish(s, n);
             mask_scores();
             tops(false, top);
-            exact_weights({true, true}, false, top, sum);
+            move_reference({true, true}, false, top);
+            exact_weights({true, true}, sum);
         } else {
             if constexpr (masked.value) mask_scores();
             scores.begin(n, shift);
@@ -205,7 +220,9 @@ FA_DEVICE void consume(const HopperParams& a) {
                 FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
                 scores.finish(s, n);
                 tops(false, top);
-                exact_weights(move, false, top, sum);
+                move_reference(move, false, top);
+                if (work == Work::plain) exact_weights({true, true}, sum);  // the same again where the reference stays
+                else exact_weights(move, sum);
             }
         }
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
@@ -294,14 +311,13 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::products_begin();
         issue_pv(true);
         Ending ending;
-        float top[2];
         if constexpr (fresh.value && kEarly) end_rows(*old, ending);
         rt::products_left<1>();
         rt::pin(s);
         free_k();
         if (n == low) release(shared.barrier.q_free[q_slot]);
         if constexpr (fresh.value && kEarly) {
-            first_tops(top);
+            first_tops();
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);  // long over: the compiler moves nothing that comes before past it
         }
         rt::products_left<0>();
@@ -310,9 +326,9 @@ FA_DEVICE void consume(const HopperParams& a) {
         if constexpr (fresh.value) {
             if (!kEarly) end_rows(*old, ending);
             const uint32_t largest = store_averages(ending);
-            if (kEarly) first_weights(top);
+            if (kEarly) first_weights();
             bound_averages(ending, largest);
-            if (!kEarly) first_tops(top), first_weights(top);
+            if (!kEarly) first_tops(), first_weights();
             __syncwarp();
             release(old->done);
             clear_output();
@@ -334,9 +350,8 @@ FA_DEVICE void consume(const HopperParams& a) {
     free_k();
     if (n == low) release(shared.barrier.q_free[q_slot]);
     clear_output();
-    float top[2];
-    first_tops(top);
-    first_weights(top);
+    first_tops();
+    first_weights();
     skip_values();
     clear_values();
     while (true) {
