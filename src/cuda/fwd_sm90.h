@@ -22,12 +22,12 @@ FA_DEVICE void consume(const HopperParams& a) {
     const ForwardParams& x = a.x;
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
-    constexpr bool kWide = DQ > 128;
+    constexpr bool kWide = DQ > 128, kEarly = work != Work::softcap;  // whose work has no registers beside products
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
-    Ends band[2];  // of keys; with other masks found out where it is needed
+    Ends ends[2];  // of the keys that the two rows see, where a mask says so
     int n, low, inner, edge, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
@@ -51,7 +51,6 @@ FA_DEVICE void consume(const HopperParams& a) {
         release_in_pair(shared.barrier.v_free[v.i]);
         v.next();
     };
-    const auto ends_of = [&](int r) { return gpu::ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len); };
     const auto skipped = [&] { return pair && mask != Mask::none ? rt::uniform(tile->skip) : 0; };
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
@@ -68,7 +67,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
-            if (mask == Mask::band) band[r] = ends_of(r);
+            if (mask != Mask::none) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
         scores.open(x, *tile, H::rows, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
@@ -110,13 +109,21 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
         rt::products_commit();
     };
+    // Of the keys before the `end`-th of a block, how many scores of a row this thread has.
+    const auto scores_before = [&](int end) {
+        const int within = max(min(end, Keys), 0);
+        return within / 8 * 2 + min(within % 8, 2);
+    };
+    // By bits, a word of them for 32 scores: eight at a time become predicates.
     const auto mask_scores = [&] {
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const Ends ends = mask == Mask::band ? band[r] : ends_of(r);
-            const int first = ends.begin - n * Keys - 2 * c, past = ends.end - n * Keys - 2 * c;
-            FA_UNROLL for (int i = 0; i < Keys / 2; i++) {
-                const int j = 8 * (i / 4) + i % 2;
-                if (i / 2 % 2 == r && (j >= past || (mask == Mask::band && j < first))) s[i] = kNegInf;
+            const Ends seen_keys = mask == Mask::none ? Ends{0, tile->k_len} : ends[r];
+            const int first = scores_before(seen_keys.begin - n * Keys - 2 * c), past = scores_before(seen_keys.end - n * Keys - 2 * c);
+            FA_UNROLL for (int word = 0; word < Keys / 4; word += 32) {
+                uint32_t seen = rt::low_bits(past - word);
+                if (mask == Mask::band) seen &= ~rt::low_bits(first - word);
+                FA_UNROLL for (int i = word; i < min(word + 32, Keys / 4); i++)
+                    if (!(seen >> (i - word) & 1)) s[i / 2 * 4 + 2 * r + i % 2] = kNegInf;
             }
         }
     };
@@ -134,13 +141,8 @@ FA_DEVICE void consume(const HopperParams& a) {
             p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
     };
-    // The exact way to weights: for the first block of a tile (`fresh`), where some scores are masked, and where weights have outgrown the
-    // reference. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
-    // reference comes here with the next block again, and so does one whose reference is so large that it does not go into a fused
-    // multiplication, whose exact product may exceed what the reference was rounded to.
-    const auto exact_weights = [&](const bool (&move)[2], bool fresh, float (&sum)[4]) {
-        constexpr float kLarge = 0x1p+16f;
-        float top[2], base[2];
+    // Each row's largest score so far, in the units of scores.
+    const auto tops = [&](bool fresh, float (&top)[2]) {
         FA_UNROLL for (int r = 0; r < 2; r++) {
             float other = kNegInf;
             top[r] = fresh ? kNegInf : reference[r];
@@ -152,37 +154,64 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
         FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
             FA_UNROLL for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], rt::shuffle_xor16(top[r], lanes));
+    };
+    // The exact way to weights: for the first block of a tile (`fresh`), where weights have outgrown the reference, and where scores that are
+    // worked on are masked. Moves the reference of a row to its largest score so far, if `move`, and what has been summed with it. A row without a
+    // reference comes here with the next block again, and so does one whose reference is so large that it does not go into a fused
+    // multiplication, whose exact product may exceed what the reference was rounded to: its scores become differences.
+    const auto too_large = [&](int r) { return fabsf(reference[r] * scores.unit) > 0x1p+16f; };
+    const auto move_reference = [&](const bool (&move)[2], bool fresh, const float (&top)[2]) {
+        bool large[2];
         FA_UNROLL for (int r = 0; r < 2; r++) {
+            large[r] = false;
             if (!move[r]) continue;
-            base[r] = origin(top[r]);
-            const float log2 = base[r] * scores.unit;
             if (!fresh) {
-                const float factor = rt::exp2_fast(reference[r] * scores.unit - log2);
+                const float factor = rt::exp2_fast(reference[r] * scores.unit - origin(top[r]) * scores.unit);
                 l[r] *= factor;
                 FA_UNROLL for (int i = 0; i < DV / 2; i++)
                     if (i / 2 % 2 == r) o[i] *= factor;
             }
             reference[r] = top[r];
-            shift[r] = top[r] == kNegInf || fabsf(log2) > kLarge ? kNegInf : log2 - H::kLift;
+            large[r] = top[r] != kNegInf && too_large(r);
         }
-        exponentials(move, [&](int i, int r) { return fmaf(s[i] - base[r], scores.unit, H::kLift); }, sum);
+        if (__builtin_expect(rt::any_lane(large[0] || large[1]), 0))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                if (!large[r]) continue;
+                FA_UNROLL for (int i = 0; i < Keys / 2; i++)
+                    if (i / 2 % 2 == r) s[i] -= top[r];
+            }
+    };
+    const auto exact_weights = [&](const bool (&wanted)[2], float (&sum)[4]) {
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (wanted[r]) shift[r] = (too_large(r) ? 0.f : reference[r] * scores.unit) - H::kLift;
+        exponentials(wanted, [&](int i, int r) { return fmaf(s[i], scores.unit, -shift[r]); }, sum);
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            if (too_large(r)) shift[r] = kNegInf;
+    };
+    const auto first_tops = [&] {
+        float top[2];
+        scores.finish(s, n);
+        if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
+        tops(true, top);
+        move_reference({true, true}, true, top);
     };
     const auto first_weights = [&] {
         float sum[4];
-        scores.finish(s, n);
-        if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
-        exact_weights({true, true}, true, sum);
+        exact_weights({true, true}, sum);
         rt::pin(p);
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] = sum[2 * r] + sum[2 * r + 1];
     };
     // A row's own weights alone decide whether its reference moves, or later keys would change an earlier row's bits.
     const auto weights = [&](auto masked) {
-        float sum[4];
-        if constexpr (masked.value) {
+        float sum[4], top[2];
+        if constexpr (masked.value && work != Work::plain) {
             scores.finish(s, n);
             mask_scores();
-            exact_weights({true, true}, false, sum);
+            tops(false, top);
+            move_reference({true, true}, false, top);
+            exact_weights({true, true}, sum);
         } else {
+            if constexpr (masked.value) mask_scores();
             scores.begin(n, shift);
             exponentials({true, true}, [&](int i, int r) { return scores.exponent(s[i], i, r, shift[r]); }, sum);
             bool move[2];
@@ -190,24 +219,58 @@ FA_DEVICE void consume(const HopperParams& a) {
             if (rt::any_lane(move[0] || move[1])) {
                 FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
                 scores.finish(s, n);
-                exact_weights(move, false, sum);
+                tops(false, top);
+                move_reference(move, false, top);
+                if (work == Work::plain) exact_weights({true, true}, sum);  // the same again where the reference stays
+                else exact_weights(move, sum);
             }
         }
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
         rt::pin(p);
     };
+    // The end of a tile's rows: what sums are to be multiplied by, and where averages go.
+    struct Ending {
+        T* out;
+        bool stored[2], empty[2];
+        float factor[2];
+    };
+    const int64_t eight_rows = 8 * x.p.d.o_stride[1];
+    // All but the averages, which wait for the last products: LSE, sinks, and the end.
+    const auto end_rows = [&](const HopperTile& t, Ending& e) {
+        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+        const int row0 = t.row0 + own_row;
+        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+            FA_UNROLL for (int r = 0; r < 2; r++) l[r] += rt::shuffle_xor16(l[r], lanes);
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            e.stored[r] = row0 + 8 * r < t.stored;
+            e.empty[r] = row0 + 8 * r >= t.q_len || l[r] == 0.f;
+            e.factor[r] = e.empty[r] ? 0.f : rt::reciprocal_fast(l[r]);
+        }
+        if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                const int row = row0 + 8 * r;
+                RowState state = e.empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scores.unit, l[r] * H::kUnlift};
+                if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
+                    const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
+                    state = f.state;
+                    e.factor[r] = H::kUnlift * f.scale_a * normaliser(state);
+                }
+                if (x.p.has(FA_OPERAND_LSE) && c == 0 && e.stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+            }
+        e.out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+    };
     // Averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a pair.
-    const auto store_averages = [&](T* out, int64_t eight_rows, const bool (&stored)[2], const bool (&empty)[2], const float (&factor)[2]) {
+    const auto store_averages = [&](const Ending& e) {
         uint32_t largest = 0;
         FA_UNROLL for (int g = 0; g < DV / 32; g++)
             FA_UNROLL for (int r = 0; r < 2; r++) {
                 uint32_t word[4];
                 FA_UNROLL for (int i = 0; i < 4; i++) {
                     const float* const two = o + 16 * g + 4 * i + 2 * r;
-                    const float first = fmaf(two[0], factor[r], 0.f), second = fmaf(two[1], factor[r], 0.f);  // −0 becomes 0: removed keys'
-                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);            // signs never show
+                    const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);  // −0 becomes 0: removed
+                    word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);                // keys' signs never show
                     largest = rt::max_magnitude<H::f16>(largest, word[i]);
-                    if (empty[r]) word[i] = 0;  // whatever the values are
+                    if (e.empty[r]) word[i] = 0;  // whatever the values are
                 }
                 FA_UNROLL for (int i = 0; i < 4; i += 2) {
                     const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
@@ -219,53 +282,25 @@ FA_DEVICE void consume(const HopperParams& a) {
                     if (c & 2) word[i] = other;
                     else word[i + 2] = other;
                 }
-                if (stored[r] && 32 * g + 8 * c < int(x.p.d.dim_v))
-                    *reinterpret_cast<uint4*>(out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
+                if (e.stored[r] && 32 * g + 8 * c < int(x.p.d.dim_v))
+                    *reinterpret_cast<uint4*>(e.out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
             }
         return largest;
     };
     // The average of finite values is finite, but weights are rounded and their sum is not.
-    const auto bound_averages = [&](const float (&factor)[2]) {
+    const auto bound_averages = [&](const Ending& e, uint32_t largest) {
         constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
+        if (__builtin_expect(!rt::any_lane(rt::any_infinite<H::f16>(largest)), 1)) return;
         FA_UNROLL for (int i = 0; i < DV / 2; i++)
-            if (fabsf(o[i] * factor[i / 2 % 2]) > most) o[i] *= less;
-    };
-    const auto store = [&](const HopperTile& t) {
-        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-        const int row0 = t.row0 + own_row;
-        bool stored[2], empty[2];
-        float factor[2];
-        FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
-            FA_UNROLL for (int r = 0; r < 2; r++) l[r] += rt::shuffle_xor16(l[r], lanes);
-        FA_UNROLL for (int r = 0; r < 2; r++) {
-            stored[r] = row0 + 8 * r < t.stored;
-            empty[r] = row0 + 8 * r >= t.q_len || l[r] == 0.f;
-            factor[r] = empty[r] ? 0.f : rt::reciprocal_fast(l[r]);
-        }
-        if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
-            FA_UNROLL for (int r = 0; r < 2; r++) {
-                const int row = row0 + 8 * r;
-                RowState state = empty[r] ? empty_row() : RowState{reference[r] == kNegInf ? kNegInf : reference[r] * scores.unit, l[r] * H::kUnlift};
-                if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
-                    const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
-                    state = f.state;
-                    factor[r] = H::kUnlift * f.scale_a * normaliser(state);
-                }
-                if (x.p.has(FA_OPERAND_LSE) && c == 0 && stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
-            }
-        T* const out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
-        const int64_t eight_rows = 8 * x.p.d.o_stride[1];
-        for (bool again = false;; again = true) {
-            const uint32_t largest = store_averages(out, eight_rows, stored, empty, factor);
-            if (again || __builtin_expect(!rt::any_lane(rt::any_infinite<H::f16>(largest)), 1)) break;
-            bound_averages(factor);
-        }
+            if (fabsf(o[i] * e.factor[i / 2 % 2]) > most) o[i] *= less;
+        store_averages(e);
     };
     const auto clear_output = [&] {
         FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;
         rt::pin(o);
     };
-    // One step. A new tile's first one also ends the old tile.
+    // One step. A new tile's first one also ends the old tile: what does not need its last products comes before they are waited for, and no
+    // branch parts the averages from the new tile's weights, so that the one runs where the other waits.
     const auto step = [&](auto fresh, auto masked, const HopperTile* old) {
         rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
         rt::named_sync(1 + group, 256);
@@ -275,19 +310,28 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
         rt::products_begin();
         issue_pv(true);
+        Ending ending;
+        if constexpr (fresh.value && kEarly) end_rows(*old, ending);
         rt::products_left<1>();
         rt::pin(s);
         free_k();
         if (n == low) release(shared.barrier.q_free[q_slot]);
+        if constexpr (fresh.value && kEarly) {
+            first_tops();
+            rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);  // long over: the compiler moves nothing that comes before past it
+        }
         rt::products_left<0>();
         rt::pin(o), rt::pin(p);
         free_v();
         if constexpr (fresh.value) {
-            store(*old);
+            if (!kEarly) end_rows(*old, ending);
+            const uint32_t largest = store_averages(ending);
+            if (kEarly) first_weights();
+            bound_averages(ending, largest);
+            if (!kEarly) first_tops(), first_weights();
             __syncwarp();
             release(old->done);
             clear_output();
-            first_weights();
             skip_values();
             clear_values();
         } else {
@@ -306,6 +350,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     free_k();
     if (n == low) release(shared.barrier.q_free[q_slot]);
     clear_output();
+    first_tops();
     first_weights();
     skip_values();
     clear_values();
@@ -331,9 +376,11 @@ FA_DEVICE void consume(const HopperParams& a) {
     rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
     rt::products_begin();
     issue_pv(false);
+    Ending ending;
+    end_rows(*tile, ending);
     rt::products_left<0>();
     rt::pin(o);
-    store(*tile);
+    bound_averages(ending, store_averages(ending));
 }
 
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, Work work, int KSlots, int QSlots>

@@ -161,20 +161,7 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.counter, 0, 2 * sizeof(int), stream);
         if (s != rt::kSuccess) return s;
     }
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(h.blocks);
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(h.blocks * min_of(a.tiles, room)));
-    config.blockDim = dim3(unsigned(h.threads));
-    config.dynamicSmemBytes = size_t(h.shared_bytes);
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = h.blocks > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, h.kernel, a);
+    return rt::launch_after(h.kernel, h.blocks * min_of(a.tiles, room), h.threads, h.shared_bytes, stream, a, h.blocks);
 }
 
 }  // namespace gpu

@@ -113,20 +113,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     const int64_t prepared = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows) * (kPaddedRows / kPreparedRows);
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, prepared, 256, 0, stream, x);
     if (s != rt::kSuccess) return s;
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // blocks come while the last of the kernel before are at work
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(together);
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(unsigned(together * a.key_blocks * heads));
-    config.blockDim = dim3(unsigned(h.threads));
-    config.dynamicSmemBytes = size_t(h.shared_bytes);
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = h.pair ? 2 : 1;
-    s = cudaLaunchKernelEx(&config, h.kernel, a);
+    s = rt::launch_after(h.kernel, together * a.key_blocks * heads, h.threads, h.shared_bytes, stream, a, together);
     if (s != rt::kSuccess || !x.dq_sum) return s;
     return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.dims + 4) * 4), stream, x);
 }

@@ -138,6 +138,13 @@ FA_DEVICE void store_matrices_transposed(uint32_t row, const uint32_t r[4]) {
 }
 FA_DEVICE void zero16(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
+// The lowest n bits set; none where n < 0, all where n > 31.
+FA_DEVICE uint32_t low_bits(int n) {
+    uint32_t above;
+    asm("shl.b32 %0, -1, %1;" : "=r"(above) : "r"(max(n, 0)));
+    return ~above;
+}
+
 // ---- products of a warpgroup
 
 template <int registers>

@@ -39,12 +39,9 @@ std::set<std::string> listed_kernels() {
 #define FA_WORK_plain ""
 #define FA_WORK_softcap "_softcap"
 #define FA_WORK_alibi "_alibi"
-        const auto compiled = [](const std::string& dtype, int dims, int keys, const std::string& mask, bool pair, const std::string& work) {
-            return dtype == "bf16" || (work.empty() && dims != 96 && dims != 192 && keys <= 128 && (pair || mask != "none"));
-        };
-#define FA_SM90(dims, columns, keys, groups, mask, pair, work, ...)                 \
-    for (const char* dtype : {"f16", "bf16"})                                       \
-        if (compiled(dtype, dims, keys, #mask, pair, FA_WORK_##work))               \
+#define FA_SM90(dims, columns, keys, groups, mask, pair, work, k_slots, q_slots, from, cost, types) \
+    for (const char* dtype : {"f16", "bf16"})                                                       \
+        if (#types == std::string("both") || #types == std::string(dtype))                          \
             names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair FA_WORK_##work " ") + dtype);
 #include "cuda/kernels_sm90.def"
 #undef FA_SM90
