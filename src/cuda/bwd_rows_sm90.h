@@ -5,63 +5,89 @@
 namespace fa {
 namespace gpu {
 
-// What prepare_gradients does for rows, where they consist of pieces of 16 bytes: delta and lse2 of all padded rows, 0 in dq_sum, and in dq where
-// a padded tensor holds no row. A block of threads for 32 rows of a head.
-constexpr int kPreparedRows = 32;
-template <class T, int Dims>
-FA_KERNEL void FA_BOUNDS(256, Dims > 128 ? 2 : 4) prepare_sm90(FA_PARAM BackwardParams x) {
-    constexpr int kLanes = Dims / 8, kAtOnce = 256 / kLanes, kTurns = kPreparedRows / kAtOnce;  // of a row; rows; times that many
+// Bf16s as the halves of words: the lower or the upper one.
+FA_DEVICE float half_of(uint32_t word, int upper) { return __uint_as_float(upper ? word & 0xffff0000u : word << 16); }
+FA_DEVICE float product(const float* a, const uint4& b) {
+    const uint32_t words[] = {b.x, b.y, b.z, b.w};
+    float sum = 0.f;
+    FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(a[e], half_of(words[e / 2], e % 2), sum);
+    return sum;
+}
+
+// What prepare_gradients does for rows, where they consist of pieces of 16 bytes: delta and lse2 of all padded rows, 0 in dq_sum, and in dq
+// where a padded tensor holds no row. A block of threads for 128 rows of a head; what it reads is under way at once.
+template <int Dims>
+FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM BackwardParams x) {
+    constexpr int kLanes = Dims / 8, kAtOnce = 256 / kLanes;                    // of a row; rows
+    constexpr int kTurns = int(kPaddedRows) / kAtOnce, kTogether = 4;           // of that many rows, and how many are under way
     rt::fetch_parameters(x);
+    const fa_attention_desc_t& d = x.p.d;
+    const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows)), index = uint32_t(rt::block()) / blocks;
+    const int row0 = int((uint32_t(rt::block()) - index * blocks) * kPaddedRows);
+    const int batch = int(index / uint32_t(d.heads_q)), head = int(index % uint32_t(d.heads_q));
     rt::release_successor();
     rt::wait_for_predecessor();
-    const fa_attention_desc_t& d = x.p.d;
-    const int blocks = int(ceil_div(d.seqlen_q, kPaddedRows)) * int(kPaddedRows / kPreparedRows), index = int(rt::block()) / blocks;
-    const int batch = index / int(d.heads_q), head = index % int(d.heads_q), row0 = int(rt::block()) % blocks * kPreparedRows;
     const Sequence seq = bounded_sequence(x.p, x.f, batch);
     const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
-    if (x.p.packed_q() && row0 >= int(round_up(seq.q_len, kPaddedRows))) return;  // rows of other sequences begin here
-    const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
-    const int64_t dout0 = query_index(x.p, x.a.dout_stride, seq, batch, row0, head) + column;
+    if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
     const int64_t to = head * x.padded_rows + padded_row0(x.p, seq, batch) + row0;
-    struct alignas(16) Piece {
-        T element[8];
-    };
-    Piece o[kTurns] = {}, dout[kTurns] = {};
-    const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v;
-    FA_UNROLL for (int i = 0; i < kTurns; i++) {
-        const int row = own + i * kAtOnce;
-        if (!there || row >= rows) continue;
-        if (narrow) o[i] = *reinterpret_cast<const Piece*>(static_cast<const T*>(x.a.o) + o0 + row * d.o_stride[1]);
-        dout[i] = *reinterpret_cast<const Piece*>(static_cast<const T*>(x.a.dout) + dout0 + row * x.a.dout_stride[1]);
+    // Of each row a lane of its own has the last word.
+    const int last = own + lane * kAtOnce;
+    float lse = kPosInf, dlse = 0.f, delta = 0.f;
+    if (lane < kTurns && last < rows) {
+        lse = x.a.lse[lse_index(x.p, seq, batch, row0 + last, head)];
+        if (x.a.dlse) dlse = x.a.dlse[dlse_index(x, seq, batch, row0 + last, head)];
     }
-    if (x.dq_sum) {
-        const float zero[4] = {};
-        FA_UNROLL for (int i = 0; i < kPreparedRows * Dims / 1024; i++) rt::store4(x.dq_sum + to * Dims + i * 1024 + rt::thread() * 4, zero);
-    }
-    FA_UNROLL for (int i = 0; i < kTurns; i++) {
-        const int row = own + i * kAtOnce;
-        float sum = 0.f;
-        if (narrow) {
-            FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(to_f32(o[i].element[e]), to_f32(dout[i].element[e]), sum);
-        } else if (there && row < rows) {
-            const float* const wide = static_cast<const float*>(x.a.o) + o0 + row * d.o_stride[1];
-            for (int e = 0; e < 8; e++) sum = fmaf(wide[e], to_f32(dout[i].element[e]), sum);
-        }
+    const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
+    const Bf16* const dout = static_cast<const Bf16*>(x.a.dout) + query_index(x.p, x.a.dout_stride, seq, batch, row0, head) + column;
+    const Bf16* const o_row = static_cast<const Bf16*>(x.a.o);
+    const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
+    const auto at = [&](int turn) { return min(own + turn * kAtOnce, rows - 1); };  // what comes of a row behind the last is not kept
+    const auto keep = [&](float sum, int turn) {
         FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
-        if (row >= rows && !x.p.packed_q() && row0 + row < d.seqlen_q && x.a.dq && !accumulates(x) && column < d.dim_qk)
-            *reinterpret_cast<uint4*>(static_cast<T*>(x.a.dq) + query_index(x.p, x.a.dq_stride, seq, batch, row0 + row, head) + column) = make_uint4(0, 0, 0, 0);
-        if (lane != 0) continue;
-        const float lse = row < rows ? x.a.lse[lse_index(x.p, seq, batch, row0 + row, head)] : kPosInf;
-        const bool none = lse == kNegInf || lse == kPosInf;
-        x.lse2[to + row] = none ? kPosInf : lse * kLog2e;
-        x.delta[to + row] = none ? 0.f : x.a.dlse ? sum - x.a.dlse[dlse_index(x, seq, batch, row0 + row, head)] : sum;
+        if (lane == turn) delta = sum;
+    };
+    FA_UNROLL for (int first = 0; first < kTurns; first += kTogether) {
+        uint4 o[kTogether] = {}, grad[kTogether] = {};
+        if (there)
+            FA_UNROLL for (int i = 0; i < kTogether; i++) {
+                if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
+                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.a.dout_stride[1]);
+            }
+        if (x.dq_sum) {
+            constexpr int kPart = kTogether * kAtOnce * Dims;
+            const float zero[4] = {};
+            FA_UNROLL for (int i = 0; i < kPart / 1024; i++)
+                rt::store4(x.dq_sum + to * Dims + first / kTogether * kPart + i * 1024 + rt::thread() * 4, zero);
+        }
+        FA_UNROLL for (int i = 0; i < kTogether; i++) {
+            const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};
+            float wide[8];
+            FA_UNROLL for (int e = 0; e < 8; e++) wide[e] = half_of(words[e / 2], e % 2);
+            keep(product(wide, grad[i]), first + i);
+        }
     }
+    FA_UNROLL_BY(1)
+    for (int turn = narrow ? kTurns : 0; turn < kTurns; turn++) {
+        const float* const wide = static_cast<const float*>(x.a.o) + o0 + at(turn) * d.o_stride[1];
+        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(turn) * x.a.dout_stride[1])) : 0.f, turn);
+    }
+    if (!x.p.packed_q() && x.a.dq && !accumulates(x) && column < d.dim_qk) {
+        const int end = int(min_of(d.seqlen_q - row0, kPaddedRows));
+        FA_UNROLL_BY(1)
+        for (int row = own; row < end; row += kAtOnce)
+            if (row >= rows) {
+                Bf16* const dq = static_cast<Bf16*>(x.a.dq) + query_index(x.p, x.a.dq_stride, seq, batch, row0 + row, head);
+                *reinterpret_cast<uint4*>(dq + column) = make_uint4(0, 0, 0, 0);
+            }
+    }
+    if (lane < kTurns) store_row(x, to + last, lse, delta - dlse);
 }
 
 // dq from its sums, which lie in the order of accumulate's registers. A block of threads for each block of rows.
-template <class T, int Dims, int Rows>
+template <int Dims, int Rows>
 FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
-    using H = HopperBackward<T, Dims, Rows, false>;
+    using H = HopperBackward<Dims, Rows, Way::any>;
     constexpr int kStride = Dims + 4;
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
     rt::fetch_parameters(x);
@@ -75,7 +101,8 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     const int64_t row0 = head * x.padded_rows + padded_row0(x.p, seq, batch) + m * Rows;
     const int warp = rt::thread() / 32, lane = rt::thread() % 32, c = lane % 4;
     FA_UNROLL for (int part = warp; part < H::kSumParts; part += 8) {
-        const int dim = (H::kPanels > 1 ? part : part % 4) * 16 + lane / 4, row = 2 * c + (H::kPanels > 1 ? 0 : part / 4 * H::kSumRows);
+        const int dim = (H::kPanels > 1 ? part : part % 4) * 16 + lane / 4;
+        const int row = 2 * c + (H::kPanels > 1 ? 0 : part / 4 * H::kSumRows);
         const float* const from = x.dq_sum + row0 * Dims + part * (H::kSumRows * 16) + lane * 4;
         FA_UNROLL for (int i = 0; i < H::kSumRows / 8; i++) {
             float sum[4];
@@ -83,24 +110,26 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
             FA_UNROLL for (int e = 0; e < 4; e++) tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
         }
     }
+    constexpr int kAtOnce = 256 / (Dims / 8);  // rows
+    const int own = rt::thread() / (Dims / 8), column = rt::thread() % (Dims / 8) * 8;
+    bool seeing[Rows / kAtOnce];
+    FA_UNROLL for (int i = 0; i < Rows / kAtOnce; i++) seeing[i] = x.lse2[row0 + own + i * kAtOnce] != kPosInf;
     rt::barrier();
-    for (int i = rt::thread(); i < Rows * Dims / 8; i += 256) {
-        const int r = i / (Dims / 8), column = i % (Dims / 8) * 8;
+    FA_UNROLL for (int i = 0; i < Rows / kAtOnce; i++) {
+        const int r = own + i * kAtOnce;
         if (r >= left || column >= d.dim_qk) continue;
-        const float factor = x.lse2[row0 + r] == kPosInf ? 0.f : -d.scale;
         const int64_t to = query_index(x.p, x.a.dq_stride, seq, batch, m * Rows + r, head) + column;
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
-        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = factor == 0.f ? 0.f : sum[e] * factor;
+        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * -d.scale : 0.f;
         if (accumulates(x)) {
             FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.a.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
-        FA_UNROLL for (int e = 0; e < 4; e++)
-            word[e] = kIsF16<T> ? rt::pack_f16(sum[2 * e], sum[2 * e + 1]) : rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
-        *reinterpret_cast<uint4*>(static_cast<T*>(x.a.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
+        FA_UNROLL for (int e = 0; e < 4; e++) word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
+        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.a.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }
 

@@ -9,43 +9,78 @@
 namespace fa {
 namespace gpu {
 
+// Key j is seen by rows [j + begin, j + end) of a sequence, of those whose chunk it lies in; clamped so that no sum leaves 32 bits.
+struct RowRule {
+    int begin, end, chunk, off;
+};
+FA_FN RowRule row_rule(const MaskRule& r) {
+    constexpr int64_t most = int64_t(1) << 30, wide = int64_t(1) << 40;  // rows and keys are fewer; windows may be wider than wide
+    const int64_t begin = r.right < 0 ? -most : -(r.off + min_of(r.right, wide));
+    const int64_t end = r.left < 0 ? most : min_of(r.left, wide) - r.off + 1;
+    return {int(clamp(begin, -most, most)), int(clamp(end, -most, most)), int(min_of(r.chunk, most)), int(clamp(r.off, -most, most))};
+}
+// The rows that see any of `count` keys, within [0, rows); none: {0, 0}.
+FA_DEVICE int2 rows_seeing(const RowRule& rule, int key, int count, int rows) {
+    if (count <= 0) return make_int2(0, 0);
+    int64_t begin = key + rule.begin, end = key + count - 1 + rule.end;
+    if (rule.chunk > 0) {
+        begin = max_of(begin, int64_t(key / rule.chunk * rule.chunk) - rule.off);
+        end = min_of(end, (int64_t((key + count - 1) / rule.chunk) + 1) * rule.chunk - rule.off);
+    }
+    return make_int2(int(clamp(begin, 0, rows)), int(clamp(end, 0, rows)));
+}
+
+// Division by a number that the host knows, of numbers below 2^31.
+struct Divisor {
+    uint32_t by, factor, shift;
+};
+static inline Divisor divisor(int64_t by) {
+    uint32_t shift = 0;
+    while ((int64_t(1) << shift) < by) shift++;
+    return {uint32_t(by), uint32_t((((uint64_t(1) << shift) - uint64_t(by)) << 32) / uint64_t(by) + 1), shift};
+}
+struct Quotient {
+    int number, rest;
+};
+FA_DEVICE Quotient divide(int n, const Divisor& d) {
+    const uint32_t number = (__umulhi(uint32_t(n), d.factor) + uint32_t(n)) >> d.shift;
+    return {int(number), n - int(number * d.by)};
+}
+
 struct HopperBackwardParams {
     CUtensorMap q, dout, k, v;
     BackwardParams x;
-    int key_blocks;    // of a kv head, for pairs those of two
-    int section;       // kv heads whose blocks are taken longest first, before those of the next ones; 0: head after head
-    bool last_first;   // within a head
-    uint32_t* turns;   // [heads_q][padded_rows / Rows][8 warps] sums added so far: they are taken in a fixed order; NULL: as they come
+    // Blocks go through `section` kv heads at a time, and in those through the same keys of all before the next keys.
+    Divisor section_blocks, section, last_section, heads_kv;
+    int sections, key_blocks;  // key blocks of a kv head, for pairs those of two
+    bool last_first;           // within a head
+    RowRule rule;              // of all sequences, where those are alike
+    uint32_t* turns;           // [heads_q][padded_rows / Rows] sums added so far: they are taken in a fixed order; NULL: as they come
 };
 
 // The keys of a block, and the rows that meet them. Blocks of rows: [first, past), of which [full, full_past) need no mask. Those with rows
 // outside of [clean, clean_past) hold rows that take no part, with anything in them.
 struct alignas(16) KeyBlock {
     int first, past, full, full_past;
-    int clean, clean_past, keys, off;       // keys: how many there are, 0 and less: none
-    int batch, kv_head, key0, q_begin;
-    int k_row, q_len, k_len, unused;        // k_row: of key0
-    int64_t row0;                           // in arrays of padded rows
+    int clean, clean_past, keys, key0;      // keys: how many there are, 0 and less: none
+    int batch, kv_head, q_begin, k_row;     // k_row: of key0
+    RowRule rule;
+    int row0, q_len, k_len;                 // row0: in arrays of padded rows
 };
+
+template <int n>
+struct Count { static constexpr int value = n; };
+
+// What a kernel is for. any: all that hopper_backward.cu takes. plain: calls whose rows all exist and see a key, and whose sums of dq are
+// added as they come: no row has to be cleared, no turn taken. pair: those without a mask, by two blocks that share what they read. wide: all
+// but those in turns, by such pairs (bwd_wide_sm90.h).
+enum class Way { any, plain, pair, wide };
 
 constexpr int kMostShared = 232448;  // bytes that a block may have
 
-// row_band, within [0, rows), of `count` keys; none: {0, 0}. Chunks, which need a division, are counted in 32 bits: one of 64 is a call.
-FA_DEVICE int2 rows_seeing(MaskRule rule, int key, int count, int rows) {
-    if (count <= 0) return make_int2(0, 0);
-    const int chunk = int(min_of(rule.chunk, int64_t(1) << 30));
-    rule.chunk = 0;
-    RowBand band = row_band(rule, key, count, rows);
-    if (chunk > 0) {
-        band.begin = max_of(band.begin, int64_t(key / chunk * chunk) - rule.off);
-        band.end = min_of(band.end, (int64_t((key + count - 1) / chunk) + 1) * chunk - rule.off);
-    }
-    return make_int2(int(clamp(band.begin, 0, rows)), int(clamp(band.end, 0, rows)));
-}
-
-template <class T, int Dims, int Rows, bool pair, int Keys = 128>
+template <int Dims, int Rows, Way way, int Keys = 128>
 struct HopperBackward {
-    static constexpr bool f16 = kIsF16<T>;
+    static constexpr bool any = way == Way::any || way == Way::wide, pair = way == Way::pair || way == Way::wide;
     static constexpr int keys = Keys, threads = 384, blocks = pair ? 2 : 1, kSlots = 2;
     static constexpr int kPanels = Dims / 64;
     static constexpr int kKeyBytes = keys * Dims * 2, kRowBytes = Rows * Dims * 2, kScoreBytes = Rows * keys * 2, kSumBytes = Rows * Dims * 4;
@@ -53,12 +88,11 @@ struct HopperBackward {
     static constexpr int kSumRows = kPanels == 1 ? Rows / 2 : Rows;
     static constexpr int kSumParts = kPanels == 1 ? 8 : Dims / 16;  // one warp's registers each
     struct Barriers {
-        uint64_t k_full, v_full, q_full[kSlots], q_free[kSlots], o_full[kSlots], o_free[kSlots], ds_full[kSlots];
+        uint64_t k_full, v_full, q_full[kSlots], q_free[kSlots], o_full[kSlots], o_free[kSlots], ds_full[kSlots], ds_free[kSlots];
+        uint64_t sums_full, sums_free;  // where sums are added in turns
     };
     struct Shared {
         float lse2[kSlots][Rows], delta[kSlots][Rows];
-        uint32_t turn[kSlots];
-        uint32_t* added[8];  // by each warp: the turn that it has taken last and not yet passed on
         int2 seen[keys];  // the rows that see each key
         KeyBlock block;
         Barriers barrier;
@@ -79,50 +113,52 @@ struct HopperBackward {
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
-        rt::barrier_init(at(&b.k_full), 2), rt::barrier_init(at(&b.v_full), 1);
+        rt::barrier_init(at(&b.k_full), 1), rt::barrier_init(at(&b.v_full), 1);
         for (int i = 0; i < kSlots; i++) {
             rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8 * blocks);
             rt::barrier_init(at(b.o_full + i), 1), rt::barrier_init(at(b.o_free + i), 8 * blocks);
-            rt::barrier_init(at(b.ds_full + i), 8);
+            rt::barrier_init(at(b.ds_full + i), 8), rt::barrier_init(at(b.ds_free + i), 8);
         }
+        rt::barrier_init(at(&b.sums_full), 8), rt::barrier_init(at(&b.sums_free), 1);
         rt::barrier_init_done();
     }
 
     FA_MEMBER static void describe_block(const HopperBackwardParams& a, int index, int rank, KeyBlock& t) {
-        const BackwardParams& x = a.x;
-        const Problem& p = x.p;
-        const int heads_kv = int(p.d.heads_kv), heads = int(p.d.batch) * heads_kv;
-        int block, head;
-        if (a.section) {
-            const int first = index / (a.section * a.key_blocks) * a.section, within = index - first * a.key_blocks;
-            const int width = min(a.section, heads - first);
-            block = within / width;
-            head = first + within % width;
-        } else {
-            head = index / a.key_blocks;
-            block = index - head * a.key_blocks;
-        }
-        if (a.last_first) block = a.key_blocks - 1 - block;
-        t.batch = head / heads_kv;
-        t.kv_head = head - t.batch * heads_kv;
+        const Problem& p = a.x.p;
+        const Quotient section = divide(index, a.section_blocks);
+        const Quotient within = divide(section.rest, section.number + 1 == a.sections ? a.last_section : a.section);
+        const Quotient head = divide(section.number * int(a.section.by) + within.rest, a.heads_kv);
+        const int block = a.last_first ? a.key_blocks - 1 - within.number : within.number;
+        t.batch = head.number;
+        t.kv_head = head.rest;
         t.key0 = (pair ? 2 * block + rank : block) * keys;
-        const Sequence seq = bounded_sequence(p, x.f, t.batch);
-        const MaskRule rule = mask_rule(p, seq);
-        const int k_len = t.k_len = int(seq.k_len);
-        t.q_len = int(seq.q_len);
-        t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
-        t.q_begin = int(seq.q_begin);
-        t.k_row = int(seq.k_begin) + t.key0;
-        t.row0 = padded_row0(p, seq, t.batch);
+        if constexpr (any) {
+            const Sequence seq = bounded_sequence(p, a.x.f, t.batch);
+            t.rule = row_rule(mask_rule(p, seq));
+            t.k_len = int(seq.k_len);
+            t.q_len = int(seq.q_len);
+            t.q_begin = int(seq.q_begin);
+            t.k_row = int(seq.k_begin) + t.key0;
+            t.row0 = int(padded_row0(p, seq, t.batch));
+        } else {
+            t.rule = a.rule;
+            t.k_len = int(p.d.seqlen_k);
+            t.q_len = int(p.d.seqlen_q);
+            t.q_begin = 0;
+            t.k_row = t.key0;
+            t.row0 = t.batch * int(round_up(p.d.seqlen_q, kPaddedRows));
+        }
+        const int k_len = t.k_len;
         t.keys = min(k_len - t.key0, keys);
-        const auto rows_of = [&](int key, int count) { return rows_seeing(rule, key, count, t.q_len); };
+        const auto rows_of = [&](int key, int count) { return rows_seeing(t.rule, key, count, t.q_len); };
         // Pairs take the rows of both together.
         const int seen0 = pair ? block * 2 * keys : t.key0;
-        const int2 seen = rows_of(seen0, min(k_len - seen0, keys * blocks)), any = rows_of(0, k_len);
+        const int2 seen = rows_of(seen0, min(k_len - seen0, keys * blocks)), all = any ? rows_of(0, k_len) : make_int2(0, t.q_len);
         t.first = seen.x / Rows;
         t.past = seen.x < seen.y ? (seen.y + Rows - 1) / Rows : t.first;
-        t.clean = any.x;
-        t.clean_past = any.y == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q) ? INT32_MAX : any.y;  // behind it zeros are brought
+        t.clean = all.x;
+        const bool zeros_behind = all.y == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q);  // as the copy brings them
+        t.clean_past = !any || zeros_behind ? INT32_MAX : all.y;
         t.full = t.full_past = t.past;
         if (t.keys == keys) {
             const int begin = max(rows_of(t.key0 + keys - 1, 1).x, t.clean), end = min(rows_of(t.key0, 1).y, t.clean_past);
@@ -146,16 +182,6 @@ FA_DEVICE void load_rows(uint32_t to, const CUtensorMap* map, uint32_t barrier, 
     }
 }
 
-// When it is this block's turn to add to the sums of dq of a block of rows: blocks of keys do so from left to right, or from right to left.
-template <class H, int rows>
-FA_DEVICE uint32_t turn_of(const HopperBackwardParams& a, const KeyBlock& t, int m) {
-    const MaskRule rule = mask_rule(a.x.p, Sequence{0, 0, 0, 0, 0, t.off});
-    const int64_t first = max(m * rows, t.clean), last = min(min((m + 1) * rows, t.q_len), t.clean_past) - 1;
-    const int64_t block = t.key0 / H::keys;
-    return uint32_t(a.last_first ? (min_of(key_band(rule, last, t.k_len).end, int64_t(t.k_len)) - 1) / H::keys - block
-                                 : block - max_of(key_band(rule, first, t.k_len).begin, int64_t(0)) / H::keys);
-}
-
 template <class H, int rows>
 FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
     typename H::Shared& s = H::shared();
@@ -173,12 +199,10 @@ FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
     bool first = true;
     for (int g = 0; g < group; g++) {
         const int head = t.kv_head * group + g;
-        const int64_t row0 = head * a.x.padded_rows + t.row0;
+        const int row0 = head * int(a.x.padded_rows) + t.row0;
         for (int m = t.first; m < t.past; m++) {
-            const uint32_t turn = a.turns ? turn_of<H, rows>(a, t, m) : 0;
             const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, float* values, const float* from) {
                 rt::barrier_wait(H::at(&free), slot.parity ^ 1);
-                s.turn[slot.i] = turn;
                 rt::barrier_expect(H::at(&full), H::kRowBytes + rows * 4);
                 load_rows<H>(to, map, H::at(&full), rank, t.q_begin + m * rows, head, sequence);
                 rt::copy_bytes(H::at(values), from + row0 + m * rows, rows * 4, H::at(&full));
@@ -188,6 +212,44 @@ FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
             first = false;
             load(H::o_tile(slot.i), &a.dout, b.o_full[slot.i], b.o_free[slot.i], s.delta[slot.i], a.x.delta);
             slot.next();
+        }
+    }
+}
+
+// When it is this block's turn to add to the sums of dq of a block of rows, so that bits repeat: blocks of keys do so from right to left, or
+// else from left to right. The row that decides sees keys.
+template <class H, int rows>
+FA_DEVICE uint32_t turn_of(bool last_first, const KeyBlock& t, int m) {
+    const int row = last_first ? min(min((m + 1) * rows, t.q_len), t.clean_past) - 1 : max(m * rows, t.clean);
+    int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
+    if (t.rule.chunk > 0) {
+        const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;
+        begin = max(begin, chunk), end = min(end, chunk + t.rule.chunk);
+    }
+    return uint32_t(last_first ? (min(end, t.k_len) - 1) / H::keys - t.key0 / H::keys : t.key0 / H::keys - max(begin, 0) / H::keys);
+}
+
+// The sums of dq of all steps, each when it is its turn. One thread does nothing else: neither the look at the turn, nor the wait until sums
+// have arrived, which must be before the turn is passed on, keeps a product waiting.
+template <class H, int rows>
+FA_DEVICE void add_in_turns(const HopperBackwardParams& a) {
+    typename H::Barriers& b = H::shared().barrier;
+    const KeyBlock& t = H::shared().block;
+    const int blocks_of_head = int(a.x.padded_rows / rows);
+    int place = t.kv_head * int(a.x.p.group) * blocks_of_head + t.row0 / rows + t.first, m = t.first;
+    for (int left = (t.past - t.first) * int(a.x.p.group), parity = 0; left > 0; left--, parity ^= 1) {
+        const uint32_t own = turn_of<H, rows>(a.last_first, t, m);
+        while (rt::acquire_load(a.turns + place) != own) {}
+        rt::barrier_wait(H::at(&b.sums_full), parity);
+        rt::add_floats(a.x.dq_sum + int64_t(place) * (H::kSumBytes / 4), H::sums(), H::kSumBytes);
+        rt::sums_read();
+        rt::barrier_arrive(H::at(&b.sums_free));
+        rt::sums_added();
+        rt::release_add(a.turns + place, 1);
+        m++, place++;
+        if (m == t.past) {
+            m = t.first;
+            place += blocks_of_head - (t.past - t.first);
         }
     }
 }

@@ -12,9 +12,8 @@
 namespace fa {
 namespace gpu {
 
-template <class T>
-struct WideBackward : HopperBackward<T, 256, 64, true, 64> {
-    using Base = HopperBackward<T, 256, 64, true, 64>;
+struct WideBackward : HopperBackward<256, 64, Way::wide, 64> {
+    using Base = HopperBackward<256, 64, Way::wide, 64>;
     using Base::at, Base::k_tile, Base::v_tile;
     static constexpr int dims = 256, rows = 64, kSlots = 2;  // of q; dout has one
     static constexpr int kPanelBytes = 64 * 128, kKeyBytes = Base::kKeyBytes, kRowBytes = Base::kRowBytes;
@@ -55,6 +54,16 @@ struct WideBackward : HopperBackward<T, 256, 64, true, 64> {
     FA_MEMBER static int other_key0(const KeyBlock& t) { return t.key0 ^ 64; }
     FA_MEMBER static int other_keys(const KeyBlock& t) { return min(t.k_len - other_key0(t), 64); }
 };
+
+// One warp finds the rows that see each key.
+template <class H>
+FA_DEVICE void find_rows() {
+    typename H::Shared& s = H::shared();
+    const KeyBlock& t = s.block;
+    for (int i = int(threadIdx.x) % 32; i < H::keys; i += 32) s.seen[i] = rows_seeing(t.rule, t.key0 + i, i < t.keys, t.q_len);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) rt::barrier_arrive(H::at(&s.barrier.k_full));
+}
 
 template <class H>
 FA_DEVICE void load_wide(const HopperBackwardParams& a, int rank) {
@@ -166,7 +175,7 @@ struct WideTeam {
     }
     FA_MEMBER static void issue_sum(float (&sum)[H::dims / 2], const uint32_t (&weights)[16], uint32_t tile) {
         const uint64_t right = rt::matrix_at(tile, H::kPanelBytes);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<H::f16>::multiply(sum, weights + 4 * i, right + i * 128);
+        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<false>::multiply(sum, weights + 4 * i, right + i * 128);
         rt::products_commit();
     }
     // The sums of both blocks' keys, for 64 of this block's dims.
@@ -174,8 +183,8 @@ struct WideTeam {
         const uint64_t own = rt::matrix_at(H::k_tile() + (2 * rank + team) * H::kPanelBytes, 16);
         const uint64_t other = rt::matrix_at(H::other_k_tile() + team * H::kPanelBytes, 16);
         const uint64_t own_ds = rt::matrix_at(H::ds_tile(), 16), other_ds = rt::matrix_at(H::other_ds_tile(), 16);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<H::f16>::multiply_both_columns(dq, own + i * 128, own_ds + i * 128, i > 0);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<H::f16>::multiply_both_columns(dq, other + i * 128, other_ds + i * 128, 1);
+        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<false>::multiply_both_columns(dq, own + i * 128, own_ds + i * 128, i > 0);
+        FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<false>::multiply_both_columns(dq, other + i * 128, other_ds + i * 128, 1);
         rt::products_commit();
     }
     // To memory, through a warp's own place.
@@ -192,9 +201,9 @@ struct WideTeam {
 };
 
 // Weights, dv, and 64 dims of dq.
-template <class H, class T>
+template <class H>
 FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
-    using Mma = rt::Products<H::f16>;
+    using Mma = rt::Products<false>;
     WideTeam<H> w(a, rank, 0);
     typename H::Shared& shared = H::shared();
     const int c = w.lane % 4, full = rt::uniform(w.t.full), full_past = rt::uniform(w.t.full_past);
@@ -225,7 +234,7 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         FA_UNROLL for (int i = 0; i < 8; i++) rt::store16(place + i * 512 + w.lane * 16, s + 4 * i);
         __syncwarp();
         w.release(w.barrier.p_full);
-        FA_UNROLL for (int i = 0; i < 16; i++) p[i] = H::f16 ? rt::pack_f16(s[2 * i], s[2 * i + 1]) : rt::pack_bf16(s[2 * i], s[2 * i + 1]);
+        FA_UNROLL for (int i = 0; i < 16; i++) p[i] = rt::pack_bf16(s[2 * i], s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int slot, uint32_t parity, int block) {
         rt::barrier_wait(H::at(&w.barrier.q_full[slot]), parity);
@@ -277,14 +286,14 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         while (w.left > 1) step(Yes{});
         step(No{});
     }
-    store_keys<H, T, H::dims>(a, w.own_key(), a.x.a.dv, a.x.a.dv_stride, a.x.p.d.dim_v, 1.f, dv);
+    store_keys<H, H::dims>(a, w.own_key(), a.x.a.dv, a.x.a.dv_stride, a.x.p.d.dim_v, 1.f, dv);
     w.wait_for_place();
 }
 
 // dS, dk, and the 64 dims of dq beside them.
-template <class H, class T>
+template <class H>
 FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
-    using Mma = rt::Products<H::f16>;
+    using Mma = rt::Products<false>;
     WideTeam<H> w(a, rank, 1);
     typename H::Shared& shared = H::shared();
     const int c = w.lane % 4;
@@ -301,7 +310,7 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
             rt::load16(weights + i * 512, weight);
             FA_UNROLL for (int e = 0; e < 2; e++) {
                 const float x = weight[2 * e] * dp[4 * i + 2 * e], y = weight[2 * e + 1] * dp[4 * i + 2 * e + 1];
-                ds[2 * i + e] = H::f16 ? rt::pack_f16(x, y) : rt::pack_bf16(x, y);
+                ds[2 * i + e] = rt::pack_bf16(x, y);
             }
         }
         __syncwarp();
@@ -366,13 +375,12 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
     FA_UNROLL for (int i = 0; i < H::dims / 2; i++) dk[i] = 0.f;
     if (w.left > 0) w.wait_for_keys();
     while (w.left > 0) step();
-    store_keys<H, T, H::dims>(a, w.own_key(), a.x.a.dk, a.x.a.dk_stride, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
+    store_keys<H, H::dims>(a, w.own_key(), a.x.a.dk, a.x.a.dk_stride, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
     w.wait_for_place();
 }
 
-template <class T>
 FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM HopperBackwardParams a) {
-    using H = WideBackward<T>;
+    using H = WideBackward;
     rt::fetch_parameters(a);
     const int rank = rt::uniform(rt::cluster_rank());
     if (threadIdx.x == 0) {
@@ -387,16 +395,16 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM HopperBackwardParam
     if (team == 0) {
         rt::give_registers<24>();
         const int warp = rt::uniform(int(threadIdx.x) / 32);
-        if (warp == 1) find_rows<H>(a);
+        if (warp == 1) find_rows<H>();
         else if (threadIdx.x == 0) load_wide<H>(a, rank);
         else return;
     } else {
         if (team == 1) {
             rt::take_registers<248>();
-            accumulate_dv<H, T>(a, rank);
+            accumulate_dv<H>(a, rank);
         } else {
             rt::take_registers<232>();
-            accumulate_dk<H, T>(a, rank);
+            accumulate_dk<H>(a, rank);
         }
     }
     rt::cluster_sync();  // the other block may still write here

@@ -28,11 +28,18 @@ bool takes(const rt::Device& device, const Problem& p) {
 }
 
 bool in_order(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
+MaskRule rule_of_all(const Problem& p) { return mask_rule(p, sequence_of(p, fa_forward_args_t{}, 0)); }
 bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
 
-bool alike(const Problem& p) {
-    return !(p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K)) &&
-           !bounded_right(p) && !(p.d.flags & FA_WINDOW);
+// Which calls a kernel takes of those that any takes.
+bool serves(const HopperBackwardKernel& h, const Problem& p) {
+    if (h.way == Way::any) return true;
+    if (in_order(p)) return false;
+    if (h.way == Way::wide) return true;
+    if (!sequences_alike(p) || p.d.seqlen_k < h.from) return false;
+    if (h.way == Way::pair) return !bounded_right(p) && !(p.d.flags & FA_WINDOW);
+    const RowBand seeing = row_band(rule_of_all(p), 0, p.d.seqlen_k, p.d.seqlen_q);
+    return seeing.begin <= 0 && seeing.end >= p.d.seqlen_q;
 }
 
 constexpr int kDims[] = {64, 128, 256};
@@ -41,7 +48,7 @@ HopperBackwardKernels kernels_of(int dims) {
 }
 
 // kv heads whose rows of q, dout and dq the cache holds.
-int64_t heads_in_cache(const Problem& p, int dims) {
+int64_t kv_heads_in_cache(const Problem& p, int dims) {
     constexpr int64_t cache = 32 << 20;
     const int64_t bytes = max_of(p.d.seqlen_q, int64_t(1)) * p.group * dims * 8;
     return max_of(cache / bytes, int64_t(1));
@@ -56,7 +63,7 @@ const NativeBackward* native_backward_for(const rt::Device& device, const Proble
         const HopperBackwardKernels list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
             const HopperBackwardKernel& h = hopper(list.native[i]);
-            if ((alike(p) || !h.alike) && (h.ordered || !in_order(p)) && p.d.seqlen_k >= h.from) return &list.native[i];
+            if (serves(h, p)) return &list.native[i];
         }
     }
     return nullptr;
@@ -70,7 +77,7 @@ bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 }
 
 uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device&, const Problem& p) {
-    return in_order(p) ? uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * 8 * sizeof(uint32_t) : 0;
+    return in_order(p) ? uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t) : 0;
 }
 
 rt::Status prepare_native_backward(const rt::Device& device) {
@@ -99,10 +106,18 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
         !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys) ||
         !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys))
         return cudaErrorInvalidValue;
-    const int together = h.pair ? 2 : 1;
+    const int together = h.way == Way::pair || h.way == Way::wide ? 2 : 1;
     const int64_t heads = d.batch * d.heads_kv;
     a.key_blocks = int(ceil_div(d.seqlen_k, native.keys * together));
-    a.section = alike(p) ? 0 : int(min_of(heads_in_cache(p, h.dims), heads));
+    // Where blocks differ in length the long ones of some heads come first.
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
+    const int64_t section = differ ? min_of(kv_heads_in_cache(p, h.dims), heads) : 1;
+    a.sections = int(ceil_div(heads, section));
+    a.section_blocks = divisor(section * a.key_blocks);
+    a.section = divisor(section);
+    a.last_section = divisor(heads - (a.sections - 1) * section);
+    a.heads_kv = divisor(d.heads_kv);
+    a.rule = sequences_alike(p) ? row_rule(rule_of_all(p)) : RowRule{};
     a.last_first = in_order(p) && bounded_right(p);
     a.turns = nullptr;
     rt::Status s = rt::kSuccess;
@@ -110,7 +125,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
         a.turns = static_cast<uint32_t*>(memory);
         s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, {}, p), stream);
     }
-    const int64_t prepared = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows) * (kPaddedRows / kPreparedRows);
+    const int64_t prepared = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows);
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, prepared, 256, 0, stream, x);
     if (s != rt::kSuccess) return s;
     s = rt::launch_after(h.kernel, together * a.key_blocks * heads, h.threads, h.shared_bytes, stream, a, together);

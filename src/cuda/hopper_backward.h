@@ -6,12 +6,11 @@ namespace fa {
 namespace gpu {
 
 struct HopperBackwardParams;
+enum class Way;  // bwd_tiles_sm90.h
 
 struct HopperBackwardKernel {
     int dims;           // of q, k and v, at most
-    bool pair;
-    bool alike;         // only where all keys are seen by all rows
-    bool ordered;       // adds up dq in a fixed order where asked
+    Way way;
     int from;           // keys
     int threads, shared_bytes;
     int row_box;        // rows of q and of dout that a copy brings

@@ -30,7 +30,6 @@ constexpr bool kNative = true;  // see native.h
 #else
 constexpr bool kNative = false;
 #endif
-constexpr bool kNativeBackward = kNative;
 constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 

@@ -177,6 +177,12 @@ FA_DEVICE void forget(float (&r)[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i])::"memory");
 }
 
+// What is derived from it is computed where it is needed: the descriptors of tiles that never move, kept, would leave no uniform register to others.
+FA_DEVICE uint32_t not_kept(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // A matrix in shared memory: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight. `lead`: bytes between panels, where
 // the columns are the product's own and not what it sums over. 16 bytes further on is one more.
 FA_DEVICE uint64_t matrix_at(uint32_t address, uint32_t lead) {
@@ -229,6 +235,7 @@ struct Products;
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
     FA_SUBTRACT_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
+    FA_SUBTRACT_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65")                                                                 \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
     FA_PRODUCTS_OF_SHARED(multiply_both_columns, "1, 1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                           \

@@ -73,6 +73,13 @@ FA_DEVICE void load_quad(const void* base, int64_t at, int64_t left, bool aligne
     FA_UNROLL for (int e = 0; e < 4; e++) to[e] = e < left ? load_element(base, at + e, dtype) : 0.f;
 }
 
+// What kernels read of a row: the weights of one that sees no key, or is none, are 0.
+FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float delta) {
+    const bool none = lse == kNegInf || lse == kPosInf;
+    x.lse2[to] = none ? kPosInf : lse * kLog2e;
+    x.delta[to] = none ? 0.f : delta;
+}
+
 FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     const int64_t* t = x.a.dlse_stride;
     return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];

@@ -57,9 +57,8 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 1) prepare_gradients(FA_PARAM Backward
     }
     if (lane != 0) return;
     const float lse = valid ? x.a.lse[lse_index(x.p, s, batch, row, head)] : kPosInf;
-    const bool none = lse == kNegInf || lse == kPosInf;
-    x.lse2[to] = none ? kPosInf : lse * kLog2e;
-    x.delta[to] = none ? 0.f : x.a.dlse ? sum - x.a.dlse[dlse_index(x, s, batch, row, head)] : sum;
+    const float dlse = valid && x.a.dlse ? x.a.dlse[dlse_index(x, s, batch, row, head)] : 0.f;
+    store_row(x, to, lse, sum - dlse);
 }
 
 // dq from its sums: a thread for four columns of a row.

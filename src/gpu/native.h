@@ -1,5 +1,4 @@
-// The place for kernels that one backend alone has, beside those of the shared text: rt::kNative says whether there are any for the forward,
-// rt::kNativeBackward for the backward.
+// The place for kernels that one backend alone has, beside those of the shared text: rt::kNative says whether there are any.
 #pragma once
 #include "gpu/bwd.h"
 

@@ -25,7 +25,6 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
 constexpr bool kNative = false;  // see native.h
-constexpr bool kNativeBackward = false;
 constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 

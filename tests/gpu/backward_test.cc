@@ -27,7 +27,7 @@ std::set<std::string> listed_kernels() {
     for (const char* columns : {"64", "128"}) {
         if (!is_hopper()) continue;
         add(std::string("bwd_sm90_") + columns + " bf16");
-        names.insert(std::string("bwd_sm90_") + columns + "_pair bf16");  // adds dq in any order
+        for (const char* way : {"_plain", "_pair"}) names.insert(std::string("bwd_sm90_") + columns + way + " bf16");  // add dq in any order
     }
     if (is_hopper()) names.insert("bwd_sm90_256 bf16");  // so does this
     return names;
