@@ -223,7 +223,8 @@ struct GradientBlock {
             bound = int(thread == 0   ? max_of(top.begin, 0) / Passing
                         : thread == 1 ? ceil_div(max_of(last.end, 0), Passing)
                         : thread == 2 ? ceil_div(max_of(last.begin, 0), Passing)
-                                      : max_of(top.end, 0) / Passing);
+                        : t.valid < own ? 0  // rows that do not exist see nothing
+                                        : max_of(top.end, 0) / Passing);
         } else {
             const int64_t key = t.first, after = t.first + own;
             const auto last = [&](int tile) { return int(min_of((tile + 1) * int64_t(Passing), t.count)) - 1; };
