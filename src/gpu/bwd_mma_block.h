@@ -61,7 +61,7 @@ struct GradientBlock {
         Band band[kRows];
         Tile tile;
         float top[warps];
-        float unit;        // of gradients of scores, see bwd_mma.h
+        float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
         bool unit_found;
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
@@ -196,7 +196,7 @@ struct GradientBlock {
             t.dropout = make_dropout(d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
         }
         Shared& s = shared();
-        s.unit = 1.f;
+        s.unit = s.of_unit = 1.f;
         s.unit_found = false;
         s.grown[0] = s.grown[1] = 0;
     }
