@@ -19,6 +19,8 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
+FA_DEVICE void store_shared(uint32_t address, uint32_t word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory"); }
+
 // n words of global memory at an address that is a multiple of their size.
 template <int n>
 FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
@@ -104,13 +106,6 @@ FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
     return pack_bf16(both.x, both.y);
 }
 
-// To the nearest number of 10 bits of mantissa.
-FA_DEVICE uint32_t round_tf32(float x) {
-    uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
-}
-
 // 2^x, results below 2^-126 as 0.
 FA_DEVICE float exp2_fast(float x) {
     float y;
@@ -139,12 +134,13 @@ FA_DEVICE void copies_left() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// Adds to two neighbouring floats at an address that is a multiple of 8 bytes, whatever others add meanwhile.
-FA_DEVICE void add2(float* to, float x, float y) {
+// Adds to four neighbouring floats at an address that is a multiple of 16 bytes, whatever others add meanwhile.
+FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 #else
-    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1; red.relaxed.gpu.global.add.f32 [%0 + 4], %2;" ::"l"(to), "f"(x), "f"(y) : "memory");
+    const float of[] = {x, y, z, w};
+    FA_UNROLL for (int i = 0; i < 4; i++) asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to + i), "f"(of[i]) : "memory");
 #endif
 }
 

@@ -23,6 +23,8 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
+FA_DEVICE void store_shared(uint32_t address, uint32_t word) { memcpy(shared_memory() + address, &word, 4); }
+
 struct LoadArgs {
     const char* row;
     uint32_t* r;
@@ -128,8 +130,6 @@ FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) | rest; }
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_to_f32(uint16_t(pair)), f16_to_f32(uint16_t(pair >> 16))); }
 
-FA_DEVICE uint32_t round_tf32(float x) { return x != x || isinf(x) ? bits_of(x) : (bits_of(x) + 0x1000u) & 0xffffe000u; }
-
 FA_DEVICE float exp2_fast(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0.f : y;
@@ -164,10 +164,12 @@ FA_DEVICE void copies_left() {
         }
 }
 
-FA_DEVICE void add2(float* to, float x, float y) {
-    lockstep::check_aligned(to, 8);
+FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
+    lockstep::check_aligned(to, 16);
     to[0] += x;
     to[1] += y;
+    to[2] += z;
+    to[3] += w;
 }
 
 FA_DEVICE int uniform(int x) { return x; }

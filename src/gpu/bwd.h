@@ -26,8 +26,8 @@ struct BackwardParams {
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
     float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf
     float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their weights are 0
-    float* dq_sum;         // [heads_q][padded_rows][sum_columns], 0 at first: f32 sums of dq without the scale, for a kernel that adds them
-                           // up; else NULL
+    float* dq_sum;         // [heads_q][padded_rows][sum_columns], see sum_index, 0 at first: f32 sums of dq without the scale, for a kernel
+                           // that adds them up; else NULL
 };
 
 FA_FN int64_t padded_rows_of(const Problem& p) {
@@ -36,6 +36,13 @@ FA_FN int64_t padded_rows_of(const Problem& p) {
 // Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be rounded up.
 FA_FN int64_t padded_row0(const Problem& p, const Sequence& s, int64_t b) {
     return p.packed_q() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(p.d.seqlen_q, kPaddedRows);
+}
+
+// Where dq_sum keeps an element: eight rows and 16 columns lie together, as the lanes of a matrix kernel have them, and of a row what one lane
+// has, two columns of either eight.
+FA_FN int64_t sum_index(int64_t row, int64_t column, int64_t columns) {
+    const int64_t panel = row / 8 * (columns / 16) + column / 16, lane = row % 8 * 4 + column % 8 / 2;
+    return panel * 128 + lane * 4 + column % 16 / 8 * 2 + column % 2;
 }
 
 // The rows that may see any of keys [key, key + keys): key_band the other way round.

@@ -1,4 +1,4 @@
-// The backward kernels on matrix cores: head dimensions up to 256, every option.
+// The backward kernels on matrix cores: head dimensions up to 256, of f32 up to 128, every option.
 //
 // By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group pass by; what
 // the tile adds to the rows' dq goes to f32 sums in global memory, by atomic additions. By rows: a block owns a tile of rows and their dq,
@@ -53,9 +53,30 @@ struct Gradient {
             FA_UNROLL for (int c = 0; c < n; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] *= factor;
     }
-    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment.
+    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's fragments take
+    // many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
     FA_MEMBER static void multiply(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        if constexpr (Mma::kPieces) return multiply_pieces<steps>(sum, load_left, load_right);
+        else return multiply_ahead<steps>(sum, load_left, load_right);
+    }
+    template <int steps, int n, class LoadLeft, class LoadRight>
+    FA_MEMBER static void multiply_pieces(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        constexpr int chain = 2;
+        FA_UNROLL_BY(1)
+        for (int step = 0; step < steps; step += chain) {
+            Left left[kOwnTiles][chain];
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
+                FA_UNROLL for (int i = 0; i < chain; i++) load_left(left[m][i], m, step + i);
+            FA_UNROLL for (int c = 0; c < n; c++) {
+                Right right[chain];
+                FA_UNROLL for (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template accumulate<false>(sum[m][c], left[m], right);
+            }
+        }
+    }
+    template <int steps, int n, class LoadLeft, class LoadRight>
+    FA_MEMBER static void multiply_ahead(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int all = steps * n;
         Left left[2][kOwnTiles];
         Right right[kAhead + 1];
@@ -85,26 +106,22 @@ struct Gradient {
         multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
-    // Adds to the passing rows' dq, in global memory.
-    FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, int count, float factor) {
+    // Adds to the passing rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
+    FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, float factor) {
         const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
         const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(), rt::unknown(0)), row0 / 16);
         const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
-        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::load_turned(a, rows, 16 * step * M::kWeightBytes, m); },
+        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },
                               [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::unknown(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const int at = row0 + 16 * m + Sum::row(r);
-                if (at >= count) continue;
-                float* const to = x.dq_sum + (row + at) * x.sum_columns;
-                FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e += 2) {
-                        const int column = 16 * (step0 + c) + Mma::output_column(e);
-                        if (Sum::slot(e) == r && column < x.sum_columns) rt::add2(to + column, sum[m][c].x[e] * factor, sum[m][c].x[e + 1] * factor);
-                    }
-            }
+            FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
+                FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                    const float* const of = sum[m][c].x + 2 * r;
+                    rt::add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
+                }
     }
 
     // ---- from scores to weights
@@ -219,11 +236,12 @@ struct Gradient {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
-        const int row = rt::unknown(w.own0), column = rt::unknown(w.share0);
+        const auto lines = Mma::further(Mma::template put_lines<M::kWeightBytes>(tile, rt::unknown(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(tile, row + 16 * m, column + 16 * c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(lines, 16 * m * M::kWeightBytes, c, sum[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
+    FA_MEMBER static float of_unit() { return Mma::kNarrow ? M::shared().of_unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
     FA_COLD_MEMBER static float grow(float top) {
         Shared& s = M::shared();
@@ -235,6 +253,7 @@ struct Gradient {
         const float factor = float_of((uint32_t(2 * 127 + kSpacious) << 23) - (bits_of(top) & 0x7f800000u));
         if (rt::thread() == 0) {
             s.unit *= factor;
+            s.of_unit = 1.f / s.unit;
             s.unit_found = true;
         }
         return factor;
@@ -280,7 +299,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     }
     if constexpr (!M::by_rows) {
         G::add_columns(M::weights(), pass1, w, second);
-        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, t.count - part.pass0, Mma::kProductUnit / G::unit());
+        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, Mma::kProductUnit * G::of_unit());
     }
     G::add_columns(M::gradients(), pass0, w, first);
 }
@@ -342,7 +361,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if (!M::by_rows) G::clear(second);
     pass_over<M>(x, first, second);
     const typename G::Warp w;
-    const float factor = d.scale * M::Policy::kProductUnit / G::unit();
+    const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
     if constexpr (M::by_rows) {
         M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
                       [&](int row) { return query_index(x.p, x.a.dq_stride, t.seq, t.batch, row, t.head0); });

@@ -61,7 +61,7 @@ struct GradientBlock {
         Band band[kRows];
         Tile tile;
         float top[warps];
-        float unit;        // of gradients of scores, see bwd_mma.h
+        float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
         bool unit_found;
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
@@ -196,7 +196,7 @@ struct GradientBlock {
             t.dropout = make_dropout(d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
         }
         Shared& s = shared();
-        s.unit = 1.f;
+        s.unit = s.of_unit = 1.f;
         s.unit_found = false;
         s.grown[0] = s.grown[1] = 0;
     }
@@ -223,7 +223,8 @@ struct GradientBlock {
             bound = int(thread == 0   ? max_of(top.begin, 0) / Passing
                         : thread == 1 ? ceil_div(max_of(last.end, 0), Passing)
                         : thread == 2 ? ceil_div(max_of(last.begin, 0), Passing)
-                                      : max_of(top.end, 0) / Passing);
+                        : t.valid < own ? 0  // rows that do not exist see nothing
+                                        : max_of(top.end, 0) / Passing);
         } else {
             const int64_t key = t.first, after = t.first + own;
             const auto last = [&](int tile) { return int(min_of((tile + 1) * int64_t(Passing), t.count)) - 1; };

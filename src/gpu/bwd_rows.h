@@ -69,14 +69,12 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 1) finish_dq(FA_PARAM BackwardParams x
     const int64_t row = index % blocks * kPrepareRows + rt::thread() / 16;
     const Sequence s = bounded_sequence(x.p, x.f, batch);
     if (row >= s.q_len) return;
-    const float* const from = x.dq_sum + (head * x.padded_rows + padded_row0(x.p, s, batch) + row) * x.sum_columns;
+    const int64_t from = head * x.padded_rows + padded_row0(x.p, s, batch) + row;
     const int64_t to = query_index(x.p, x.a.dq_stride, s, batch, row, head);
     FA_UNROLL_BY(2)
     for (int64_t c = 4 * (rt::thread() % 16); c < d.dim_qk; c += 64) {
-        float sum[4];
-        rt::load4(from + c, sum);
         FA_UNROLL for (int e = 0; e < 4; e++)
-            if (c + e < d.dim_qk) store_gradient(x, x.a.dq, to + c + e, d.q_dtype, sum[e] * d.scale);
+            if (c + e < d.dim_qk) store_gradient(x, x.a.dq, to + c + e, d.q_dtype, x.dq_sum[sum_index(from, c + e, x.sum_columns)] * d.scale);
     }
 }
 

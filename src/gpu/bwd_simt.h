@@ -84,6 +84,20 @@ FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
     t.dropout = dropout_of(x);
 }
 
+// What a block is to do: a tile of rows or keys, and columns of its gradients. The sequence is placed.
+struct Item {
+    int64_t column0, tile, head, batch;
+    FA_MEMBER Item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads) {
+        const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts;
+        column0 = rt::block() % x.parts * columns;
+        tile = index % tiles;
+        head = index / tiles % heads;
+        batch = index / tiles / heads;
+        if (rt::thread() == 0) place_sequence(x, batch);
+        rt::barrier();
+    }
+};
+
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
 FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
@@ -281,14 +295,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const fa_attention_desc_t& d = x.p.d;
-    int64_t item = rt::block();
-    const int64_t column0 = item % x.parts * B::columns;
-    item /= x.parts;
-    const int64_t blocks = ceil_div(d.seqlen_k, kTile), key0 = item % blocks * kTile, kv_head = item / blocks % d.heads_kv, batch = item / blocks / d.heads_kv;
+    const Item item(x, B::columns, d.seqlen_k, d.heads_kv);
+    const int64_t column0 = item.column0, key0 = item.tile * kTile, kv_head = item.head, batch = item.batch;
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
-    if (rt::thread() == 0) place_sequence(x, batch);
-    rt::barrier();
     if (key0 >= t.seq.k_len) return;
     place_keys(x, kv_head, key0);
     const int64_t keys = min_of(t.seq.k_len - key0, kTile);
@@ -317,15 +327,11 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const fa_attention_desc_t& d = x.p.d;
-    int64_t item = rt::block();
-    const int64_t column0 = item % x.parts * B::columns;
-    item /= x.parts;
-    const int64_t blocks = ceil_div(d.seqlen_q, kTile), block = x.p.causal() ? blocks - 1 - item % blocks : item % blocks;  // longest rows first
-    const int64_t row0 = block * kTile, head = item / blocks % d.heads_q, batch = item / blocks / d.heads_q;
+    const Item item(x, B::columns, d.seqlen_q, d.heads_q);
+    const int64_t tile = x.p.causal() ? ceil_div(d.seqlen_q, kTile) - 1 - item.tile : item.tile;  // longest rows first
+    const int64_t column0 = item.column0, row0 = tile * kTile, head = item.head, batch = item.batch;
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
-    if (rt::thread() == 0) place_sequence(x, batch);
-    rt::barrier();
     if (row0 >= t.seq.q_len) return;
     place_rows(x, head, row0);
     const int64_t rows = min_of(t.seq.q_len - row0, kTile);

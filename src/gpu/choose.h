@@ -87,6 +87,7 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
     if (!device.matrix_cores || p.d.kv_dtype != p.d.q_dtype || p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
+    if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);
     return nullptr;
 }
 

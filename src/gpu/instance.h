@@ -58,6 +58,9 @@ Instances mma_instances();
 template <class Mma, int width>
 BackwardInstances mma_backward_instances();
 
+template <>
+inline BackwardInstances mma_backward_instances<MmaTf32, 256>() { return {}; }  // a block has no room for such tiles
+
 struct InstanceLists {
     Instances width[3];
 };

@@ -29,6 +29,18 @@ struct BackwardShape<MmaSync<T>, 256> {
     using General = GradientBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
     using Plain = void;  // registers are full of gradients either way
 };
+template <>
+struct BackwardShape<MmaTf32, 64> {
+    template <bool by_rows>
+    using General = GradientBlock<MmaTf32, 64, 2, 2, 64, 1, 2, by_rows, false>;
+    using Plain = GradientBlock<MmaTf32, 64, 2, 2, 64, 1, 2, false, true>;
+};
+template <>
+struct BackwardShape<MmaTf32, 128> {
+    template <bool by_rows>
+    using General = GradientBlock<MmaTf32, 128, 2, 4, 64, 1, 1, by_rows, false>;
+    using Plain = GradientBlock<MmaTf32, 128, 2, 4, 64, 1, 1, false, true>;
+};
 
 template <class Keys, class Rows>
 constexpr BackwardInstance backward_instance() {

@@ -24,8 +24,20 @@ struct Lines {
     FA_MEMBER explicit Lines(uint32_t first) {
         FA_UNROLL for (int i = 0; i < 4; i++) at[i] = first ^ uint32_t(32 * i);
     }
-    FA_MEMBER uint32_t pair(int i) const { return at[i % 4] + uint32_t(128 * (i / 4)); }
+    FA_MEMBER uint32_t pair(int i) const { return at[uint32_t(i) % 4] + 128 * (uint32_t(i) / 4); }
     FA_MEMBER Lines further(int i) const { return Lines((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4))); }  // i: any number
+};
+
+// The same for even rows or pieces, and for odd ones.
+struct PairLines {
+    Lines even, odd;
+    // Where a lane writes the word that it has of a row's first piece, and of its second.
+    template <int row_bytes>
+    FA_MEMBER static PairLines own(const char* tile, int row) {
+        const int lane = rt::unknown(rt::thread()) % 32;
+        const uint32_t first = rt::shared_address(tile) + uint32_t(piece_offset<row_bytes>(row + lane / 4, 0) + lane % 4 * 4);
+        return {Lines(first), Lines(first ^ 16)};
+    }
 };
 
 // 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows.
@@ -120,17 +132,19 @@ struct MmaSync {
     static constexpr float kProductUnit = 1.f;                         // takes products of weights to their value
     static constexpr bool kNarrow = kIsF16<T>;                         // of exponent: gradients of scores need units of their own
     template <int row_bytes>
-    FA_MEMBER static void put_weights(char* tile, int row, int column, const Sum& p) {
-        FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2) {
-            const int at = column + Sum::column(i);
-            *reinterpret_cast<uint32_t*>(tile + piece_offset<row_bytes>(row + Sum::row(Sum::slot(i)), at / 8) + at % 8 * 2) = pack(p.x + i);
-        }
+    FA_MEMBER static PairLines put_lines(const char* tile, int row) { return PairLines::own<row_bytes>(tile, row); }
+    template <int row_bytes>
+    FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
+        FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2)
+            rt::store_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
     FA_MEMBER static Lines turned_lines(const char* tile, int row) { return k_lines<row_bytes>(tile, row); }
+    template <int row_bytes>
     FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, a.r); }
-    // Where a lane reads step i of 16 dims or columns and those behind it.
+    // Where a lane reads or writes step i of 16 dims or columns and those behind it.
     FA_MEMBER static Lines further(const Lines& lines, int i) { return lines.further(i); }
+    FA_MEMBER static PairLines further(const PairLines& lines, int i) { return {lines.even.further(i), lines.odd.further(i)}; }
 };
 
 // f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where an
@@ -149,11 +163,11 @@ struct MmaTf32 {
     struct Left { uint32_t large[8], small[8]; };
     struct Right { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
 
-    // The product cuts the small part off: half a unit of its last place is added, which is enough to round it. Where the large part is not
-    // finite the small one says nothing: see accumulate.
+    // The large part is rounded; the product cuts off what the small one has too much, one bit at most. Not a number: the small one is not,
+    // whatever has become of the large one. Infinite: the small one is not a number, too, see accumulate.
     FA_MEMBER static void cut(float x, uint32_t* large, uint32_t* small) {
-        *large = rt::round_tf32(x);
-        *small = bits_of(x - float_of(*large)) + 0x1000u;
+        *large = (bits_of(x) + 0x1000u) & 0xffffe000u;
+        *small = bits_of(x - float_of(*large));
     }
 
     template <int row_bytes>
@@ -167,11 +181,8 @@ struct MmaTf32 {
         return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
     }
     // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose weights the lane's row holds: an even key and an odd one.
-    struct VLines {
-        Lines even, odd;
-    };
     template <int row_bytes>
-    FA_MEMBER static VLines v_lines(const char* tile, int key) {
+    FA_MEMBER static PairLines v_lines(const char* tile, int key) {
         const int lane = rt::thread() % 32;
         const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 4 % 4 * 4);
         return {Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4), lane / 16)),
@@ -194,15 +205,16 @@ struct MmaTf32 {
         }
     }
     template <int row_bytes>
-    FA_MEMBER static void load_v(Right& b, const VLines& lines, int down, int i) {
+    FA_MEMBER static void load_v(Right& b, const PairLines& lines, int down, int i) {
         FA_UNROLL for (int half = 0; half < 2; half++)
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 const uint32_t at = (e % 2 ? lines.odd : lines.even).pair(2 * i + half) + down + 8 * (e / 2) * row_bytes;
                 cut(0.5f * rt::load_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
-    // d += Σ a[i] · b[i]. Where an operand was not finite the small products say nothing: the large ones alone have the answer.
-    template <int n>
+    // d += Σ a[i] · b[i]. Where an operand was infinite the small products say nothing: the large ones alone have the answer, if it is
+    // wanted.
+    template <bool infinities = true, int n>
     FA_MEMBER static void accumulate(Sum& d, const Left (&a)[n], const Right (&b)[n]) {
         FA_UNROLL for (int half = 0; half < 2; half++) {
             float large[4] = {}, small[4] = {};
@@ -215,7 +227,7 @@ struct MmaTf32 {
                     rt::multiply_tf32(large, al, bl);
                 }
             FA_UNROLL for (int e = 0; e < 4; e++)
-                d.x[4 * half + e] += fabsf(large[e]) < kPosInf ? large[e] + small[e] : large[e];
+                d.x[4 * half + e] += !infinities || fabsf(large[e]) < kPosInf ? large[e] + small[e] : large[e];
         }
     }
     FA_MEMBER static float tanh(float x) { return tanhf(x); }
@@ -227,6 +239,34 @@ struct MmaTf32 {
                 cut(weight, a.large + 4 * step + i, a.small + 4 * step + i);
             }
     }
+
+    // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they are the depths
+    // that load_v brings.
+    static constexpr float kWeightUnit = 1.f, kProductUnit = 4.f;
+    static constexpr bool kNarrow = false;
+    template <int row_bytes>
+    FA_MEMBER static PairLines put_lines(const char* tile, int row) { return PairLines::own<row_bytes>(tile, row); }
+    template <int row_bytes>
+    FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
+        FA_UNROLL for (int i = 0; i < Sum::kElements; i++)
+            rt::store_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
+    }
+    template <int row_bytes>
+    FA_MEMBER static PairLines turned_lines(const char* tile, int row) {
+        const int lane = rt::thread() % 32;
+        const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 8 * 4);
+        return {Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4), lane / 4 % 2)),
+                Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4) + 1, lane / 4 % 2))};
+    }
+    template <int row_bytes>
+    FA_MEMBER static void load_turned(Left& a, const PairLines& lines, int down, int i) {
+        FA_UNROLL for (int step = 0; step < 2; step++)
+            FA_UNROLL for (int e = 0; e < 4; e++) {
+                const uint32_t at = (e / 2 ? lines.odd : lines.even).pair(2 * i + e % 2) + down + 8 * step * row_bytes;
+                cut(0.5f * rt::load_shared(at), a.large + 4 * step + e, a.small + 4 * step + e);
+            }
+    }
+    FA_MEMBER static PairLines further(const PairLines& lines, int i) { return {lines.even.further(2 * i), lines.odd.further(2 * i)}; }
 };
 
 }  // namespace gpu

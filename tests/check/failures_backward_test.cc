@@ -215,6 +215,26 @@ TEST(Failures, F48_tails_backward) {
     }
 }
 
+// A bias and a mask end with their last row: of a tile's other rows nothing is read. Buffers end before a guard page, or begin behind one.
+TEST(Failures, F48_bias_ends_with_its_rows_backward) {
+    const Handle handle = make_handle();
+    for (const int32_t dtype : {FA_F32, FA_BF16})
+        for (uint64_t seed = 0; seed < 4; seed++) {
+            Rng rng(derive(151, seed));
+            Case c = shaped({1, 1, 1, 5, 130, 8, 8}, dtype);
+            c.d.operands |= FA_OPERAND_BIAS | FA_OPERAND_MASK;
+            c.d.flags |= FA_DETERMINISTIC;
+            dense_pairs(c.d, c.d.bias_stride);
+            dense_pairs(c.d, c.d.mask_stride);
+            c.d.bias_stride[2] = c.d.mask_stride[2] = 8192;  // rows far apart
+            c.bind(rng);
+            c.fill_normal(rng);
+            c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
+            c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.5); });
+            ASSERT_EQ(differentiate(handle, std::move(c), rng), "");
+        }
+}
+
 // Backward draws the forward's mask again, from numbers and from memory alike.
 TEST(Failures, F53_F54_dropout_backward) {
     const Handle handle = make_handle();

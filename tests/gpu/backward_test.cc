@@ -17,12 +17,14 @@ std::set<std::string> listed_kernels() {
     const auto add = [&](const std::string& name) {
         for (const char* bits : {"", ", same bits"}) names.insert(name + bits);
     };
-#define FA_SIMT_BACKWARD(columns) add("bwd_simt_" #columns);
+    std::string widest;
+#define FA_SIMT_BACKWARD(columns) widest = "bwd_simt_" #columns;
 #include "gpu/kernels.def"
 #undef FA_SIMT_BACKWARD
-    for (const char* dtype : {" f16", " bf16"}) {
-        for (const char* columns : {"64", "128", "256"}) add(std::string("bwd_mma_") + columns + dtype);
-        for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_plain_") + columns + dtype);
+    add(widest);  // heads that a narrower one spans have matrix kernels
+    for (const char* dtype : {" f16", " bf16", " f32"}) {
+        for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
+        if (std::string(dtype) != " f32") add(std::string("bwd_mma_256") + dtype);
     }
     for (const char* columns : {"64", "128"}) {
         if (!is_hopper()) continue;
