@@ -69,7 +69,7 @@ static_assert(kSlotBytes == kMatrixSlots, "matrix.h says how much there is");
 
 // 2^x. The LSE wants its sum to 1e-5, f16 weights 1e-4, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error
 // is nearly the same for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
-enum class Exponent { rough, fine };
+enum class Exponent { rough, close, fine };
 
 template <Exponent E>
 inline V power(V x) {
@@ -78,6 +78,9 @@ inline V power(V x) {
     V p;
     if (E == Exponent::rough) {
         p = fma_v(splat(3.2993241e-1f), f, splat(6.6596094e-1f));
+    } else if (E == Exponent::close) {  // to 8.6e-5
+        p = fma_v(splat(7.70672e-2f), f, splat(2.2764482e-1f));
+        p = fma_v(p, f, splat(6.9511682e-1f));
     } else {  // to 2.9e-6
         p = fma_v(splat(1.3425155e-2f), f, splat(5.2245375e-2f));
         p = fma_v(p, f, splat(2.4127856e-1f));
@@ -362,8 +365,10 @@ void run_rows(const MatrixTask& t, const Step* steps, int64_t count) {
 
 void run(const MatrixTask& t, const Step* steps, int64_t count) {
     if (count == 0) return;
-    if (t.shape.type == FA_F16) run_rows<FA_F16, Exponent::fine>(t, steps, count);
+    const bool halves = t.shape.type == FA_F16;
+    if (t.lse && halves) run_rows<FA_F16, Exponent::fine>(t, steps, count);
     else if (t.lse) run_rows<FA_BF16, Exponent::fine>(t, steps, count);
+    else if (halves) run_rows<FA_F16, Exponent::close>(t, steps, count);
     else run_rows<FA_BF16, Exponent::rough>(t, steps, count);
 }
 

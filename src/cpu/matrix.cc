@@ -214,6 +214,12 @@ void settle_pair(const Call& c, const RowTile& t, const MatrixTask& task, const 
     }
 }
 
+// Whether some row of the pair does not see some key of its steps.
+bool is_cut(const Seen& seen) {
+    const int64_t begin = seen.some.begin / kStepKeys * kStepKeys, end = ceil_div(seen.some.end, kStepKeys) * kStepKeys;
+    return begin < seen.all.begin || end > seen.all.end;
+}
+
 void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Own& own = own_of(w);
     const MatrixShape& shape = own.shape;
@@ -224,7 +230,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         begin_pair(shape, own.pairs[i]);
         seen[i] = seen_by(c, tiles[i], begin, end);
         if (seen[i].some.begin >= seen[i].some.end) continue;
-        place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
+        if (task.natural || task.mask || is_cut(seen[i])) place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
         if (task.alibi) settle_pair(c, tiles[i], task, own, own.pairs[i]);
         first = min_of(first, seen[i].some.begin);
         last = max_of(last, seen[i].some.end);

@@ -116,11 +116,10 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         sums.m[lane] = state.m;
         sums.l[lane] = state.l;
     }
-    const float* lines = sums.o;
-    if (t.method->by_rows) {
-        for (int lane = 0; lane < t.rows; lane++) c.k->average_row(sums.o + lane * dim, dim, factor[lane], c.drop_rescale * c.o_scale);
-    } else {
-        c.k->average(sums.o, t.vectors, dim, factor, c.drop_rescale * c.o_scale);
+    const float scale = c.drop_rescale * c.o_scale;
+    float* lines = sums.o;
+    if (!t.method->by_rows) {
+        c.k->average(sums.o, t.vectors, dim, factor, scale);
         c.k->transpose(sums.o, t.width, dim, t.width, nullptr, w.v, dim);
         lines = w.v;
     }
@@ -128,7 +127,9 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     for (int lane = 0; lane < t.rows; lane++, place.next()) {
         const int64_t position = place.position, head = t.kv_head * p.group + place.member;
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        c.k->narrow[p.d.o_dtype](lines + lane * dim, dim, element(c.a->o, at, p.d.o_dtype));
+        float* line = lines + lane * dim;
+        if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
+        c.k->narrow[p.d.o_dtype](line, dim, element(c.a->o, at, p.d.o_dtype));
         if (p.has(FA_OPERAND_LSE))
             c.a->lse[lse_index(p, p.d.lse_stride, t.seq, t.batch, head, position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
     }
