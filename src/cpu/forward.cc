@@ -7,7 +7,7 @@ namespace cpu {
 namespace {
 
 // Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
-constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 256;
+constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
 // Sums of a split by matrix instructions have room for so many values at their type's limit.
 constexpr int64_t kMostMatrixKeys = 1 << 16;
 // Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
