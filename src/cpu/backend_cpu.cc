@@ -19,6 +19,9 @@ struct Context {
     int64_t extra_bytes;
     char* scratch;
     uint64_t scratch_bytes;
+    bool planned;  // the schedule is of this problem
+    Problem problem;
+    cpu::Schedule schedule;
 };
 
 namespace cpu {
@@ -96,6 +99,7 @@ void destroy(Context* c, bool) {
 }
 
 fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+    c->planned = false;
     switch (key) {
         case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
         case FA_PARAM_COUNT: c->count = value != 0; return FA_OK;
@@ -125,11 +129,20 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
     }
 }
 
+// Calls come with the problem that was just planned, and mostly with that of the call before.
+const Schedule& schedule_of(Context& c, const Problem& p) {
+    if (c.planned && memcmp(&c.problem, &p, sizeof p) == 0) return c.schedule;
+    memcpy(&c.problem, &p, sizeof p);  // padding and all
+    c.schedule = make_schedule(p, *c.kernels, c.count);
+    c.planned = true;
+    return c.schedule;
+}
+
 int64_t forward_workers(const Context& c, const Schedule& s) {
     return worker_count(c.threads, s.items * (s.side_by_side ? s.max_splits : 1), s.flops);
 }
 
-fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message* m) {
+fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
     const bool study = d.algorithm != FA_ALGORITHM_FLASH;
     if (study && (d.num_splits > 1 || d.split_size > 0))
@@ -140,7 +153,7 @@ fa_status_t plan_forward(const Context& c, const Problem& p, Plan* plan, Message
         (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
-    const Schedule s = make_schedule(p, *c.kernels, c.count);
+    const Schedule& s = schedule_of(c, p);
     const int64_t workers = forward_workers(c, s);
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     if (!plan->explain) return FA_OK;
@@ -204,7 +217,7 @@ fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* give
 
 fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    const Schedule s = make_schedule(*p, *c->kernels, c->count);
+    const Schedule& s = schedule_of(*c, *p);
     int64_t workers = forward_workers(*c, s);
     char* memory;
     const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);

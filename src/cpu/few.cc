@@ -372,7 +372,9 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
 }  // namespace
 
 Method few_method(const Problem& p, const Kernels& k) {
-    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kFewRows), bytes = type_bytes(p.d.kv_dtype);
+    // Against a tile of keys there is nothing to fetch ahead.
+    const int64_t most = p.d.seqlen_k <= kTileKeys ? kFewRows / 2 : kFewRows;
+    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), most), bytes = type_bytes(p.d.kv_dtype);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
     const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.

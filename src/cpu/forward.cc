@@ -7,7 +7,7 @@ namespace cpu {
 namespace {
 
 // Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
-constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 256;
+constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
 // Sums of a split by matrix instructions have room for so many values at their type's limit.
 constexpr int64_t kMostMatrixKeys = 1 << 16;
 // Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
@@ -62,6 +62,7 @@ void work(void* arg, int64_t worker) {
     Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->few, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
+    if (!job.c->count) return;
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
@@ -176,8 +177,9 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
     s.few = few_method(p, k);
-    if (p.d.seqlen_q * p.group <= s.few.rows) s.method = s.few;
-    else matrix_method(p, k, &s.method);
+    const int64_t rows = p.d.seqlen_q * p.group;
+    if (rows <= s.few.rows) s.method = s.few;
+    else if (rows > k.lanes || p.d.seqlen_k > kTileKeys) matrix_method(p, k, &s.method);  // for less, packing is not worth it
 }
 
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
