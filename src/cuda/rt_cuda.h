@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
+#include <atomic>
 #include "backend/backend.h"
 
 #define FA_KERNEL static __global__
@@ -176,6 +177,11 @@ FA_DEVICE void release_successor() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them, as usual.
+static inline std::atomic<bool>& code_waits() {
+    static std::atomic<bool> all{true};
+    return all;
+}
 template <class Params>
 static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params) {
     cudaLaunchAttribute attribute;
@@ -187,7 +193,7 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.numAttrs = code_waits().load(std::memory_order_relaxed) ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, params);
 }
 
@@ -199,6 +205,7 @@ static inline Status prepare(void (*kernel)(Params), const Device& d) {
     cudaFuncAttributes a;
     const Status s = cudaFuncGetAttributes(&a, function);
     if (s != kSuccess) return s;
+    if (a.ptxVersion < 90) code_waits().store(false, std::memory_order_relaxed);
     return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(d.shared_per_block - a.sharedSizeBytes));
 }
 
