@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
+#include <atomic>
 #include "backend/backend.h"
 
 #define FA_KERNEL static __global__
@@ -175,22 +176,32 @@ FA_DEVICE void release_successor() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them, as usual.
+static inline std::atomic<bool>& code_waits() {
+    static std::atomic<bool> all{true};
+    return all;
+}
 // `cluster`: blocks that are brought together.
 template <class Params>
 static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int threads, uint64_t shared, Stream stream, const Params& params, int cluster = 1) {
     cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = unsigned(cluster);
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(blocks));
     config.blockDim = dim3(unsigned(threads));
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
+    if (code_waits().load(std::memory_order_relaxed)) {
+        cudaLaunchAttribute& a = attributes[config.numAttrs++];
+        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        a.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        cudaLaunchAttribute& a = attributes[config.numAttrs++];
+        a.id = cudaLaunchAttributeClusterDimension;
+        a.val.clusterDim.x = unsigned(cluster);
+        a.val.clusterDim.y = a.val.clusterDim.z = 1;
+    }
     return cudaLaunchKernelEx(&config, kernel, params);
 }
 
@@ -202,6 +213,7 @@ static inline Status prepare(void (*kernel)(Params), const Device& d) {
     cudaFuncAttributes a;
     const Status s = cudaFuncGetAttributes(&a, function);
     if (s != kSuccess) return s;
+    if (a.ptxVersion < 90) code_waits().store(false, std::memory_order_relaxed);
     return cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(d.shared_per_block - a.sharedSizeBytes));
 }
 

@@ -108,24 +108,30 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
 }
 
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
-// and, for each tile of keys, what memory or arithmetic need for it while all blocks that the machine holds do the same. Folding costs a
-// kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with lengths known to the
-// device alone, the longest runs on for a while after the others have filled the machine.
+// and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
+// which is the more where bytes are widened, nor than arithmetic. Folding costs a kernel, something for each row, and the traffic of the
+// partial sums. Blocks of one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after
+// the others have filled the machine.
 int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002, kBytes = 4e6, kPartialBytes = 3e6, kOperations = 3e8;
+    constexpr double kStart = 3, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002, kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
+    constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMostSplits = 512;
     const fa_attention_desc_t& d = p.d;
-    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
+    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.kv_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
-    const double elements = room * double(keys) * double(d.dim_qk + d.dim_v);
-    const double memory = elements * double(type_bytes(d.kv_dtype)) / kBytes, arithmetic = elements * 2 * kernel.rows / kOperations;
-    const double tile = memory > arithmetic ? memory : arithmetic;
+    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
+    const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
+    const double arithmetic = room * elements * 2 * kernel.rows / kOperations, least_tile = alone > arithmetic ? alone : arithmetic;
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     int64_t best = 1;
     double least = 0;
     for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
-        const double block = double(ceil_div(key_tiles, splits)) * tile + kStart, blocks = double(tiles * splits);
-        const double run = ragged ? block * blocks / room + block / 6 : block * double(ceil_div(tiles * splits, int64_t(room)));
+        const auto wave = [&](double running) {
+            const double shared = running * bytes / kBytes;
+            return double(ceil_div(key_tiles, splits)) * (shared > least_tile ? shared : least_tile) + kStart;
+        };
+        const double blocks = double(tiles * splits), full = floor(blocks / room), rest = blocks - full * room;
+        const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + (rest > 0 ? wave(rest) : 0);
         const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
         const double time = run + (splits > 1 ? fold : 0);
         if (splits > 1 && time >= least) continue;

@@ -5,20 +5,22 @@
 namespace fa {
 namespace gpu {
 
-// Folding splits with few rows: a block for each group-major row. No read waits for another: the splits' states come together, and a split's
-// factor is its distance from the largest of all. Each team of 32 threads, four columns a thread, sums every kCombineTeams-th split, of
-// which it asks for several before it knows their factors. More splits than threads are taken in parts.
-constexpr int kCombineThreads = 256, kCombineTeams = kCombineThreads / 32, kCombineColumns = 128, kPartsAhead = 8;
+constexpr int kCombineThreads = 256, kCombineWarps = kCombineThreads / 32;
+
+// Folding splits with few rows: blocks for each group-major row, of kCombineColumns columns each. No read waits for another: the splits'
+// states come together, and a split's factor is its distance from the largest of all. Each team of threads, four columns a thread, sums
+// every kCombineTeams-th split, of which it asks for several before it knows their factors. More splits than threads are taken in parts.
+constexpr int kCombineColumns = 32, kCombineTeam = kCombineColumns / 4, kCombineTeams = kCombineThreads / kCombineTeam, kPartsAhead = 8;
 struct CombineShared {
     RowState part[kCombineThreads];
     float scale[kCombineThreads];
-    float sum[kCombineTeams][kCombineColumns];
+    float sum[kCombineWarps][kCombineColumns];
 };
 FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
     if (aligned && left >= 4) return rt::load4(from, x);
     FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
-// The state of `count` splits in s.part, which every team works out for itself, and each split's factor.
+// The state of `count` splits in s.part, which every warp works out for itself, and each split's factor.
 FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
     const int thread = rt::thread(), lane = thread % 32;
     RowState all = empty_row();
@@ -33,9 +35,10 @@ FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
 // Folds the splits where rows are many: a team of 32 threads for each row, split after split.
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
     const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v;
-    const int64_t index = rt::block() * kCombineTeams + rt::thread() / 32;
+    const int64_t index = rt::block() * kCombineWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
     rt::wait_for_predecessor();
+    rt::release_successor();
     const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
     const int64_t kv_head = head_index % uint32_t(x.p.d.heads_kv), batch = head_index / uint32_t(x.p.d.heads_kv);
@@ -52,7 +55,7 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
     if (splits == 0 || index >= all) return;
     const Finish f = finish_row(x, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
-    for (int64_t column = 4 * lane; column < dim; column += kCombineColumns) {
+    for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
         FA_UNROLL_BY(4)
         for (int64_t i = 0; i < splits; i++) {
@@ -69,55 +72,60 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
 // through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     rt::fetch_parameters(x);
-    const uint32_t index = uint32_t(rt::block()), rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
+    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
+    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows;
+    const uint32_t index = uint32_t(rt::block()) % uint32_t(all);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
-    const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v, row = r / group, head = kv_head * group + r % group;
+    const int64_t dim = x.p.d.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * kCombineColumns, row = r / group, head = kv_head * group + r % group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
-    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0;
     CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
-    const int thread = rt::thread(), team = thread / 32, column = thread % 32 * 4;
-    if (row >= seq.q_len) return;
+    const int thread = rt::thread(), team = thread / kCombineTeam, column = thread % kCombineTeam * 4;
+    if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
     FA_UNROLL_BY(1)
     for (int pass = 0; pass < 2; pass++) {
         const bool rehearsal = pass == 0;
-        if (!rehearsal) rt::wait_for_predecessor();
-        for (int64_t column0 = 0; column0 < max_of(dim, 1); column0 += kCombineColumns) {
-            RowState state = empty_row();
-            float total = 0.f;  // of column0 + thread
-            for (int64_t first = 0; first < splits; first += kCombineThreads) {
-                const int count = rehearsal ? 0 : int(min_of(splits - first, kCombineThreads));
-                const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
-                float part[kPartsAhead][4], sum[4] = {};
-                const auto load = [&](int i, float* to) {
-                    if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
-                };
-                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
-                if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
-                rt::barrier();
-                const RowState these = combine_parts(s, count);
-                rt::barrier();
-                for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
-                    FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
-                        const int now = i + n * kCombineTeams;
-                        if (now < count) {
-                            FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
-                        }
-                        load(now + kPartsAhead * kCombineTeams, part[n]);
-                    }
-                rt::store4(s.sum[team] + column, sum);
-                rt::barrier();
-                float kept = 0.f;
-                if (thread < kCombineColumns)
-                    FA_UNROLL for (int w = 0; w < kCombineTeams; w++) kept += s.sum[w][thread];
-                const Fold f = fold(state, these);
-                total = total * f.scale_a + kept * f.scale_b;
-                state = f.state;
-            }
-            if (thread >= kCombineColumns) continue;
-            const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
-            if (column0 + thread < dim && !rehearsal) store_output(x, at + column0 + thread, total, f.factor);
+        if (!rehearsal) {
+            rt::wait_for_predecessor();
+            rt::release_successor();
         }
+        RowState state = empty_row();
+        float total = 0.f;  // of column0 + thread
+        for (int64_t first = 0; first < splits; first += kCombineThreads) {
+            const int count = rehearsal ? 0 : int(min_of(splits - first, kCombineThreads));
+            const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
+            float part[kPartsAhead][4], sum[4] = {};
+            const auto load = [&](int i, float* to) {
+                if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
+            };
+            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
+            if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
+            rt::barrier();
+            const RowState these = combine_parts(s, count);
+            rt::barrier();
+            for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
+                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
+                    const int now = i + n * kCombineTeams;
+                    if (now < count) {
+                        FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
+                    }
+                    load(now + kPartsAhead * kCombineTeams, part[n]);
+                }
+            FA_UNROLL for (int mask = kCombineTeam; mask < 32; mask *= 2)
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
+            if (thread % 32 < kCombineTeam) rt::store4(s.sum[thread / 32] + column, sum);
+            rt::barrier();
+            float kept = 0.f;
+            if (thread < kCombineColumns)
+                FA_UNROLL for (int w = 0; w < kCombineWarps; w++) kept += s.sum[w][thread];
+            const Fold f = fold(state, these);
+            total = total * f.scale_a + kept * f.scale_b;
+            state = f.state;
+        }
+        if (thread >= kCombineColumns) continue;
+        const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
+        if (column0 + thread < dim && !rehearsal) store_output(x, at + thread, total, f.factor);
     }
 }
 

@@ -241,7 +241,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int
         place = find(begin + M::slots / 2 * M::keys);
         rt::barrier();
     }
-    FA_UNROLL for (int i = 0; i < M::slots - 1; i++) issue(i % 2, i / 2, i);
+    FA_UNROLL for (int i = 0; i < M::slots - !M::kFillRing; i++) issue(i % 2, i / 2, i);
     // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
     // order round, which device memory alone knows.
     float before = 1.f;
@@ -257,9 +257,10 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int slot = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
-        rt::copies_left<M::slots - 2>();
+        if (M::kFillRing && j == 0) rt::copies_left<M::slots - 1>();
+        else rt::copies_left<M::slots - 2>();
         rt::barrier();
-        issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
+        if (!M::kFillRing || j > 0) issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
         const int ahead = key + M::slots / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
         if constexpr (M::kHoldQ)
@@ -326,20 +327,27 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         head = first + within % width;
     }
     typename M::Shared& s = M::shared();
+    // Until the stream's last kernel has ended, only what the host has said may be read.
+    const bool known = kind == Kind::plain && x.alike;
+    if (!known) rt::wait_for_predecessor();
     if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_kv), head / uint32_t(x.p.d.heads_kv), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
+    const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
+    if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+    rt::wait_for_predecessor();
     if (t.valid < M::rows && (!x.partial_o || split == 0))
         write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
-    const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
-    if (t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len)) return;
-    M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+    if (idle) return;
     rt::barrier();
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
     const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::uniform(s.row[t.valid - 1].end);
     const WarpPart<M> w;
-    if (x.partial_o) rt::release_successor();
+    // The next kernel's blocks crowd onto the multiprocessors that have room: a fold's are small, but another call's would share out the
+    // keys unevenly, unless this one is about to end. (Before the wait, a fold would read lengths too early.)
+    if (x.partial_o || end - begin <= M::keys) rt::release_successor();
     M::load_q(x);
 
     typename M::PerRow m, l;
@@ -356,6 +364,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
     const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
     const float unit = pass_over_keys<M, kind>(x, w, begin, end, product, k_factor, m, l, o);
+    rt::release_successor();
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();

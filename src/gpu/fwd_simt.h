@@ -341,6 +341,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
 
     const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
+    rt::wait_for_predecessor();
+    rt::release_successor();
     if (rt::thread() == 0) {
         typename S::Tile placed;
         placed.kv_head = item % x.p.d.heads_kv;

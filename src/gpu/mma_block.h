@@ -23,6 +23,7 @@ struct MatrixBlock {
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQPieces = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
     static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr bool kFillRing = KeyWarps > 1 || RowTiles * D <= 64;  // all slots before the first tile: others have no registers for it
     static constexpr int kAhead = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers

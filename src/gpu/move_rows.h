@@ -159,6 +159,8 @@ FA_DEVICE void rotate_step(const Held& held, int32_t dtype, const Step& s, const
 
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
     rt::fetch_parameters(x);
+    rt::wait_for_predecessor();
+    rt::release_successor();
     const fa_attention_desc_t& d = x.p.d;
     const fa_rotary_args_t& a = x.a;
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_q, h = team % d.heads_q;
@@ -245,6 +247,8 @@ FA_DEVICE float largest_of(const float* x, int n, float top) {
 // A team for each token, head, and k or v. Nobody leaves before the end: the lanes of a wave compare values.
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     rt::fetch_parameters(x);
+    rt::wait_for_predecessor();
+    rt::release_successor();
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_kv, h = team % d.heads_kv;

@@ -29,6 +29,8 @@ FA_FN Span query_span(const Problem& p, const int32_t* cu, const int32_t* used, 
 
 FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
     rt::fetch_parameters(x);
+    rt::wait_for_predecessor();
+    rt::release_successor();
     const fa_attention_desc_t& d = x.p.d;
     const fa_merge_args_t& a = x.a;
     const int64_t i = rt::block() % d.seqlen_q, h = rt::block() / d.seqlen_q % d.heads_q, b = rt::block() / d.seqlen_q / d.heads_q;
