@@ -9,6 +9,7 @@
 // Weights are measured from a reference that moves only when a row's weights have outgrown it: see exact_weights. The steady loop then has
 // no maximum, no shuffle and no multiplication of O.
 #pragma once
+#include "cuda/pages_sm90.h"
 #include "cuda/scores_sm90.h"
 
 namespace fa {
@@ -84,7 +85,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     const auto clear_values = [&] {
         const int left = tile->k_len - n * Keys;
-        if (x.alike || left >= Keys) return;
+        if ((x.alike && !(H::pages && a.piece)) || left >= Keys) return;
         rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
         const int pieces = (Keys - left) * 8;
         for (int i = int(threadIdx.x) - 128; i < pieces * H::kVPanels; i += 128 * Groups)
@@ -141,6 +142,11 @@ FA_DEVICE void consume(const HopperParams& a) {
             p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
     };
+    // Scores as they are, but for bands. `nan`: is one NaN? So is what keys of a page that does not exist have come as.
+    const auto finish_scores = [&](bool nan) {
+        scores.finish(s, n);
+        if (H::pages && nan && a.piece) remove_holes<Keys>(a, *tile, n, s);
+    };
     // Each row's largest score so far, in the units of scores.
     const auto tops = [&](bool fresh, float (&top)[2]) {
         FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -190,7 +196,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     const auto first_tops = [&] {
         float top[2];
-        scores.finish(s, n);
+        finish_scores(may_have_holes(s));
         if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
         tops(true, top);
         move_reference({true, true}, true, top);
@@ -205,7 +211,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     const auto weights = [&](auto masked) {
         float sum[4], top[2];
         if constexpr (masked.value && work != Work::plain) {
-            scores.finish(s, n);
+            finish_scores(may_have_holes(s));
             mask_scores();
             tops(false, top);
             move_reference({true, true}, false, top);
@@ -218,7 +224,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost && scores.served(r));
             if (rt::any_lane(move[0] || move[1])) {
                 FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
-                scores.finish(s, n);
+                finish_scores(isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
                 tops(false, top);
                 move_reference(move, false, top);
                 if (work == Work::plain) exact_weights({true, true}, sum);  // the same again where the reference stays
@@ -395,8 +401,10 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<Groups == 3 ? 32 : 40>();
-        if (threadIdx.x % 32 != 0) return;
+        const int warp = rt::uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
+        else if (H::pages && a.piece && warp == 1) load_pages<H, Side::keys, KSlots>(a);
+        else if (H::pages && a.piece && warp == 2) load_pages<H, Side::values, KSlots>(a);
         else if (threadIdx.x == 32) load_blocks<H, pair, Side::keys, KSlots>(a);
         else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;

@@ -40,13 +40,23 @@ bool caps(const Problem& p) {
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
 constexpr int64_t kLeastRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+
+// A page's part that a copy brings: what divides both the page and the block of keys.
+constexpr int64_t kLeastPiece = 16;
+int piece_of(const HopperKernel& h, const Problem& p) {
+    int rows = kLeastPiece;
+    while (p.d.page_size % (2 * rows) == 0 && h.keys % (2 * rows) == 0) rows *= 2;
+    return rows;
+}
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
+    // Left padding would begin a block of keys amid a page.
+    if (p.paged() && (d.page_size % kLeastPiece != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMost)) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -78,7 +88,7 @@ const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& de
     for (int i = 0; i < list.count; i++) {
         const HopperKernel& h = hopper(list.native[i]);
         if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || p.d.seqlen_k < h.from) continue;
-        if ((h.blocks > 1 && !sequences_alike(p)) || (best && h.columns != hopper(*best).columns)) continue;
+        if ((h.blocks > 1 && !sequences_alike(p)) || (p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
         const double time = time_of(h, device, p);
         if (best && time >= least) continue;
         best = &list.native[i];
@@ -147,9 +157,13 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     const int64_t kv_sequences = sequences_of_k(p);
     HopperParams a;
     a.x = x;
+    a.piece = p.paged() ? piece_of(h, p) : 0;
+    const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||
-        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, h.key_box) ||
-        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, h.value_box))
+        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box) ||
+        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, value_box) ||
+        (a.piece && !describe(&a.holes, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int room = device.multiprocessors / h.blocks;
     a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * h.blocks));

@@ -16,7 +16,9 @@ enum class Work { plain, softcap, alibi };
 
 struct HopperParams {
     CUtensorMap q, k, v;
+    CUtensorMap holes;  // with pages: like k, but what lies outside comes as NaN
     ForwardParams x;
+    int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
     int row_tiles;  // of a head, for pairs those of two
     int tiles;
@@ -41,6 +43,8 @@ struct Hopper {
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
     static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    // Whether k and v may lie in pages: pairs bring halves of blocks, and beside three warpgroups loaders have too few registers for it.
+    static constexpr bool pages = !pair && Groups == 2;
     static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
     static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {

@@ -91,28 +91,31 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
 }
 
 // Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
-// of several.
+// of several, over pages.
 std::vector<Case> tall_cases(const Handle& handle) {
     struct Shape {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
+    enum { alike, ragged, in_pages, layouts };
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {256, 256}})
             for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300}, Shape{1, 36, 768, 2100}})
                 for (int mask = dense; mask < masks; mask++)
-                    for (const bool ragged : {false, true}) {
+                    for (int layout = alike; layout < layouts; layout++) {
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
-                        if (ragged) {
+                        if (layout != alike) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                         }
+                        if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
                         const std::vector<std::string> names = kernels_of(handle, c.d);
-                        if (!names.empty() && names[0].rfind("fwd_sm90", 0) == 0 && known.insert(names[0]).second) cases.push_back(std::move(c));
+                        if (names.empty() || names[0].rfind("fwd_sm90", 0) != 0) continue;
+                        if (known.insert(names[0] + (layout == in_pages ? " over pages" : "")).second) cases.push_back(std::move(c));
                     }
     return cases;
 }
