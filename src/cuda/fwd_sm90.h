@@ -9,8 +9,8 @@
 // Weights are measured from a reference that moves only when a row's weights have outgrown it: see exact_weights. The steady loop then has
 // no maximum, no shuffle and no multiplication of O.
 #pragma once
+#include "cuda/mask_sm90.h"
 #include "cuda/pages_sm90.h"
-#include "cuda/scores_sm90.h"
 
 namespace fa {
 namespace gpu {
@@ -35,7 +35,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     Ring<H::kTiles> slot;
     const HopperTile* tile = nullptr;
     static_assert(work != Work::alibi || mask == Mask::band, "the other masks' loops have no blocks that only the exact way serves");
-    Scores<work, Keys> scores(x);
+    Scores<work, Keys> scores(a);
 
     const auto release = [&](const uint64_t& barrier) {
         if (lane == 0) rt::barrier_arrive(at(barrier));
@@ -94,6 +94,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::named_sync(1 + Groups, 128 * Groups);
     };
     const auto issue_qk = [&] {
+        scores.fetch(n);
         // Where dims are many, the compiler is not to keep all addresses over the loop.
         const uint32_t q_rows = H::q_tile(q_slot) + group * 8192;
         const uint64_t left = rt::matrix_at(kWide ? uint32_t(rt::uniform(int(q_rows))) : q_rows, 16), right = rt::matrix_at(H::k_tile(k.i), 16);

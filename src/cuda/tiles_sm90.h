@@ -1,6 +1,7 @@
 // How the Hopper kernel's tiles lie in a block's shared memory, and the threads that take tiles and bring what they need. fwd_sm90.h tells
 // the whole.
 #pragma once
+#include "cuda/packed_mask.h"
 #include "cuda/ring.h"
 #include "cuda/sm90.h"
 #include "gpu/finish.h"
@@ -12,13 +13,14 @@ namespace gpu {
 // Which keys a row sees: all; those up to an end of its own; those of a band.
 enum class Mask { none, causal, band };
 // What is done to single scores.
-enum class Work { plain, softcap, alibi };
+enum class Work { plain, softcap, alibi, mask };
 
 struct HopperParams {
     CUtensorMap q, k, v;
     CUtensorMap holes;  // with pages: like k, but what lies outside comes as NaN
     ForwardParams x;
     int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
+    PackedMask mask;
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
     int row_tiles;  // of a head, for pairs those of two
     int tiles;
@@ -127,6 +129,11 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     t.skip = pair && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
     t.edge = mask == Mask::none ? t.top + 1 : ends(t.row0).end / H::keys;
     t.low = mask == Mask::band ? min(ends(t.row0).begin / H::keys, t.top) : 0;
+    if (mask == Mask::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
+        const int2 span = a.mask.spans[a.mask.tile_of(t.batch, t.head, t.row0)];
+        t.top = max(min(t.top, span.x - 1), t.low);
+        t.low = min(max(t.low, a.mask.blocks - span.y), t.top);
+    }
     t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
 }
 
