@@ -29,7 +29,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
     Ends ends[2];  // of the keys that the two rows see, where a mask says so
-    int n, low, inner, edge, q_slot;
+    int n, low, inner, edge, blocks_left, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
@@ -52,6 +52,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         release_in_pair(shared.barrier.v_free[v.i]);
         v.next();
     };
+    const auto last = [&] { return work == Work::alibi ? blocks_left == 0 : n == low; };  // block of the tile?
     const auto skipped = [&] { return pair && mask != Mask::none ? rt::uniform(tile->skip) : 0; };
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
@@ -69,7 +70,9 @@ FA_DEVICE void consume(const HopperParams& a) {
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask != Mask::none) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
-        scores.open(x, *tile, H::rows, own_row);
+        blocks_left = n - low;
+        if constexpr (work == Work::alibi) n = rt::uniform(tile->first());
+        scores.open(x, *tile, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
@@ -322,7 +325,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::products_left<1>();
         rt::pin(s);
         free_k();
-        if (n == low) release(shared.barrier.q_free[q_slot]);
+        if (last()) release(shared.barrier.q_free[q_slot]);
         if constexpr (fresh.value && kEarly) {
             first_tops();
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);  // long over: the compiler moves nothing that comes before past it
@@ -355,20 +358,24 @@ FA_DEVICE void consume(const HopperParams& a) {
     rt::products_left<0>();
     rt::pin(s);
     free_k();
-    if (n == low) release(shared.barrier.q_free[q_slot]);
+    if (last()) release(shared.barrier.q_free[q_slot]);
     clear_output();
     first_tops();
     first_weights();
     skip_values();
     clear_values();
     while (true) {
-        n--;
         const auto exact = [&] { return n >= edge || n < inner || scores.exact(n); };
-        if constexpr (work == Work::alibi)
-            for (; n >= low; n--)
+        if constexpr (work == Work::alibi) {
+            while (blocks_left > 0) {
+                blocks_left--;
+                n = rt::uniform(tile->after(n));
                 if (exact()) step(No{}, Yes{}, nullptr);
                 else step(No{}, No{}, nullptr);
-        else {
+                clear_values();
+            }
+        } else {
+            n--;
             if constexpr (mask != Mask::none)
                 for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
             for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);

@@ -14,7 +14,7 @@ struct Scores<Work::mask, Keys> {
     const uint2* first;  // the thread's of block 0
     uint2 bits;
     FA_MEMBER explicit Scores(const HopperParams& a) : mask(a.mask), unit(a.x.p.d.scale * kLog2e) {}
-    FA_MEMBER void open(const ForwardParams&, const HopperTile& t, int, int own_row) {
+    FA_MEMBER void open(const ForwardParams&, const HopperTile& t, int own_row) {
         first = mask.bits + mask.place_of(mask.tile_of(t.batch, t.head, t.row0), own_row, 0) + threadIdx.x % 32;
     }
     FA_MEMBER void fetch(int n) { bits = first[n * 32]; }

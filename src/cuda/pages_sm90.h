@@ -31,7 +31,8 @@ template <int Keys>
 FA_DEVICE void remove_holes(const HopperParams& a, const HopperTile& t, int n, float (&s)[Keys / 2]) {
     uint32_t holes = 0;
     FA_UNROLL_BY(1)
-    for (int j = 0; j < min(Keys, t.k_len - n * Keys); j += 16) holes |= uint32_t(!find_page(a, t, n * Keys + j).exists(a)) << j / 16;
+    for (int j = 0; j < min(Keys, t.k_len - n * Keys); j += 16)
+        holes |= uint32_t(!find_page(a, t, n * Keys + j).exists(a)) << j / 16;
     FA_UNROLL for (int i = 0; i < Keys / 2; i++)
         if (holes >> (i / 8) & 1) s[i] = kNegInf;
 }
@@ -53,20 +54,21 @@ FA_DEVICE void load_pages(const HopperParams& a) {
         // Nothing is looked up beyond the sequence's end. Of page −1 comes 0.
         const auto find = [&](int key) { return key < t.k_len ? find_page(a, t, key) : PagePlace{-1, 0}; };
         const int blocks = t.top - t.low + 1;
-        int key = t.top * H::keys + first;
-        PagePlace place = find(key);
+        int n = t.first();
+        PagePlace place = find(n * H::keys + first);
         FA_UNROLL_BY(1)
         for (int left = blocks; left > 0; left--) {
             if (keys && a.counter && left == min(blocks, H::kLead) && lane == 0) rt::barrier_arrive(at(s.barrier.nearly_done));
-            const PagePlace next = left > 1 ? find(key - H::keys) : place;  // asked for a block before it is needed
+            const int after = t.after(n);
+            const PagePlace next = left > 1 ? find(after * H::keys + first) : place;  // asked for a block before it is needed
             rt::barrier_wait(at(free[ring.i]), ring.parity ^ 1);
             const uint32_t barrier = at(full[ring.i]), to = keys ? H::k_tile(ring.i) : H::v_tile(ring.i);
             if (lane == 0) rt::barrier_expect(barrier, panels * H::kPanelBytes);
-            const bool hole = keys && key < t.k_len && !place.exists(a);
+            const bool hole = keys && n * H::keys + first < t.k_len && !place.exists(a);
+            const CUtensorMap* const map = !keys ? &a.v : hole ? &a.holes : &a.k;
             if (first < H::keys)
-                rt::copy_box(to + panel * H::kPanelBytes + first * 128, !keys ? &a.v : hole ? &a.holes : &a.k, barrier, 64 * panel, place.row,
-                             t.kv_head, place.page, rt::kEvictLast);
-            key -= H::keys;
+                rt::copy_box(to + panel * H::kPanelBytes + first * 128, map, barrier, 64 * panel, place.row, t.kv_head, place.page, rt::kEvictLast);
+            n = after;
             place = next;
             ring.next();
         }

@@ -20,7 +20,7 @@ template <int Keys>
 struct Scores<Work::plain, Keys> {
     const float unit;
     FA_MEMBER explicit Scores(const HopperParams& a) : unit(a.x.p.d.scale * kLog2e) {}
-    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int, int) {}
+    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int) {}
     FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int, const float (&)[2]) {}
     FA_MEMBER float exponent(float s, int, int, float shift) { return fmaf(s, unit, -shift); }
@@ -47,7 +47,7 @@ struct Scores<Work::softcap, Keys> {
         factor[2] = 0x1.93def4p-8f * scale * inverse * inverse;
         factor[3] = -0x1.6bbe38p-11f * scale * inverse * inverse * inverse;
     }
-    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int, int) {}
+    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int) {}
     FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int, const float (&)[2]) { below[0] = below[1] = ~0u; }
     FA_MEMBER float slope(float w) const { return fmaf(fmaf(fmaf(factor[3], w, factor[2]), w, factor[1]), w, factor[0]); }
@@ -81,13 +81,13 @@ struct Scores<Work::alibi, Keys> {
     int at;         // the key on which the thread's first row stands, its own first key being 0
     int near, far;  // blocks that the diagonal of some row of the tile goes through
     FA_MEMBER explicit Scores(const HopperParams& a) : scale(a.x.p.d.scale * kLog2e) {}
-    FA_MEMBER void open(const ForwardParams& x, const HopperTile& t, int rows, int own_row) {
+    FA_MEMBER void open(const ForwardParams& x, const HopperTile& t, int own_row) {
         const float given = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head];
         slope = given * kLog2e;
         if (fabsf(slope) == kPosInf && fabsf(given) < kPosInf) slope = copysignf(FLT_MAX, given);  // times 0 it is to be 0
         at = t.row0 + own_row + t.off - int(threadIdx.x) % 4 * 2;
         near = max(t.row0 + t.off + 1, 0) / Keys;
-        far = (max(t.row0 + rows - 1 + t.off, 0) + Keys - 1) / Keys;
+        far = t.turn;
     }
     FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int n, const float (&shift)[2]) {

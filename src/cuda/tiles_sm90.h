@@ -28,13 +28,16 @@ struct HopperParams {
 };
 
 // A tile as the others are told of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
-// those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
+// those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs. `turn`: the
+// first to the right of where blocks are taken from to the left; those from it on come after them, to the right.
 struct alignas(16) HopperTile {
     int top, edge, low, inner;        // read together
-    int skip, head, kv_head, batch, row0;
+    int skip, turn, head, kv_head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
+    FA_MEMBER int first() const { return turn > low ? turn - 1 : low; }
+    FA_MEMBER int after(int n) const { return n >= turn ? n + 1 : n > low ? n - 1 : turn; }
 };
 
 FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
@@ -135,6 +138,10 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
         t.low = min(max(t.low, a.mask.blocks - span.y), t.top);
     }
     t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
+    t.turn = t.top + t.skip + 1;
+    // ALiBi's scores fall to both sides of the diagonal; with the smallest first, the reference would move with each block.
+    if (mask == Mask::band && x.p.has(FA_OPERAND_ALIBI))
+        t.turn = min(max((max(t.row0 + H::rows - 1 + t.off, 0) + H::keys - 1) / H::keys, t.low), t.turn);
 }
 
 // Takes tiles, describes them, and brings their q. Those that blocks take as they come are taken as late as can be.
@@ -214,12 +221,11 @@ FA_DEVICE void load_blocks(const HopperParams& a) {
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
         const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
-        int row = t.key0 + (t.top + t.skip) * H::keys;
-        for (int left = blocks; left > 0; left--, row -= H::keys) {
+        for (int left = blocks, n = t.first(); left > 0; left--, n = t.after(n)) {
             if (keys && a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(free[ring.i]), ring.parity ^ 1);
             load_block<H, pair, keys ? H::kQPanels : H::kVPanels>(keys ? H::k_tile(ring.i) : H::v_tile(ring.i), keys ? &a.k : &a.v,
-                                                                  at(full[ring.i]), rank, row, head, sequence);
+                                                                  at(full[ring.i]), rank, t.key0 + n * H::keys, head, sequence);
             ring.next();
         }
     }
