@@ -9,7 +9,8 @@
 // Weights are measured from a reference that moves only when a row's weights have outgrown it: see exact_weights. The steady loop then has
 // no maximum, no shuffle and no multiplication of O.
 #pragma once
-#include "cuda/scores_sm90.h"
+#include "cuda/mask_sm90.h"
+#include "cuda/pages_sm90.h"
 
 namespace fa {
 namespace gpu {
@@ -28,13 +29,13 @@ FA_DEVICE void consume(const HopperParams& a) {
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
     Ends ends[2];  // of the keys that the two rows see, where a mask says so
-    int n, low, inner, edge, q_slot;
+    int n, low, inner, edge, blocks_left, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
     const HopperTile* tile = nullptr;
     static_assert(work != Work::alibi || mask == Mask::band, "the other masks' loops have no blocks that only the exact way serves");
-    Scores<work, Keys> scores(x);
+    Scores<work, Keys> scores(a);
 
     const auto release = [&](const uint64_t& barrier) {
         if (lane == 0) rt::barrier_arrive(at(barrier));
@@ -51,6 +52,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         release_in_pair(shared.barrier.v_free[v.i]);
         v.next();
     };
+    const auto last = [&] { return work == Work::alibi ? blocks_left == 0 : n == low; };  // block of the tile?
     const auto skipped = [&] { return pair && mask != Mask::none ? rt::uniform(tile->skip) : 0; };
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
@@ -68,7 +70,9 @@ FA_DEVICE void consume(const HopperParams& a) {
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (mask != Mask::none) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
-        scores.open(x, *tile, H::rows, own_row);
+        blocks_left = n - low;
+        if constexpr (work == Work::alibi) n = rt::uniform(tile->first());
+        scores.open(x, *tile, own_row);
         for (int i = 0; i < skipped(); i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
@@ -84,7 +88,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     const auto clear_values = [&] {
         const int left = tile->k_len - n * Keys;
-        if (x.alike || left >= Keys) return;
+        if ((x.alike && !(H::pages && a.piece)) || left >= Keys) return;
         rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
         const int pieces = (Keys - left) * 8;
         for (int i = int(threadIdx.x) - 128; i < pieces * H::kVPanels; i += 128 * Groups)
@@ -93,6 +97,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::named_sync(1 + Groups, 128 * Groups);
     };
     const auto issue_qk = [&] {
+        scores.fetch(n);
         // Where dims are many, the compiler is not to keep all addresses over the loop.
         const uint32_t q_rows = H::q_tile(q_slot) + group * 8192;
         const uint64_t left = rt::matrix_at(kWide ? uint32_t(rt::uniform(int(q_rows))) : q_rows, 16), right = rt::matrix_at(H::k_tile(k.i), 16);
@@ -140,6 +145,11 @@ FA_DEVICE void consume(const HopperParams& a) {
             sum[2 * r + 1] += second;
             p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
         }
+    };
+    // Scores as they are, but for bands. `nan`: is one NaN? So is what keys of a page that does not exist have come as.
+    const auto finish_scores = [&](bool nan) {
+        scores.finish(s, n);
+        if (H::pages && nan && a.piece) remove_holes<Keys>(a, *tile, n, s);
     };
     // Each row's largest score so far, in the units of scores.
     const auto tops = [&](bool fresh, float (&top)[2]) {
@@ -190,7 +200,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     const auto first_tops = [&] {
         float top[2];
-        scores.finish(s, n);
+        finish_scores(may_have_holes(s));
         if (mask != Mask::none || (n + 1) * Keys > tile->k_len) mask_scores();
         tops(true, top);
         move_reference({true, true}, true, top);
@@ -205,7 +215,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     const auto weights = [&](auto masked) {
         float sum[4], top[2];
         if constexpr (masked.value && work != Work::plain) {
-            scores.finish(s, n);
+            finish_scores(may_have_holes(s));
             mask_scores();
             tops(false, top);
             move_reference({true, true}, false, top);
@@ -218,7 +228,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost && scores.served(r));
             if (rt::any_lane(move[0] || move[1])) {
                 FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (lane & 28) & 15) != 0;
-                scores.finish(s, n);
+                finish_scores(isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
                 tops(false, top);
                 move_reference(move, false, top);
                 if (work == Work::plain) exact_weights({true, true}, sum);  // the same again where the reference stays
@@ -315,7 +325,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::products_left<1>();
         rt::pin(s);
         free_k();
-        if (n == low) release(shared.barrier.q_free[q_slot]);
+        if (last()) release(shared.barrier.q_free[q_slot]);
         if constexpr (fresh.value && kEarly) {
             first_tops();
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);  // long over: the compiler moves nothing that comes before past it
@@ -348,20 +358,24 @@ FA_DEVICE void consume(const HopperParams& a) {
     rt::products_left<0>();
     rt::pin(s);
     free_k();
-    if (n == low) release(shared.barrier.q_free[q_slot]);
+    if (last()) release(shared.barrier.q_free[q_slot]);
     clear_output();
     first_tops();
     first_weights();
     skip_values();
     clear_values();
     while (true) {
-        n--;
         const auto exact = [&] { return n >= edge || n < inner || scores.exact(n); };
-        if constexpr (work == Work::alibi)
-            for (; n >= low; n--)
+        if constexpr (work == Work::alibi) {
+            while (blocks_left > 0) {
+                blocks_left--;
+                n = rt::uniform(tile->after(n));
                 if (exact()) step(No{}, Yes{}, nullptr);
                 else step(No{}, No{}, nullptr);
-        else {
+                clear_values();
+            }
+        } else {
+            n--;
             if constexpr (mask != Mask::none)
                 for (; n >= max(edge, low); n--) step(No{}, Yes{}, nullptr);
             for (; n >= max(inner, low); n--) step(No{}, No{}, nullptr);
@@ -395,8 +409,10 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<Groups == 3 ? 32 : 40>();
-        if (threadIdx.x % 32 != 0) return;
+        const int warp = rt::uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
+        else if (H::pages && a.piece && warp == 1) load_pages<H, Side::keys, KSlots>(a);
+        else if (H::pages && a.piece && warp == 2) load_pages<H, Side::values, KSlots>(a);
         else if (threadIdx.x == 32) load_blocks<H, pair, Side::keys, KSlots>(a);
         else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;

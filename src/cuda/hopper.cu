@@ -1,6 +1,7 @@
 // The host's part of the Hopper kernels: which calls they take, and the launch.
 #include "cuda/fwd_sm90.h"
 #include "cuda/hopper.h"
+#include "cuda/pack_mask.h"
 #include "cuda/tensor_map.h"
 
 namespace fa {
@@ -27,7 +28,7 @@ Mask mask_of(const Problem& p) {
 }
 
 Work work_on_scores(const Problem& p) {
-    return p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
+    return p.has(FA_OPERAND_MASK) ? Work::mask : p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
 }
 
 // Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-20 of a score, small beside a weight's.
@@ -40,13 +41,24 @@ bool caps(const Problem& p) {
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
 constexpr int64_t kLeastRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_SCORES | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_SCORES | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+
+// A page's part that a copy brings: what divides both the page and the block of keys.
+constexpr int64_t kLeastPiece = 16;
+int piece_of(const HopperKernel& h, const Problem& p) {
+    int rows = kLeastPiece;
+    while (p.d.page_size % (2 * rows) == 0 && h.keys % (2 * rows) == 0) rows *= 2;
+    return rows;
+}
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
+    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
+    // Left padding would begin a block of keys amid a page.
+    if (p.paged() && (d.page_size % kLeastPiece != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMost)) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -55,6 +67,27 @@ bool takes(const rt::Device& device, const Problem& p) {
         return false;
     return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) &&
            walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+}
+
+// The mask operand as it will be packed, at the end of a call's memory; NULL: to learn how many bytes that takes.
+PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
+    const int64_t* const stride = p.d.mask_stride;
+    const int tiles = int(ceil_div(p.d.seqlen_q, PackedMask::kTileRows)), blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kKeys));
+    PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), tiles, blocks};
+    const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
+    *bytes = kNativeBytes + spans + uint64_t(m.words()) * sizeof(uint2);
+    if (!memory) return m;
+    m.spans = reinterpret_cast<int2*>(memory + kNativeBytes);
+    m.bits = reinterpret_cast<uint2*>(memory + kNativeBytes + spans);
+    return m;
+}
+
+rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt::Stream stream) {
+    const int64_t* const t = p.d.mask_stride;
+    const bool words = t[3] == 1 && (t[0] | t[1] | t[2]) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0;
+    const PackParams x{to, from, {t[0], t[1], t[2], t[3]}, int(p.d.seqlen_q), int(p.d.seqlen_k), words};
+    const rt::Status s = cudaMemsetAsync(to.spans, 0, size_t(to.all_tiles()) * sizeof(int2), stream);
+    return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
 int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * h.blocks); }
@@ -78,7 +111,7 @@ const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& de
     for (int i = 0; i < list.count; i++) {
         const HopperKernel& h = hopper(list.native[i]);
         if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || p.d.seqlen_k < h.from) continue;
-        if ((h.blocks > 1 && !sequences_alike(p)) || (best && h.columns != hopper(*best).columns)) continue;
+        if ((h.blocks > 1 && !sequences_alike(p)) || (p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
         const double time = time_of(h, device, p);
         if (best && time >= least) continue;
         best = &list.native[i];
@@ -101,7 +134,9 @@ const Native* native_for(const rt::Device& device, const Problem& p) {
 }
 
 uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
-    return counts_tiles(hopper(native), device, p) ? kNativeBytes : 0;
+    uint64_t bytes = counts_tiles(hopper(native), device, p) ? kNativeBytes : 0;
+    if (hopper(native).work == Work::mask) packed_mask(p, nullptr, &bytes);
+    return bytes;
 }
 
 rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) {
@@ -129,6 +164,8 @@ rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) 
 rt::Status prepare_native(const rt::Device& device) {
     if (!device.hopper) return rt::kSuccess;
     if (!encoder()) return cudaErrorInsufficientDriver;
+    const rt::Status packs = rt::prepare(pack_mask, device);
+    if (packs != rt::kSuccess) return packs;
     for (const int width : kWidths)
         for (const HopperKernels& list : {kernels_of_width<F16>(width), kernels_of_width<Bf16>(width)})
             for (int i = 0; i < list.count; i++) {
@@ -147,9 +184,13 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     const int64_t kv_sequences = sequences_of_k(p);
     HopperParams a;
     a.x = x;
+    a.piece = p.paged() ? piece_of(h, p) : 0;
+    const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||
-        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, h.key_box) ||
-        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, h.value_box))
+        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box) ||
+        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, value_box) ||
+        (a.piece && !describe(&a.holes, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int room = device.multiprocessors / h.blocks;
     a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * h.blocks));
@@ -159,6 +200,13 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     if (counts_tiles(h, device, p)) {
         a.counter = static_cast<int*>(memory);
         const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.counter, 0, 2 * sizeof(int), stream);
+        if (s != rt::kSuccess) return s;
+    }
+    a.mask = {};
+    if (h.work == Work::mask) {
+        uint64_t bytes;
+        a.mask = packed_mask(p, static_cast<char*>(memory), &bytes);
+        const rt::Status s = pack(a.mask, p, x.a.mask, stream);
         if (s != rt::kSuccess) return s;
     }
     return rt::launch_after(h.kernel, h.blocks * min_of(a.tiles, room), h.threads, h.shared_bytes, stream, a, h.blocks);

@@ -17,6 +17,7 @@ struct HopperKernel {
     int from;           // keys
     int cost;           // of a row's way through many keys, to compare kernels of one width by
     int rows, keys, threads, shared_bytes;
+    bool pages;         // can k and v lie in pages?
     int key_box, value_box;  // rows of k and of v that a copy brings
     void (*kernel)(HopperParams);
 };

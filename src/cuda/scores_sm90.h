@@ -1,9 +1,10 @@
 // What the Hopper kernel makes of products before they become weights: a policy for each option that works on single scores, for where the
 // loop over keys asked, it would lose registers and speed to what a call does not want.
 //
-// Of scores there are two forms. exponent() is what the steady loop computes, straight from products and without special functions; it may be
-// wrong for a row of which served() then says so. finish() puts exact scores in the products' place, in units that `unit` takes to log2: for
-// blocks that are masked, that begin a row, for which exact() asks, or whose row was not served or outgrew its reference.
+// What it needs from memory for a block of keys, fetch() asks for before the block's products. Of scores there are two forms. exponent() is what
+// the steady loop computes, straight from products and without special functions; it may be wrong for a row of which served() then says so.
+// finish() puts exact scores in the products' place, in units that `unit` takes to log2: for blocks that are masked, that begin a row, for which
+// exact() asks, or whose row was not served or outgrew its reference.
 #pragma once
 #include <float.h>
 #include "cuda/tiles_sm90.h"
@@ -18,8 +19,9 @@ struct Scores;
 template <int Keys>
 struct Scores<Work::plain, Keys> {
     const float unit;
-    FA_MEMBER explicit Scores(const ForwardParams& x) : unit(x.p.d.scale * kLog2e) {}
-    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int, int) {}
+    FA_MEMBER explicit Scores(const HopperParams& a) : unit(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int) {}
+    FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int, const float (&)[2]) {}
     FA_MEMBER float exponent(float s, int, int, float shift) { return fmaf(s, unit, -shift); }
     FA_MEMBER bool served(int) const { return true; }
@@ -37,7 +39,7 @@ struct Scores<Work::softcap, Keys> {
     float limit2, factor[4];  // -limit²; of powers of w
     uint32_t below[2];        // the sign bits that all w of a row have
     FA_MEMBER float turns() const { return d.scale * rt::reciprocal_fast(d.softcap); }
-    FA_MEMBER explicit Scores(const ForwardParams& x) : d(x.p.d) {
+    FA_MEMBER explicit Scores(const HopperParams& a) : d(a.x.p.d) {
         const float inverse = 4.f * turns() * turns(), scale = d.scale * kLog2e;
         limit2 = -rt::reciprocal_fast(inverse);
         factor[0] = 0x1.d9352cp-1f * scale;
@@ -45,7 +47,8 @@ struct Scores<Work::softcap, Keys> {
         factor[2] = 0x1.93def4p-8f * scale * inverse * inverse;
         factor[3] = -0x1.6bbe38p-11f * scale * inverse * inverse * inverse;
     }
-    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int, int) {}
+    FA_MEMBER void open(const ForwardParams&, const HopperTile&, int) {}
+    FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int, const float (&)[2]) { below[0] = below[1] = ~0u; }
     FA_MEMBER float slope(float w) const { return fmaf(fmaf(fmaf(factor[3], w, factor[2]), w, factor[1]), w, factor[0]); }
     FA_MEMBER float exponent(float s, int, int r, float shift) {
@@ -77,15 +80,16 @@ struct Scores<Work::alibi, Keys> {
     float start[2];
     int at;         // the key on which the thread's first row stands, its own first key being 0
     int near, far;  // blocks that the diagonal of some row of the tile goes through
-    FA_MEMBER explicit Scores(const ForwardParams& x) : scale(x.p.d.scale * kLog2e) {}
-    FA_MEMBER void open(const ForwardParams& x, const HopperTile& t, int rows, int own_row) {
+    FA_MEMBER explicit Scores(const HopperParams& a) : scale(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER void open(const ForwardParams& x, const HopperTile& t, int own_row) {
         const float given = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head];
         slope = given * kLog2e;
         if (fabsf(slope) == kPosInf && fabsf(given) < kPosInf) slope = copysignf(FLT_MAX, given);  // times 0 it is to be 0
         at = t.row0 + own_row + t.off - int(threadIdx.x) % 4 * 2;
         near = max(t.row0 + t.off + 1, 0) / Keys;
-        far = (max(t.row0 + rows - 1 + t.off, 0) + Keys - 1) / Keys;
+        far = t.turn;
     }
+    FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int n, const float (&shift)[2]) {
         falling = n >= far ? -slope : slope;
         FA_UNROLL for (int r = 0; r < 2; r++) start[r] = fmaf(-falling, float(at + 8 * r - n * Keys - kNearest), -shift[r]);

@@ -17,9 +17,11 @@ static inline bool walkable(const int64_t stride[4], int64_t rows, int64_t heads
     return true;
 }
 static inline int64_t rows_of_q(const Problem& p) { return p.packed_q() ? p.d.total_q : p.d.seqlen_q; }
-static inline int64_t rows_of_k(const Problem& p) { return p.packed_k() ? p.d.total_k : p.d.seqlen_k; }
+static inline int64_t rows_of_k(const Problem& p) { return p.packed_k() ? p.d.total_k : p.paged() ? p.d.page_size : p.d.seqlen_k; }
 static inline int64_t sequences_of_q(const Problem& p) { return p.packed_q() ? 1 : p.d.batch; }
-static inline int64_t sequences_of_k(const Problem& p) { return p.packed_k() ? 1 : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch; }
+static inline int64_t sequences_of_k(const Problem& p) {
+    return p.packed_k() ? 1 : p.paged() ? p.d.num_pages : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+}
 
 // The driver's function, looked up once: nothing of it is needed to load this module.
 static inline PFN_cuTensorMapEncodeTiled_v12000 encoder() {
@@ -34,16 +36,16 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 encoder() {
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
 }
 
-// Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0.
+// Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN.
 static inline bool describe(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim, int64_t rows, int64_t heads, int64_t sequences,
-              int box) {
+              int box, CUtensorMapFloatOOBfill outside = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
     const cuuint64_t extent[] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
     const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t((count > 1 ? n : round_up(dim, 8)) * 2); };
     const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
     const cuuint32_t boxes[] = {64, cuuint32_t(box), 1, 1}, ones[] = {1, 1, 1, 1};
     const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, outside) == CUDA_SUCCESS;
 }
 
 }  // namespace gpu

@@ -1,6 +1,7 @@
 // How the Hopper kernel's tiles lie in a block's shared memory, and the threads that take tiles and bring what they need. fwd_sm90.h tells
 // the whole.
 #pragma once
+#include "cuda/packed_mask.h"
 #include "cuda/ring.h"
 #include "cuda/sm90.h"
 #include "gpu/finish.h"
@@ -12,11 +13,14 @@ namespace gpu {
 // Which keys a row sees: all; those up to an end of its own; those of a band.
 enum class Mask { none, causal, band };
 // What is done to single scores.
-enum class Work { plain, softcap, alibi };
+enum class Work { plain, softcap, alibi, mask };
 
 struct HopperParams {
     CUtensorMap q, k, v;
+    CUtensorMap holes;  // with pages: like k, but what lies outside comes as NaN
     ForwardParams x;
+    int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
+    PackedMask mask;
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
     int row_tiles;  // of a head, for pairs those of two
     int tiles;
@@ -24,13 +28,16 @@ struct HopperParams {
 };
 
 // A tile as the others are told of it. Blocks of keys: [low, top], of which those from `edge` on lie beyond some row's end and
-// those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs.
+// those before `inner` before some row's begin. `skip`: further ones at the top, which only the other block of the pair needs. `turn`: the
+// first to the right of where blocks are taken from to the left; those from it on come after them, to the right.
 struct alignas(16) HopperTile {
     int top, edge, low, inner;        // read together
-    int skip, head, kv_head, batch, row0;
+    int skip, turn, head, kv_head, batch, row0;
     int q_begin, q_len, stored;       // stored: rows of o that belong to the sequence
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
+    FA_MEMBER int first() const { return turn > low ? turn - 1 : low; }
+    FA_MEMBER int after(int n) const { return n >= turn ? n + 1 : n > low ? n - 1 : turn; }
 };
 
 FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
@@ -41,6 +48,8 @@ struct Hopper {
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
     static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    // Whether k and v may lie in pages: pairs bring halves of blocks, and beside three warpgroups loaders have too few registers for it.
+    static constexpr bool pages = !pair && Groups == 2;
     static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
     static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {
@@ -123,7 +132,16 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     t.skip = pair && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
     t.edge = mask == Mask::none ? t.top + 1 : ends(t.row0).end / H::keys;
     t.low = mask == Mask::band ? min(ends(t.row0).begin / H::keys, t.top) : 0;
+    if (mask == Mask::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
+        const int2 span = a.mask.spans[a.mask.tile_of(t.batch, t.head, t.row0)];
+        t.top = max(min(t.top, span.x - 1), t.low);
+        t.low = min(max(t.low, a.mask.blocks - span.y), t.top);
+    }
     t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
+    t.turn = t.top + t.skip + 1;
+    // ALiBi's scores fall to both sides of the diagonal; with the smallest first, the reference would move with each block.
+    if (mask == Mask::band && x.p.has(FA_OPERAND_ALIBI))
+        t.turn = min(max((max(t.row0 + H::rows - 1 + t.off, 0) + H::keys - 1) / H::keys, t.low), t.turn);
 }
 
 // Takes tiles, describes them, and brings their q. Those that blocks take as they come are taken as late as can be.
@@ -203,12 +221,11 @@ FA_DEVICE void load_blocks(const HopperParams& a) {
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
         const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
-        int row = t.key0 + (t.top + t.skip) * H::keys;
-        for (int left = blocks; left > 0; left--, row -= H::keys) {
+        for (int left = blocks, n = t.first(); left > 0; left--, n = t.after(n)) {
             if (keys && a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(free[ring.i]), ring.parity ^ 1);
             load_block<H, pair, keys ? H::kQPanels : H::kVPanels>(keys ? H::k_tile(ring.i) : H::v_tile(ring.i), keys ? &a.k : &a.v,
-                                                                  at(full[ring.i]), rank, row, head, sequence);
+                                                                  at(full[ring.i]), rank, t.key0 + n * H::keys, head, sequence);
             ring.next();
         }
     }

@@ -20,7 +20,7 @@ struct NativeMemory {
     uint64_t stream[kStreams];  // by the driver's number, which no other stream gets
     int streams;
 };
-constexpr uint64_t kNativeBytes = 256;  // that a call needs at most
+constexpr uint64_t kNativeBytes = 256;  // that a call gets of it; one that needs more has a workspace
 uint64_t native_bytes(const Native&, const rt::Device&, const Problem&);
 // What there is for the stream, or NULL: it is being captured, or there are too many.
 rt::Status native_memory(NativeMemory*, rt::Stream, void** zeros);

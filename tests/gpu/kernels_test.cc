@@ -39,6 +39,7 @@ std::set<std::string> listed_kernels() {
 #define FA_WORK_plain ""
 #define FA_WORK_softcap "_softcap"
 #define FA_WORK_alibi "_alibi"
+#define FA_WORK_mask "_mask"
 #define FA_SM90(dims, columns, keys, groups, mask, pair, work, k_slots, q_slots, from, cost, types) \
     for (const char* dtype : {"f16", "bf16"})                                                       \
         if (#types == std::string("both") || #types == std::string(dtype))                          \
@@ -91,28 +92,31 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
 }
 
 // Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
-// of several.
+// of several, over pages.
 std::vector<Case> tall_cases(const Handle& handle) {
     struct Shape {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
+    enum { alike, ragged, in_pages, layouts };
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {256, 256}})
             for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300}, Shape{1, 36, 768, 2100}})
                 for (int mask = dense; mask < masks; mask++)
-                    for (const bool ragged : {false, true}) {
+                    for (int layout = alike; layout < layouts; layout++) {
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
-                        if (ragged) {
+                        if (layout != alike) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                         }
+                        if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
                         const std::vector<std::string> names = kernels_of(handle, c.d);
-                        if (!names.empty() && names[0].rfind("fwd_sm90", 0) == 0 && known.insert(names[0]).second) cases.push_back(std::move(c));
+                        if (names.empty() || names[0].rfind("fwd_sm90", 0) != 0) continue;
+                        if (known.insert(names[0] + (layout == in_pages ? " over pages" : "")).second) cases.push_back(std::move(c));
                     }
     return cases;
 }
@@ -121,18 +125,21 @@ std::vector<Case> tall_cases(const Handle& handle) {
 // to the exact way, and both in one block.
 std::vector<Case> worked_cases(const Handle& handle) {
     enum { dense, causal_mask, band, masks };
-    constexpr float alibi = 0;
+    constexpr float alibi = 0, mask_operand = -1;
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {64, 128, 256})
             for (int mask = dense; mask < masks; mask++)
-                for (const float softcap : {alibi, 50.f, 5.f, 0.4f}) {
+                for (const float work : {mask_operand, alibi, 50.f, 5.f, 0.4f}) {
                     Case c = shaped({2, 2, 1, 300, 700, dim, dim}, dtype);
                     c.d.alignment = FA_ALIGN_TOP_LEFT;  // with distances to both sides
+                    c.d.operands |= FA_OPERAND_SEQUSED_K;
+                    c.metadata.seqused_k = {700, 451};
                     if (mask == causal_mask) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (mask == band) window(c, 500, 60, FA_ALIGN_BOTTOM_RIGHT);
-                    c.d.softcap = softcap;
-                    if (softcap == alibi) c.d.operands |= FA_OPERAND_ALIBI;
+                    if (work > 0) c.d.softcap = work;
+                    if (work == alibi) c.d.operands |= FA_OPERAND_ALIBI;
+                    if (work == mask_operand) c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
                     const std::vector<std::string> names = kernels_of(handle, c.d);
                     if (!names.empty() && names[0].rfind("fwd_sm90", 0) == 0) cases.push_back(std::move(c));
                 }
@@ -143,6 +150,12 @@ void fill(Case& c, Rng& rng) {
     c.bind(rng);
     c.fill_normal(rng);
     if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, c.alibi.as<float>());
+    // Rows, blocks at either end, and whole tiles without a key.
+    const auto attend = [&](int64_t b, int64_t head, int64_t row, int64_t key) {
+        const bool near = key > 2 * row - 200 && key < 2 * row + 300, tile = b == 1 && head == 1 && row / 128 == 1;
+        return near && !tile && row % 9 != 2 && rng.chance(0.6);
+    };
+    if (c.d.operands & FA_OPERAND_MASK) c.set_mask(attend);
 }
 
 std::string run_on_device(const Handle& handle, Case& c) {

@@ -1,0 +1,59 @@
+// Page tables that nobody has checked: ids beyond the cache remove their keys, whatever kernel takes the call, and lead nowhere.
+#include <limits>
+#include <set>
+#include "gpu/gpu.h"
+
+namespace test::gpu {
+namespace {
+
+class Pages : public Gpu {};
+
+// The oracle takes a sound table and a mask without those keys; the device takes the table alone, with ids that do not exist.
+std::string run_with_holes(const Handle& handle, Case& c, const std::vector<int64_t>& holes) {
+    const int64_t columns = (c.d.seqlen_k + c.d.page_size - 1) / c.d.page_size;
+    const std::set<int64_t> missing(holes.begin(), holes.end());
+    c.set_mask([&](int64_t, int64_t, int64_t, int64_t key) { return missing.count(key / c.d.page_size) == 0; });
+    Moved<fa_forward_args_t> m = moved(c);
+    for (const Buffer* output : {&c.o, &c.lse}) memset(output->as(), kPoison, size_t(output->bytes()));
+    m.upload();
+    std::vector<int32_t> table = c.metadata.page_table;
+    const int32_t wrong[] = {-1, int32_t(c.d.num_pages), 1 << 30, std::numeric_limits<int32_t>::min()};
+    for (int64_t b = 0; b < c.d.batch; b++)
+        for (size_t n = 0; n < holes.size(); n++) table[size_t(b * columns + holes[n])] = wrong[n % 4];
+    cuda(cudaMemcpy(const_cast<int32_t*>(m.device.page_table), table.data(), table.size() * 4, cudaMemcpyHostToDevice));
+    fa_attention_desc_t d = c.d;
+    d.operands &= ~uint32_t(FA_OPERAND_MASK);
+    memset(d.mask_stride, 0, sizeof d.mask_stride);
+    m.device.mask = nullptr;
+    if (fa_forward_ex(handle, &d, &m.device) != FA_OK) return handle.error();
+    cuda(cudaDeviceSynchronize());
+    m.fetch();
+    return check_against_oracle(c, c.d.q_dtype);
+}
+
+TEST_F(Pages, ThatDoNotExistRemoveTheirKeys) {
+    enum { dense, causal_mask, softcap, alibi, options };
+    const Handle handle = make_handle();
+    Rng rng(241);
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const int64_t dim : {64, 128})
+            for (const int64_t rows : {3, 200})
+                for (const int64_t size : {16, 48, 64})
+                    for (int option = dense; option < options; option++) {
+                        Case c = shaped({2, 2, 1, rows, 500, dim, dim}, dtype);
+                        paged(c, size);
+                        c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_MASK;
+                        dense_pairs(c.d, c.d.mask_stride);
+                        c.metadata.seqused_k = {490, 300};
+                        if (option != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (option == softcap) c.d.softcap = 4;
+                        if (option == alibi) c.d.operands |= FA_OPERAND_ALIBI;
+                        c.bind(rng);
+                        c.fill_normal(rng);
+                        if (option == alibi) fa_alibi_slopes(c.d.heads_q, c.alibi.as<float>());
+                        ASSERT_EQ(run_with_holes(handle, c, {0, 3, 4, 6}), "") << c.describe();
+                    }
+}
+
+}  // namespace
+}  // namespace test::gpu
