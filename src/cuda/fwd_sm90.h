@@ -28,7 +28,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
-    Ends ends[2];  // of the keys that the two rows see, where a mask says so
+    Ends ends[2], any{};  // of the keys that the two rows see, where a mask says so, and of those that some row of the warp does
     int n, low, inner, edge, blocks_left, q_slot;
     Ring<KSlots> k, v;
     Ring<QSlots> q;
@@ -68,8 +68,6 @@ FA_DEVICE void consume(const HopperParams& a) {
         edge = mask == Mask::none ? 0 : rt::uniform(blocks.y);
         low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
-        FA_UNROLL for (int r = 0; r < 2; r++)
-            if (mask != Mask::none) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
         blocks_left = n - low;
         if constexpr (work == Work::alibi) n = rt::uniform(tile->first());
         scores.open(x, *tile, own_row);
@@ -78,6 +76,21 @@ FA_DEVICE void consume(const HopperParams& a) {
             free_k();
         }
         return true;
+    };
+    // A warp makes weights of a masked block in parts of 32 keys, and none where no row of its own sees a part. With wider heads, or three
+    // warpgroups, the branches cost more than that saves.
+    constexpr bool kSkip = mask != Mask::none && DQ <= 64 && Groups == 2;
+    const auto find_ends = [&] {
+        if (mask == Mask::none) return;
+        FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
+        if (!kSkip) return;
+        if (mask == Mask::band) any.begin = rt::uniform(__reduce_min_sync(~0u, min(ends[0].begin, ends[1].begin)));
+        any.end = rt::uniform(__reduce_max_sync(~0u, max(ends[0].end, ends[1].end)));
+    };
+    const auto every = [](int) { return true; };
+    const auto seen = [&](int part) {
+        const int first = n * Keys + 32 * part;
+        return !kSkip || (any.begin < first + 32 && any.end > first);
     };
     const auto skip_values = [&] {
         for (int i = 0; i < skipped(); i++) {
@@ -109,7 +122,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         const uint64_t right = rt::matrix_at(H::v_tile(v.i), H::kPanelBytes);
         FA_UNROLL for (int i = 0; i < Keys / 16; i++) {
             Mma::multiply(o, p + 4 * i, right + i * 128);
-            // Two products early: the other's first takes as long to begin.
+            // Two products early: the next one's first takes as long to begin.
             if (pass_turn && i == Keys / 16 - 3) rt::named_arrive(1 + (group + 1) % Groups, 256);
         }
         rt::products_commit();
@@ -132,19 +145,24 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         }
     };
-    // Weights of those rows that are wanted, straight to pairs; `sum` gets their sums, and s stays as it is. exponent(i, r): of score i, in
-    // row r, in log2 units.
-    const auto exponentials = [&](const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
+    // Weights of those rows that are wanted, straight to pairs; `sum` gets their sums, and s stays as it is. Parts that do not count have
+    // weights of 0. exponent(i, r): of score i, in row r, in log2 units.
+    const auto exponentials = [&](auto counts, const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = 0.f;
-        FA_UNROLL for (int i = 0; i < Keys / 4; i++) {
-            const int r = i % 2;
-            if (!wanted[r]) continue;
-            const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
-            sum[2 * r] += first;
-            sum[2 * r + 1] += second;
-            p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
-        }
+        FA_UNROLL for (int part = 0; part < Keys / 32; part++)
+            if (counts(part)) {
+                FA_UNROLL for (int i = 8 * part; i < 8 * part + 8; i++) {
+                    const int r = i % 2;
+                    if (!wanted[r]) continue;
+                    const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
+                    sum[2 * r] += first;
+                    sum[2 * r + 1] += second;
+                    p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                }
+            } else {
+                FA_UNROLL for (int i = 8 * part; i < 8 * part + 8; i++) p[i] = 0;
+            }
     };
     // Scores as they are, but for bands. `nan`: is one NaN? So is what keys of a page that does not exist have come as.
     const auto finish_scores = [&](bool nan) {
@@ -191,10 +209,10 @@ FA_DEVICE void consume(const HopperParams& a) {
                     if (i / 2 % 2 == r) s[i] -= top[r];
             }
     };
-    const auto exact_weights = [&](const bool (&wanted)[2], float (&sum)[4]) {
+    const auto exact_weights = [&](auto counts, const bool (&wanted)[2], float (&sum)[4]) {
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (wanted[r]) shift[r] = (too_large(r) ? 0.f : reference[r] * scores.unit) - H::kLift;
-        exponentials(wanted, [&](int i, int r) { return fmaf(s[i], scores.unit, -shift[r]); }, sum);
+        exponentials(counts, wanted, [&](int i, int r) { return fmaf(s[i], scores.unit, -shift[r]); }, sum);
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (too_large(r)) shift[r] = kNegInf;
     };
@@ -207,7 +225,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     const auto first_weights = [&] {
         float sum[4];
-        exact_weights({true, true}, sum);
+        exact_weights(seen, {true, true}, sum);
         rt::pin(p);
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] = sum[2 * r] + sum[2 * r + 1];
     };
@@ -219,11 +237,13 @@ FA_DEVICE void consume(const HopperParams& a) {
             mask_scores();
             tops(false, top);
             move_reference({true, true}, false, top);
-            exact_weights({true, true}, sum);
+            exact_weights(every, {true, true}, sum);
         } else {
             if constexpr (masked.value) mask_scores();
             scores.begin(n, shift);
-            exponentials({true, true}, [&](int i, int r) { return scores.exponent(s[i], i, r, shift[r]); }, sum);
+            const auto exponent = [&](int i, int r) { return scores.exponent(s[i], i, r, shift[r]); };
+            if constexpr (masked.value) exponentials(seen, {true, true}, exponent, sum);
+            else exponentials(every, {true, true}, exponent, sum);
             bool move[2];
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= H::kMost && scores.served(r));
             if (rt::any_lane(move[0] || move[1])) {
@@ -231,8 +251,8 @@ FA_DEVICE void consume(const HopperParams& a) {
                 finish_scores(isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
                 tops(false, top);
                 move_reference(move, false, top);
-                if (work == Work::plain) exact_weights({true, true}, sum);  // the same again where the reference stays
-                else exact_weights(move, sum);
+                if (work == Work::plain) exact_weights(every, {true, true}, sum);  // the same again where the reference stays
+                else exact_weights(every, move, sum);
             }
         }
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
@@ -321,6 +341,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         rt::products_begin();
         issue_pv(true);
         Ending ending;
+        if constexpr (fresh.value) find_ends();
         if constexpr (fresh.value && kEarly) end_rows(*old, ending);
         rt::products_left<1>();
         rt::pin(s);
@@ -339,8 +360,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             if (kEarly) first_weights();
             bound_averages(ending, largest);
             if (!kEarly) first_tops(), first_weights();
-            __syncwarp();
-            release(old->done);
+            rt::barrier_arrive(at(old->done));
             clear_output();
             skip_values();
             clear_values();
@@ -360,6 +380,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     free_k();
     if (last()) release(shared.barrier.q_free[q_slot]);
     clear_output();
+    find_ends();
     first_tops();
     first_weights();
     skip_values();
@@ -408,7 +429,7 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
-        rt::give_registers<Groups == 3 ? 32 : 40>();
+        rt::give_registers<Groups == 2 ? 40 : 32>();
         const int warp = rt::uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
         else if (H::pages && a.piece && warp == 1) load_pages<H, Side::keys, KSlots>(a);
@@ -417,7 +438,7 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
         else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;
     } else {
-        rt::take_registers<Groups == 3 ? 160 : 232>();
+        rt::take_registers<Groups == 4 ? 112 : Groups == 3 ? 160 : 232>();
         consume<T, DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots>(a);
     }
     if (pair) rt::cluster_sync();  // the other block may still write here

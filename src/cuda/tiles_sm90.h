@@ -82,7 +82,7 @@ struct Hopper {
             rt::barrier_init(at(b.v_full[i]), 1), rt::barrier_init(at(b.v_free[i]), 4 * Groups * blocks);
         }
         rt::barrier_init(at(b.nearly_done), 1);
-        for (HopperTile& t : shared().tile) rt::barrier_init(at(t.told), 1), rt::barrier_init(at(t.done), 4 * Groups);
+        for (HopperTile& t : shared().tile) rt::barrier_init(at(t.told), 1), rt::barrier_init(at(t.done), 128 * Groups);
         for (uint64_t& sent : b.sent) rt::barrier_init(at(sent), 1);
         rt::barrier_init_done();
     }
