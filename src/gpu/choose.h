@@ -107,13 +107,18 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
     return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
+// Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where there is
+// room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
+bool brief(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
+
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
 // and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
-// which is the more where bytes are widened, nor than arithmetic. Folding costs a kernel, something for each row, and the traffic of the
-// partial sums. Blocks of one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after
-// the others have filled the machine.
+// which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, and crowd. Folding costs a kernel, something for
+// each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with lengths known to the device alone, the
+// longest runs on for a while after the others have filled the machine.
 int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002, kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
+    constexpr double kStart = 3, kBriefStart = 1.5, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
+    constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMostSplits = 512;
     const fa_attention_desc_t& d = p.d;
@@ -126,9 +131,11 @@ int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& 
     int64_t best = 1;
     double least = 0;
     for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
+        const int64_t each = ceil_div(key_tiles, splits);
+        const bool early = brief(kernel, each * keys);
         const auto wave = [&](double running) {
-            const double shared = running * bytes / kBytes;
-            return double(ceil_div(key_tiles, splits)) * (shared > least_tile ? shared : least_tile) + kStart;
+            const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytes;
+            return double(each) * (shared > least_tile ? shared : least_tile) + (early ? kBriefStart : kStart);
         };
         const double blocks = double(tiles * splits), full = floor(blocks / room), rest = blocks - full * room;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + (rest > 0 ? wave(rest) : 0);

@@ -37,8 +37,8 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
     const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows, dim = x.p.d.dim_v;
     const int64_t index = rt::block() * kCombineWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
-    rt::wait_for_predecessor();
     rt::release_successor();
+    rt::wait_for_predecessor();
     const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
     const int64_t kv_head = head_index % uint32_t(x.p.d.heads_kv), batch = head_index / uint32_t(x.p.d.heads_kv);
@@ -71,6 +71,7 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
 // The same where rows are few: see combine_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
 // through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    rt::release_successor();
     rt::fetch_parameters(x);
     const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
     const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows;
@@ -86,10 +87,7 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
     FA_UNROLL_BY(1)
     for (int pass = 0; pass < 2; pass++) {
         const bool rehearsal = pass == 0;
-        if (!rehearsal) {
-            rt::wait_for_predecessor();
-            rt::release_successor();
-        }
+        if (!rehearsal) rt::wait_for_predecessor();
         RowState state = empty_row();
         float total = 0.f;  // of column0 + thread
         for (int64_t first = 0; first < splits; first += kCombineThreads) {

@@ -337,6 +337,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
     if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     rt::wait_for_predecessor();
+    rt::release_successor();  // not before: a fold reads lengths before it waits
     if (t.valid < M::rows && (!x.partial_o || split == 0))
         write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     if (idle) return;
@@ -345,9 +346,6 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::uniform(s.row[t.valid - 1].end);
     const WarpPart<M> w;
-    // The next kernel's blocks crowd onto the multiprocessors that have room: a fold's are small, but another call's would share out the
-    // keys unevenly, unless this one is about to end. (Before the wait, a fold would read lengths too early.)
-    if (x.partial_o || end - begin <= M::keys) rt::release_successor();
     M::load_q(x);
 
     typename M::PerRow m, l;
@@ -364,7 +362,6 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
     const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
     const float unit = pass_over_keys<M, kind>(x, w, begin, end, product, k_factor, m, l, o);
-    rt::release_successor();
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
