@@ -151,8 +151,9 @@ struct Sums {
     }
 };
 
-// Four sums += two left tiles times two right ones that follow each other. begin(n) comes before the product of sum n. Tile loads and stores
-// are many micro-operations each, and stand apart: with all four loads in a row before the products, a step of 64 dims took a tenth longer.
+// Four sums += two left tiles times two right ones that follow each other. begin(n) comes before the product of sum n. Tile loads and
+// stores are many micro-operations each, and stand apart: with all four loads in a row before the products, a step of 64 dims took a
+// tenth longer.
 template <int32_t T, int Rows, class Between, class Begin>
 inline __attribute__((always_inline)) void product(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, const uint16_t* b, Between& between,
                                                    const Begin& begin) {
