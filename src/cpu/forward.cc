@@ -177,9 +177,8 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
     s.few = few_method(p, k);
-    const int64_t rows = p.d.seqlen_q * p.group;
-    if (rows <= s.few.rows) s.method = s.few;
-    else if (rows > k.lanes || p.d.seqlen_k > kTileKeys) matrix_method(p, k, &s.method);  // for less, packing is not worth it
+    if (p.d.seqlen_q * p.group <= s.few.rows) s.method = s.few;
+    else matrix_method(p, k, &s.method);
 }
 
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
@@ -238,11 +237,10 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
         run(s.items, run_study);
     } else {
         // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
-        // Neighbouring heads stay together for longer: apart, each worker's core would fetch the others' as well.
-        const int64_t items_per_worker = c.method.heads ? 2 : 4;
+        constexpr int64_t kItemsPerWorker = 4;
         const int64_t parts = s.side_by_side ? s.max_splits : 1;
         const bool alone = c.count || (s.side_by_side && !c.method.heads);
-        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (items_per_worker * workers)), 1));
+        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (kItemsPerWorker * workers)), 1));
         const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
         if (s.side_by_side) {
             run(items() * parts, run_split);

@@ -26,6 +26,12 @@ int64_t available_threads() {
     return n > 0 ? n : 1;
 }
 
+// Threads of every team, unless a call has more workers.
+static int64_t team_size(const Threads& threads) {
+    const int64_t most = threads.wanted != 0 ? threads.wanted : omp_get_max_threads(), allowed = available_threads();
+    return most < allowed ? most : allowed;
+}
+
 int64_t worker_count(const Threads& threads, int64_t items, double flops) {
     if (items <= 1) return 1;
     int64_t n = threads.wanted;
@@ -34,9 +40,7 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops) {
         if (owner != 0 && owner != getpid()) return 1;
         if (n == 0) {
             if (flops < kSmallWork || omp_in_parallel()) return 1;
-            n = omp_get_max_threads();
-            const int64_t allowed = available_threads();
-            if (n > allowed) n = allowed;
+            n = team_size(threads);
         }
     } else if (n == 0) {
         n = flops < kSmallWork ? 1 : available_threads();
@@ -48,8 +52,11 @@ void run_workers(const Threads& threads, int64_t workers, void (*body)(void*, in
     if (workers <= 1) return body(arg, 0);
     if (threads.parallel_for) return threads.parallel_for(threads.user, workers, body, arg);
     team_owner.store(getpid(), std::memory_order_relaxed);
+    // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does not need,
+    // and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.
+    const int64_t all = team_size(threads), team = workers < all ? all : workers;
     // The runtime may give fewer threads than asked for; the loop then hands several workers to one.
-#pragma omp parallel for num_threads(static_cast<int>(workers)) schedule(static, 1)
+#pragma omp parallel for num_threads(static_cast<int>(team)) schedule(static, 1)
     for (int64_t i = 0; i < workers; i++) body(arg, i);
 }
 
