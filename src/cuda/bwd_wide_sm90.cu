@@ -8,7 +8,8 @@ namespace gpu {
 namespace {
 
 using H = WideBackward;
-constexpr HopperBackwardKernel kHow{H::dims, Way::wide, 0, H::threads, H::kSharedBytes, H::row_box, backward_wide_sm90, prepare_sm90<H::dims>, finish_sm90<H::dims, H::rows>};
+constexpr HopperBackwardKernel kHow{H::dims, Way::wide, 0, H::threads, H::kSharedBytes, H::row_box, backward_wide_sm90, prepare_sm90<H::dims>,
+                                    finish_sm90<H::dims, H::rows>};
 constexpr NativeBackward kList[] = {{"bwd_sm90_256", H::rows, H::keys, H::dims, &kHow}};
 
 }  // namespace
