@@ -81,11 +81,12 @@ FA_DEVICE void consume(const HopperParams& a) {
     // warpgroups, the branches cost more than that saves.
     constexpr bool kSkip = mask != Mask::none && DQ <= 64 && Groups == 2;
     const auto find_ends = [&] {
-        if (mask == Mask::none) return;
-        FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
-        if (!kSkip) return;
-        if (mask == Mask::band) any.begin = rt::uniform(__reduce_min_sync(~0u, min(ends[0].begin, ends[1].begin)));
-        any.end = rt::uniform(__reduce_max_sync(~0u, max(ends[0].end, ends[1].end)));
+        if constexpr (mask != Mask::none)
+            FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
+        if constexpr (kSkip) {
+            if (mask == Mask::band) any.begin = rt::uniform(__reduce_min_sync(~0u, min(ends[0].begin, ends[1].begin)));
+            any.end = rt::uniform(__reduce_max_sync(~0u, max(ends[0].end, ends[1].end)));
+        }
     };
     const auto every = [](int) { return true; };
     const auto seen = [&](int part) {
