@@ -72,12 +72,12 @@ TEST_P(FewRows, Windows) {
 
 // A short sequence among long ones has the bits that it has among short ones: its own length alone chooses the kernels.
 TEST_P(FewRows, AmongLongSequences) {
-    auto run = [&](int64_t row_bound) {
+    auto run = [&](int32_t length, int64_t row_bound) {
         Case c = shaped({2, 4, 2, row_bound, 300, 32, 32}, types.q);
         c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.split_size = 128;
         if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         c.d.operands |= FA_OPERAND_SEQUSED_Q;
-        c.metadata.seqused_q = {int32_t(row_bound), 3};
+        c.metadata.seqused_q = {int32_t(row_bound), length};
         Rng same(5);
         c.bind(same);
         const auto value = [](int64_t b, int64_t h, int64_t i, int64_t e) {
@@ -91,11 +91,11 @@ TEST_P(FewRows, AmongLongSequences) {
         const oracle::Reading r = c.reading();
         std::vector<float> rows;
         for (int64_t h = 0; h < 4; h++)
-            for (int64_t i = 0; i < 3; i++)
+            for (int64_t i = 0; i < length; i++)
                 for (int64_t e = 0; e < 32; e++) rows.push_back(c.o.as<float>()[r.o(1, h, i) + e]);
         return rows;
     };
-    EXPECT_EQ(run(3), run(90));
+    for (const int32_t length : {3, 6}) EXPECT_EQ(run(length, length), run(length, 90));  // each row is two, of two heads
 }
 
 std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info) {
