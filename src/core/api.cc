@@ -69,16 +69,22 @@ fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRang
     return status == FA_OK ? staging.copy_out() : status;
 }
 
+// Is it the same, at whatever address and of whatever size? struct_size comes first.
+bool same(const fa_attention_desc_t* desc, const fa_attention_desc_t& known) {
+    return memcmp(desc, &known, sizeof known.struct_size) == 0 && memcmp(desc, &known, sizeof known) == 0;
+}
+
 // resolve(), unless the handle's last descriptor for the operation was the same.
 fa_status_t resolve_again(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, const Problem** problem) {
     Resolved& last = h.resolved[op];
     *problem = &last.problem;
-    if (desc && last.known && desc->struct_size == sizeof *desc && memcmp(desc, &last.desc, sizeof *desc) == 0) return FA_OK;
+    if (desc && last.known && same(desc, last.desc)) return FA_OK;
     last.known = false;
     const fa_status_t status = resolve(desc, op, &last.problem, &h.message);
-    if (status != FA_OK || desc->struct_size != sizeof *desc) return status;
-    last.desc = *desc;
-    last.known = true;
+    if (status != FA_OK) return status;
+    memcpy(&last.desc.struct_size, desc, sizeof last.desc.struct_size);
+    last.known = last.desc.struct_size == sizeof last.desc;
+    if (last.known) memcpy(&last.desc, desc, sizeof last.desc);
     return FA_OK;
 }
 
