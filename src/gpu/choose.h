@@ -127,6 +127,9 @@ int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& 
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
     const double arithmetic = room * elements * 2 * kernel.rows / kOperations, least_tile = alone > arithmetic ? alone : arithmetic;
+    // Over pages, and with more rows, a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of
+    // 64 and 16 took 91 and 100 us in 128 blocks, 74 and 77 in 256; for 8 rows of 4 heads 87 and 78.
+    const bool suffices = !p.paged() && kernel.rows <= 16;
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     int64_t best = 1;
     double least = 0;
@@ -138,7 +141,8 @@ int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& 
             return double(each) * (shared > least_tile ? shared : least_tile) + (early ? kBriefStart : kStart);
         };
         const double blocks = double(tiles * splits), full = floor(blocks / room), rest = blocks - full * room;
-        const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + (rest > 0 ? wave(rest) : 0);
+        const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
+        const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
         const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
         const double time = run + (splits > 1 ? fold : 0);
         if (splits > 1 && time >= least) continue;
