@@ -19,19 +19,15 @@ def compare(jobs: list[str], title_of: Callable[[str], str], command_of: Callabl
     began = time.monotonic()
     result: dict = {"date": time.strftime("%Y-%m-%d"), "effort": asdict(effort), "suites": {}}
 
-    def save() -> None:
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
-
-    def finished(job: str, rows: list[dict]) -> None:
-        print(f"\n== {title_of(job)} ({time.monotonic() - began:.0f} s)\n{table_of(rows)}", flush=True)
+    def finished(machine: dict, job: str, rows: list[dict]) -> None:
+        seconds = round(time.monotonic() - began)
+        print(f"\n== {title_of(job)} ({seconds} s)\n{table_of(rows)}", flush=True)
         result["suites"][job] = rows
-        save()  # after every suite: what has been measured is kept, whatever happens to this program
+        if options.json:  # after every suite: what has been measured is kept, whatever happens to this program
+            options.json.write_text(json.dumps({**machine, "seconds": seconds, **result}, indent=1) + "\n")
 
     machine, suites = run_suites(jobs, command_of, options.patience, finished)
-    result = {**machine, "seconds": round(time.monotonic() - began), **result}
-    save()
-    print(f"\n{machine.get('device', 'no device')}, {result['seconds']} s\n{summary_of(suites)}")
+    print(f"\n{machine.get('device', 'no device')}, {time.monotonic() - began:.0f} s\n{summary_of(suites)}")
     if options.plot:
         draw_plot(options.plot, machine, suites)
     return int(any(is_fault(row) for rows in suites.values() for row in rows))

@@ -18,7 +18,7 @@ class Progress:
 
     jobs: list[tuple[str, int]]  # suites to do, each with the group to begin with
     rows: dict[str, list[dict]]
-    finished: Callable[[str, list[dict]], None]
+    finished: Callable[[dict, str, list[dict]], None]
     machine: dict = field(default_factory=dict)
     under_way: str | None = None  # the group that a worker has begun and not ended
     began: bool = False           # the present worker has begun any group
@@ -38,7 +38,7 @@ class Progress:
 
     def finish_suite(self) -> None:
         suite, _ = self.jobs.pop(0)
-        self.finished(suite, self.rows[suite])
+        self.finished(self.machine, suite, self.rows[suite])
 
     def broken_off(self, reason: str) -> None:
         """The worker is gone. The next one goes on behind the group that did it; if there was none, the next would fare no better."""
@@ -91,9 +91,9 @@ def run_worker(command: list[str], progress: Progress, patience: float) -> None:
 
 
 def run_suites(suites: list[str], command: Callable[[list], list[str]], patience: float,
-               finished: Callable[[str, list[dict]], None]) -> tuple[dict, dict[str, list[dict]]]:
-    """command(jobs) is a worker's command line. Gives the machine and the rows of each suite; finished(suite, rows) hears of them as
-    they come."""
+               finished: Callable[[dict, str, list[dict]], None]) -> tuple[dict, dict[str, list[dict]]]:
+    """command(jobs) is a worker's command line. Gives the machine and the rows of each suite; finished(machine, suite, rows) hears of
+    them as they come."""
     progress = Progress([(suite, 0) for suite in suites], {suite: [] for suite in suites}, finished)
     while progress.jobs:
         run_worker(command(progress.jobs), progress, patience)

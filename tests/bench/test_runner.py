@@ -41,7 +41,7 @@ class Runner(unittest.TestCase):
             return [sys.executable, "-c", WORKER, json.dumps(jobs)]
 
         with contextlib.redirect_stdout(io.StringIO()):
-            machine, rows = run_suites(list(suites), command, 3, lambda suite, found: self.heard.append((suite, len(found))))
+            machine, rows = run_suites(list(suites), command, 3, lambda _, suite, found: self.heard.append((suite, len(found))))
         self.assertEqual([suite for suite, _ in self.heard], list(suites))
         self.assertEqual(list(rows), list(suites))
         return machine, {suite: [row["verdict"] for row in found] for suite, found in rows.items()}, rows
