@@ -21,6 +21,11 @@ HopperKernels kernels_of_width(int dims) {
     }
 }
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
+enum class Types { both, bf16 };
+#define FA_SM90(DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots, from, cost, types) \
+    static_assert(Types::types == Types::bf16 || (DQ != 96 && DQ != 192), "of these widths CMake compiles none for f16");
+#include "cuda/kernels_sm90.def"
+#undef FA_SM90
 
 Mask mask_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;

@@ -27,6 +27,11 @@ struct HopperKernels {
 };
 template <class T, int dims>
 HopperKernels hopper_kernels();
+// kernels_sm90.def lists none for these.
+template <>
+inline HopperKernels hopper_kernels<F16, 96>() { return {}; }
+template <>
+inline HopperKernels hopper_kernels<F16, 192>() { return {}; }
 
 }  // namespace gpu
 }  // namespace fa

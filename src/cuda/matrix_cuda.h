@@ -102,8 +102,9 @@ FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) {
     return r;
 }
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
-    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-    return pack_bf16(both.x, both.y);
+    float low, high;
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(pair));
+    return pack_bf16(low, high);
 }
 
 // 2^x, results below 2^-126 as 0.

@@ -1,8 +1,6 @@
 // What the device text under src/gpu needs of a GPU, spelled in CUDA: marks and thread functions for kernels, run-time calls for the
 // host side. rt_hip.h and rt_emu.h give the same names.
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
@@ -50,14 +48,17 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
-// Two floats as a pair of 2-byte ones, rounded to nearest.
+// Two floats as a pair of 2-byte ones, rounded to nearest; for matrix kernels, from sm_80 on. CUDA's own headers for these types would cost each
+// translation unit a second.
 FA_DEVICE uint32_t pack_f16(float low, float high) {
-    const __half2 h = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&h);
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 FA_DEVICE uint32_t pack_bf16(float low, float high) {
-    const __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&h);
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 // A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss, one
 // after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on the values.

@@ -164,17 +164,17 @@ FA_DEVICE void products_left() {
 // Products write and read registers behind the compiler's back: it must not move values across where this stands.
 template <int n>
 FA_DEVICE void pin(float (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+f"(r[i])::"memory");
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+f"(r[i]));
 }
 template <int n>
 FA_DEVICE void pin(uint32_t (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i])::"memory");
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "+r"(r[i]));
 }
 
 // What a product is about to overwrite: whatever it held need not be kept until then.
 template <int n>
 FA_DEVICE void forget(float (&r)[n]) {
-    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i])::"memory");
+    FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i]));
 }
 
 // What is derived from it is computed where it is needed: the descriptors of tiles that never move, kept, would leave no uniform register to others.

@@ -277,14 +277,16 @@ struct SimtBackward {
 
     FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
                                 int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
+        static_assert(kThreads * 4 * TV <= 3 * kStage, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        FA_UNROLL for (int i = 0; i < 4; i++) {
-            if (ty * 4 + i >= count) continue;
-            const int64_t at = outer * stride[0] + (row + ty * 4 + i) * stride[1] + head * stride[2];
-            FA_UNROLL for (int c = 0; c < TV; c++) {
-                const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
-                if (column < dim) store_gradient(x, to, at + column, dtype, sum[i][c] * factor);
-            }
+        float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
+        FA_UNROLL for (int e = 0; e < 4 * TV; e++) own[e * kThreads] = sum[e / TV][e % TV];
+        FA_UNROLL_BY(1)
+        for (int e = 0; e < 4 * TV; e++) {
+            const int i = ty * 4 + e / TV, c = e % TV;
+            const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
+            const int64_t at = outer * stride[0] + (row + i) * stride[1] + head * stride[2] + column;
+            if (i < count && column < dim) store_gradient(x, to, at, dtype, own[e * kThreads] * factor);
         }
     }
 };

@@ -187,7 +187,7 @@ struct MatrixBlock {
     }
 
     // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
-    FA_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+    FA_COLD_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
         if (key < end) load_keys(x, from, j, key, end - key, slot(i));
         rt::commit_copies();
