@@ -27,29 +27,20 @@ constexpr int kTurns = 1000;  // of a run
 
 constexpr int kChains = 12;
 
-__attribute__((target("avx512f"))) void fma_avx512() {
-    int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS
-                 ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
-                 "1:\n .irp r," FA_CHAINS "\n vfmadd231ps %%zmm14,%%zmm15,%%zmm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
-                 : "+r"(turns)::FA_CLOBBERED);
-}
-
-__attribute__((target("avx512f"))) void dot_bf16() {
-    int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS
-                 ",14,15\n vpxord %%zmm\\r,%%zmm\\r,%%zmm\\r\n .endr\n"
-                 "1:\n .irp r," FA_CHAINS "\n vdpbf16ps %%zmm14,%%zmm15,%%zmm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
-                 : "+r"(turns)::FA_CLOBBERED);
-}
-
-__attribute__((target("avx2,fma"))) void fma_avx2() {
-    int turns = kTurns;
-    asm volatile(".irp r," FA_CHAINS
-                 ",14,15\n vpxor %%ymm\\r,%%ymm\\r,%%ymm\\r\n .endr\n"
-                 "1:\n .irp r," FA_CHAINS "\n vfmadd231ps %%ymm14,%%ymm15,%%ymm\\r\n .endr\n dec %0\n jnz 1b\n vzeroupper"
-                 : "+r"(turns)::FA_CLOBBERED);
-}
+// `product`: an instruction that adds a product to its last operand; `clear`: one that makes a register of three times itself 0.
+#define FA_PRODUCTS(name, instructions, clear, product, width)                                       \
+    __attribute__((target(instructions))) void name() {                                              \
+        int turns = kTurns;                                                                          \
+        asm volatile(".irp r," FA_CHAINS ",14,15\n " clear " %%" width "\\r,%%" width "\\r,%%" width \
+                     "\\r\n .endr\n"                                                                 \
+                     "1:\n .irp r," FA_CHAINS "\n " product " %%" width "14,%%" width "15,%%" width  \
+                     "\\r\n .endr\n dec %0\n"                                                        \
+                     "jnz 1b\n vzeroupper"                                                           \
+                     : "+r"(turns)::FA_CLOBBERED);                                                   \
+    }
+FA_PRODUCTS(fma_avx512, "avx512f", "vpxord", "vfmadd231ps", "zmm")
+FA_PRODUCTS(dot_bf16, "avx512f", "vpxord", "vdpbf16ps", "zmm")
+FA_PRODUCTS(fma_avx2, "avx2,fma", "vpxor", "vfmadd231ps", "ymm")
 
 // Half of the chains multiply, half add: the baseline has no instruction for both.
 void multiply_add_sse2() {

@@ -1,8 +1,6 @@
 """What the CPU's comparison needs besides the judge: jobs, targets, and the rows that it makes of `flashattn bench`."""
 
 import json
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -11,8 +9,8 @@ from compare.cpu import ceilings, readme, targets
 from compare.cpu.work import SUITES, heads_for, job_name, jobs_of, parse_job, parse_threads
 from compare.judge import Effort
 from compare.table import table_of
+from program import ProgramTests
 
-PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "compare_cpu.py"
 INTEL, ZEN, PLAIN = (targets.Cpu(name, name == "Intel", name == "Zen") for name in ("Intel", "Zen", "plain"))
 
 
@@ -144,20 +142,10 @@ class Readme(unittest.TestCase):
         self.assertIn(readme.table_of([(readme.machine_name(file), json.loads(file.read_text())) for file in files]), (root / "README.md").read_text())
 
 
-class Program(unittest.TestCase):
-    def run_program(self, *arguments):
-        return subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=60)
-
-    def test_help_needs_no_torch(self):
-        done = self.run_program("--help")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("ceilings", done.stdout)
-
-    def test_bad_options(self):
-        for arguments, word in ((["--suite", "f32"], "f32"), (["--threads", "none"], "none"), (["--threads", "0"], "'0'")):
-            done = self.run_program(*arguments)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(word, done.stderr)
+class Program(ProgramTests, unittest.TestCase):
+    program = "compare_cpu.py"
+    help_word = "ceilings"
+    refused = ((["--suite", "f32"], "f32"), (["--threads", "none"], "none"), (["--threads", "0"], "'0'"))
 
 
 if __name__ == "__main__":

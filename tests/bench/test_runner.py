@@ -3,14 +3,11 @@
 import contextlib
 import io
 import json
-import subprocess
 import sys
 import unittest
-from pathlib import Path
 
 from compare.runner import run_suites
-
-PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "compare_gpu.py"
+from program import ProgramTests
 
 # Takes jobs as the real one does. Each suite has three groups; the name of the suite says what its second one does.
 WORKER = r"""
@@ -78,20 +75,10 @@ class Runner(unittest.TestCase):
         self.assertEqual(len(self.starts), 1)
 
 
-class Program(unittest.TestCase):
-    def run_program(self, *arguments):
-        return subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True, timeout=60)
-
-    def test_help_needs_no_torch(self):
-        done = self.run_program("--help")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("speculative", done.stdout)
-
-    def test_bad_options(self):
-        for arguments, word in ((["--suite", "speed"], "speed"), (["--rivals", "CUBLAS"], "CUBLAS"), (["--fast", "--quick"], "--fast")):
-            done = self.run_program(*arguments)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(word, done.stderr)
+class Program(ProgramTests, unittest.TestCase):
+    program = "compare_gpu.py"
+    help_word = "speculative"
+    refused = ((["--suite", "speed"], "speed"), (["--rivals", "CUBLAS"], "CUBLAS"), (["--fast", "--quick"], "--fast"))
 
 
 if __name__ == "__main__":
