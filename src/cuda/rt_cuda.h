@@ -48,8 +48,8 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
-// Two floats as a pair of 2-byte ones, rounded to nearest; for matrix kernels, from sm_80 on. CUDA's own headers for these types would cost each
-// translation unit a second.
+// Two floats as a pair of 2-byte ones, rounded to nearest; for matrix kernels, from sm_80 on. CUDA's own headers for these types would
+// cost each translation unit a second.
 FA_DEVICE uint32_t pack_f16(float low, float high) {
     uint32_t pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -60,6 +60,7 @@ FA_DEVICE uint32_t pack_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
 // A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss, one
 // after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on the values.
 template <class Params>
