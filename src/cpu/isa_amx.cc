@@ -56,16 +56,21 @@ void configure_tiles() {
     __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
 }
 
-// Scores and weights of one step.
-struct Slot {
-    float* s;         // [2 row tiles][16][kStepKeys]
-    uint16_t* p;      // the same
-    bool rescale;
+// Scores and weights of 16 rows. The first-level cache is short of room, so a row's weights lie in the first half of its scores' place.
+constexpr int kTileScores = 16 * kStepKeys, kWeightRow = 2 * kStepKeys;
+struct Part {
+    float* s;     // [16][kStepKeys]
+    uint16_t* p;  // [16] rows
 };
-constexpr int kScores = kPairRows * kStepKeys;
 
-constexpr int64_t kSlotBytes = 2 * kScores * (4 + 2);
-static_assert(kSlotBytes == kMatrixSlots, "matrix.h says how much there is");
+// Those of one step.
+struct Slot {
+    float* s;  // [2 row tiles][16][kStepKeys]
+    bool rescale;
+    uint16_t* p() const { return reinterpret_cast<uint16_t*>(s); }
+    Part part(int tile) const { return {s + tile * kTileScores, p() + tile * 16 * kWeightRow}; }
+};
+static_assert(3 * 2 * kTileScores * sizeof(float) == kMatrixSlots, "matrix.h says how much there is");
 
 // 2^x. The LSE wants its sum to 1e-5, f16 weights 1e-4, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error
 // is nearly the same for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
@@ -91,7 +96,7 @@ inline V power(V x) {
 }
 
 // The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.
-template <int32_t T, Exponent E>
+template <int32_t T, Exponent E, int PRow>
 struct Weights {
     const float* s;
     uint16_t* p;
@@ -103,7 +108,7 @@ struct Weights {
     inline __attribute__((always_inline)) void one() {
         const V scale = splat(factor[row]), offset = splat(from[row]);
         const float* at = s + row * kStepKeys;
-        uint16_t* to = p + row * kStepKeys;
+        uint16_t* to = p + row * PRow;
         V sum = V{};
 #pragma GCC unroll 2
         for (int j = 0; j < kStepKeys; j += 32) {
@@ -210,18 +215,18 @@ template <int32_t T, int Rows, class Between>
 inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot, Between& between) {
     const int columns = shape.columns;
     float *o0 = step.pair->o, *o1 = o0 + int64_t(columns) * 256;
-    const uint16_t *p0 = slot.p, *p1 = p0 + 16 * kStepKeys, *v = step.v;
+    const uint16_t *p0 = slot.p(), *p1 = p0 + 16 * kWeightRow, *v = step.v;
     if (__builtin_expect(slot.rescale, 0)) rescale_o(shape, *step.pair);
     Sums before{};
     for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
-        product<T, Rows>(p0, p1, kStepKeys * 2, v, between, [&](int n) __attribute__((always_inline)) {
+        product<T, Rows>(p0, p1, kWeightRow * 2, v, between, [&](int n) __attribute__((always_inline)) {
             if (before.upper) before.flush(n);
             if (n == 0) FA_TILE_LOAD(0, o0, 64);
             else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
             else if (n == 2) FA_TILE_LOAD(2, o1, 64);
             else FA_TILE_LOAD(3, o1 + 256, 64);
         });
-        product<T, Rows>(p0 + 32, p1 + 32, kStepKeys * 2, v + 2 * kTile, between, [](int) {});
+        product<T, Rows>(p0 + 32, p1 + 32, kWeightRow * 2, v + 2 * kTile, between, [](int) {});
         v += 4 * kTile;
         before = {o0, o1, 256, 64};
     }
@@ -268,95 +273,111 @@ void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
     for (int row = 0; row < kPairRows; row++) settle(t, pair, row, slot.s + row * kStepKeys);
 }
 
-void multiply_huge_rows(const MatrixTask& t, Pair& pair, const Slot& slot) {
-    for (int row = 0; row < kPairRows; row++)
-        if (pair.factor[row] != t.factor) multiply_row(slot.s + row * kStepKeys, t.factor);
+// Of the pair's rows from `first` on.
+void multiply_huge_rows(const MatrixTask& t, const Pair& pair, int first, int rows, float* s) {
+    for (int row = 0; row < rows; row++)
+        if (pair.factor[first + row] != t.factor) multiply_row(s + row * kStepKeys, t.factor);
 }
 
-template <int32_t T, Exponent E>
-inline __attribute__((always_inline)) Weights<T, E> weights_of(const Pair& pair, const Slot& slot, int tile) {
-    const int at = tile * 16 * kStepKeys, row = tile * 16;
-    return {slot.s + at, slot.p + at, pair.factor + row, pair.from + row, pair.l[pair.now] + row * 16, pair.l[!pair.now] + row * 16, _mm512_setzero_si512(), 0};
+// `side` says which of the two sums holds.
+template <int32_t T, Exponent E, int PRow>
+inline __attribute__((always_inline)) Weights<T, E, PRow> weights_of(const Pair& pair, const Part& part, int tile, int side) {
+    const int row = tile * 16;
+    return {part.s, part.p, pair.factor + row, pair.from + row, pair.l[side] + row * 16, pair.l[!side] + row * 16, _mm512_setzero_si512(), 0};
 }
 
 // 2^4 of the row's unit, as an f32's bits.
 constexpr uint32_t limit_of(int32_t type) { return uint32_t(127 + 4 + unit_of(type)) << 23; }
 
+inline bool over_limit(int32_t type, __m512i largest) { return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(limit_of(type))) != 0; }
+
 // A reference may lag behind its row's largest score by some 4 (weights to 2^4). Rows of the tile that it lags behind more get it anew, and
-// their weights; others keep all their bits.
-template <int32_t T, Exponent E>
-__attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, Slot& slot, int tile) {
-    Weights<T, E> w = weights_of<T, E>(pair, slot, tile);
-    if (!slot.rescale)
+// their weights; others keep all their bits. `rescale` says whether pair.rescale is set.
+template <int32_t T, Exponent E, int PRow>
+__attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, const Part& part, int tile, int side, bool& rescale) {
+    Weights<T, E, PRow> w = weights_of<T, E, PRow>(pair, part, tile, side);
+    if (!rescale)
         for (int row = 0; row < kPairRows; row++) pair.rescale[row] = 1.f;
-    slot.rescale = true;
+    rescale = true;
     for (int row = 0; row < 16; row++) {
         w.row = row;
         w.largest = _mm512_setzero_si512();
         w.one();
-        if (!_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(limit_of(T)))) continue;
+        if (!over_limit(T, w.largest)) continue;
         const float before = pair.from[tile * 16 + row];
-        if (!settle(t, pair, tile * 16 + row, slot.s + (tile * 16 + row) * kStepKeys)) continue;
+        if (!settle(t, pair, tile * 16 + row, part.s + row * kStepKeys)) continue;
         const V factor = power<Exponent::fine>(splat(pair.from[tile * 16 + row] - before));
         pair.rescale[tile * 16 + row] = factor[0];
         alignas(64) float scaled[16 * 16];  // the row's sum where Weights reads it
         store(scaled + row * 16, load(w.l_before + row * 16) * factor);
-        Weights<T, E> again = w;
+        Weights<T, E, PRow> again = w;
         again.l_before = scaled;
         again.row = row;
         again.one();
     }
 }
 
-template <int32_t T, Exponent E>
-inline __attribute__((always_inline)) void end_weights(const MatrixTask& t, Pair& pair, Slot& slot, int tile, Weights<T, E>& w) {
-    w.rest();
-    if (__builtin_expect(_mm512_cmpgt_epu32_mask(w.largest, _mm512_set1_epi32(limit_of(T))) != 0, 0)) renew<T, E>(t, pair, slot, tile);
+#include "edit_amx.inc"
+
+inline void edit(const MatrixTask& t, const Step& step, float* s, int first, int end) {
+    if (t.natural || t.mask || step.cut) edit_scores(t, step, s, first, end);
 }
 
-#include "edit_amx.inc"
+// Weights have replaced the scores, which are computed again into `spare`.
+template <int32_t T, Exponent E>
+__attribute__((noinline, cold)) void renew_step(const MatrixTask& t, const Step& step, Slot& slot, Slot& spare, int tile, const Sums& pending) {
+    Nothing nothing;
+    Pair& pair = *step.pair;
+    if (pending.upper) pending.flush();
+    multiply_k<T, 0>(t.shape, step, spare, nothing, Sums{});
+    edit(t, step, spare.s, 0, kPairRows);
+    if (pair.huge) multiply_huge_rows(t, pair, 0, kPairRows, spare.s);
+    renew<T, E, kWeightRow>(t, pair, {spare.part(tile).s, slot.part(tile).p}, tile, pair.now, slot.rescale);
+}
 
 // Rows of weights that go with four products: enough to be done when the products are.
 template <int32_t T, Exponent E, int Rows>
 void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     const MatrixShape shape = task.shape;
-    Slot slots[2];
-    for (int i = 0; i < 2; i++) {
-        slots[i].s = reinterpret_cast<float*>(task.slots) + i * kScores;
-        slots[i].p = reinterpret_cast<uint16_t*>(task.slots + 2 * kScores * 4) + i * kScores;
-    }
+    Slot slots[3];
+    for (int i = 0; i < 3; i++) slots[i].s = reinterpret_cast<float*>(task.slots) + i * 2 * kTileScores;
     MatrixTask t = task;
     if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
-    const auto edit = [&](const Step& step, Slot& slot) {
-        if (t.natural || t.mask || step.cut) edit_scores(t, step, slot.s);
-    };
     Nothing nothing;
     configure_tiles();
     multiply_k<T, 0>(shape, steps[0], slots[0], nothing, Sums{});
-    edit(steps[0], slots[0]);
+    edit(t, steps[0], slots[0].s, 0, kPairRows);
     for (int64_t i = 0; i < count; i++) {
         Slot &now = slots[i & 1], &other = slots[(i + 1) & 1];
         Pair& pair = *steps[i].pair;
         now.rescale = false;
         if (pair.fresh) begin_pair(t, pair, now);
-        else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, now);
-        Weights<T, E> upper = weights_of<T, E>(pair, now, 0);
+        else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, 0, kPairRows, now.s);
+        Weights<T, E, kWeightRow> upper = weights_of<T, E, kWeightRow>(pair, now.part(0), 0, pair.now);
         Sums o{};
         if (i > 0) o = multiply_v<T, Rows>(shape, steps[i - 1], other, upper);
-        end_weights<T, E>(t, pair, now, 0, upper);
-        Weights<T, E> lower = weights_of<T, E>(pair, now, 1);
+        upper.rest();
+        if (__builtin_expect(over_limit(T, upper.largest), 0)) {
+            renew_step<T, E>(t, steps[i], now, slots[2], 0, o);
+            o = {};
+        }
+        Weights<T, E, kWeightRow> lower = weights_of<T, E, kWeightRow>(pair, now.part(1), 1, pair.now);
         if (i + 1 < count) multiply_k<T, Rows>(shape, steps[i + 1], other, lower, o);
         else if (o.upper) o.flush();
-        end_weights<T, E>(t, pair, now, 1, lower);
+        lower.rest();
+        if (__builtin_expect(over_limit(T, lower.largest), 0)) renew_step<T, E>(t, steps[i], now, slots[2], 1, Sums{});
         pair.now = !pair.now;
-        if (i + 1 < count) edit(steps[i + 1], other);
+        if (i + 1 < count) edit(t, steps[i + 1], other.s, 0, kPairRows);
     }
     multiply_v<T, 0>(shape, steps[count - 1], slots[(count - 1) & 1], nothing).flush();
     __asm__ volatile("tilerelease");  // or every switch of context carries 8 KB of tiles
 }
 
+#include "resident_amx.inc"
+
 template <int32_t T, Exponent E>
 void run_rows(const MatrixTask& t, const Step* steps, int64_t count) {
+    if (suits_resident(t.shape)) return run_resident<T, E>(t, steps, count);
     const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
     if (groups <= 2) run_steps<T, E, 8>(t, steps, count);
     else if (groups <= 4) run_steps<T, E, 4>(t, steps, count);
@@ -375,14 +396,14 @@ void run(const MatrixTask& t, const Step* steps, int64_t count) {
 
 template <int32_t T>
 void settle_step(MatrixTask t, const Step& step) {
-    Slot slot{reinterpret_cast<float*>(t.slots), nullptr, false};
+    Slot slot{reinterpret_cast<float*>(t.slots), false};
     Nothing nothing;
     Pair& pair = *step.pair;
     if (t.natural) t.factor = 1.f;
     configure_tiles();
     multiply_k<T, 0>(t.shape, step, slot, nothing, Sums{});
     __asm__ volatile("tilerelease");
-    edit_scores(t, step, slot.s);
+    edit_scores(t, step, slot.s, 0, kPairRows);
     if (pair.fresh) forget_references(t, pair);
     for (int row = 0; row < kPairRows; row++)
         if (stands_within(pair.rows[row], step.key)) settle(t, pair, row, slot.s + row * kStepKeys);
@@ -409,8 +430,10 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 #include "few_amx.inc"
 #include "gradient_amx.inc"
 
-const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
-const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
+const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow,
+                               differentiate_pairs, transpose_k};
+const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow,
+                               differentiate_pairs, transpose_k};
 
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace fa {
 namespace cpu {
 
 constexpr int kPairRows = 32, kStepKeys = 64, kTileBytes = 1024;
-constexpr int64_t kMatrixSlots = 2 * kPairRows * kStepKeys * 6;  // bytes of scratch for scores and weights
+constexpr int64_t kMatrixSlots = 3 * kPairRows * kStepKeys * 4;  // bytes of scratch for scores and weights
 
 struct MatrixShape {
     int32_t type;         // FA_BF16 or FA_F16
