@@ -33,6 +33,9 @@ struct Method {
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
     // Folds keys [begin, end) into the sums, still clear, of neighbouring row tiles.
     void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
+    // Where sums of o may stay with the method: fold_keys() leaves them there for a RowSums whose o is NULL, and this writes one row's
+    // average to o, `factor` and `scale` being those of Kernels.average_row(). NULL where they may not.
+    void (*write_average)(const Call&, const RowTile&, int lane, float factor, float scale, void* to, Scratch&) = nullptr;
     double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
     bool matrix = false;  // of `few`: by matrix instructions
 };
@@ -48,6 +51,7 @@ struct Call {
     const Kernels* k;
     Method method, few;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
     char* shared;       // the method's, NULL when it wants none
+    int64_t first_head; // batch · heads_kv + kv head of what lies first there
     float q_factor;  // scale, times log2 e when the scores need no work in natural units
     bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
     bool addend;     // bias, mask or ALiBi
@@ -61,7 +65,7 @@ struct Call {
 
 // State of one row tile over some keys: sums measured from m, in the units of kHeadroomUnit.
 struct RowSums {
-    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says
+    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says; NULL: Method.write_average() knows it
     float* m;  // [width]
     float* l;
 };
@@ -75,6 +79,7 @@ struct RowTile {
     int64_t batch, kv_head;
     int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
+    int slot;  // its place in the panel
     float* q;  // packed as the method wants it; by pack_q(): [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }

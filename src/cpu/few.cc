@@ -384,7 +384,7 @@ Method few_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostPanel) : 2;
     int64_t own;
     carve(p, k, int(rows), int(panel), nullptr, &own);
-    return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few, 1, by_matrix(p, k)};
+    return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few, nullptr, 1, by_matrix(p, k)};
 }
 
 }  // namespace cpu

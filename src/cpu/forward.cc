@@ -43,25 +43,51 @@ char* kept_sums(const Call& c, const Item& item, int n, int64_t splits, char* sh
     return shared + tile * splits * sums_bytes(*c.p, c.method);
 }
 
+// Neighbouring indices that some workers begin with, in a cache line of their own.
+struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+};
+constexpr int kMostRanges = 64;
+
 struct Job {
     const Call* c;
     const Schedule* s;
     int panel;  // row tiles of an item
     char* shared;
     char* shares;
-    int64_t count;
+    int64_t workers;
     void (*run)(const Job&, int64_t index, char* share, Scratch&);
-    // Every worker writes here, and reads what stands above while it works: so a cache line of its own.
-    alignas(64) std::atomic<int64_t> next;
-    std::atomic<int64_t> flops, read, written;
+    int ranges;
+    Range range[kMostRanges];
+    alignas(64) std::atomic<int64_t> flops, read, written;
 };
+
+// Each worker begins with its own part of [begin, begin + count), in every step, so that it finds in its caches what it packed of a head
+// itself. Then it takes what others have not begun.
+void deal_out(Job& job, int64_t begin, int64_t count, int64_t workers) {
+    job.workers = workers;
+    job.ranges = int(min_of(workers, kMostRanges));
+    for (int i = 0; i < job.ranges; i++) {
+        job.range[i].next.store(begin + count * i / job.ranges, std::memory_order_relaxed);
+        job.range[i].end = begin + count * (i + 1) / job.ranges;
+    }
+}
+
+bool take(Range& range, int64_t* index) {
+    if (range.next.load(std::memory_order_relaxed) >= range.end) return false;
+    *index = range.next.fetch_add(1, std::memory_order_relaxed);
+    return *index < range.end;
+}
 
 void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
     Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->few, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
-    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, share, w);
+    const int64_t first = worker * job.ranges / job.workers;
+    for (int n = 0; n < job.ranges; n++)
+        for (int64_t i; take(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
     if (!job.c->count) return;
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
@@ -82,6 +108,7 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
     int n = 0;
     while (n < item.count && place_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        tiles[n].slot = n;
         tiles[n].method->pack_q(c, tiles[n], n, w);
         n++;
     }
@@ -106,12 +133,17 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     const int count = place_tiles(c, item, tiles, w);
     if (count > 0) {
         const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
-        fold_split(c, *job.s, tiles, count, 0, w.total, w);
+        RowSums total[kMostPanel];
+        for (int i = 0; i < count; i++) {
+            total[i] = w.total[i];
+            if (splits == 1 && tiles[0].method->write_average) total[i].o = nullptr;
+        }
+        fold_split(c, *job.s, tiles, count, 0, total, w);
         for (int64_t split = 1; split < splits; split++) {
             fold_split(c, *job.s, tiles, count, split, w.run, w);
-            for (int i = 0; i < count; i++) merge_sums(c, tiles[i], w.run[i], w.total[i]);
+            for (int i = 0; i < count; i++) merge_sums(c, tiles[i], w.run[i], total[i]);
         }
-        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], w.total[i], w);
+        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
     }
     pad_tiles(c, item, w);
 }
@@ -225,13 +257,14 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
     job.shared = memory + s.method.shared_bytes;
     job.shares = memory + s.shared_bytes;
     job.flops = job.read = job.written = 0;
-    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
-        job.next = 0;
-        job.count = count;
+    const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
+        const int64_t hands = workers < count ? workers : max_of(count, 1);
+        deal_out(job, begin, count, hands);
         job.run = step;
-        run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
+        run_workers(threads, hands, work, &job);
     };
-    if (s.method.preparations > 0) run(s.method.preparations, run_preparation);
+    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
+    if (s.method.preparations > 0 && s.side_by_side) run(s.method.preparations, run_preparation);
     if (c.p->has(FA_OPERAND_SCORES)) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);
@@ -246,6 +279,15 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
             run(items() * parts, run_split);
             job.panel = 1;  // folding is short, and waited for
             run(items(), run_combine);
+        } else if (s.method.preparations > 0) {
+            // A worker by itself takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
+            // wait for each other after each.
+            const int64_t heads = c.p->d.batch * c.p->d.heads_kv, at_once = workers == 1 ? 1 : max_of(heads, 1);
+            const int64_t panels = items() / max_of(heads, 1), pieces = s.method.preparations / max_of(heads, 1);
+            for (; c.first_head < heads; c.first_head += at_once) {
+                run_part(c.first_head * pieces, at_once * pieces, run_preparation);
+                run_part(c.first_head * panels, at_once * panels, run_item);
+            }
         } else {
             run(items(), run_item);
         }

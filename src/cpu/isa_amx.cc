@@ -1,9 +1,10 @@
 // AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with its bf16 conversions.
 //
 // Products and exponents take about the same time at 64 dims, so they run at once: while step i's weights are computed, the products
-// o += p v of step i − 1 and q kᵀ of step i + 1 are issued, with a row of exponents before each (the reorder buffer is too short to overlap
-// longer runs of either). In each phase a tile of k or v that is loaded meets both row tiles of the pair, and one of q or p meets two of
-// the other side: one load to a product, which is what loads have time for.
+// o += p v of step i − 1 and q kᵀ of step i + 1 are issued, with a row of exponents before each (the reorder buffer is too short to
+// overlap longer runs of either). Tile loads and stores do not overlap with exponents: measured on Emerald and Granite Rapids, a load
+// keeps both vector ports busy for 8 cycles and a store for 16, and the sum of that and of the exponents is what a step takes, as long as
+// it exceeds the products. So a tile that is loaded meets two others: one load to a product.
 #include <immintrin.h>
 #include "kernel.h"
 #include "matrix.h"
@@ -180,6 +181,13 @@ inline __attribute__((always_inline)) void product(const uint16_t* a0, const uin
     FA_TILE_PRODUCT(3, 5, 7);
 }
 
+inline __attribute__((always_inline)) void zero_sum(int n) {
+    if (n == 0) FA_TILE_ZERO(0);
+    else if (n == 1) FA_TILE_ZERO(1);
+    else if (n == 2) FA_TILE_ZERO(2);
+    else FA_TILE_ZERO(3);
+}
+
 // s = q kᵀ. Stores `before` on the way.
 template <int32_t T, int Rows, class Between>
 inline __attribute__((always_inline)) void multiply_k(const MatrixShape& shape, const Step& step, Slot& slot, Between& between, Sums before) {
@@ -189,10 +197,7 @@ inline __attribute__((always_inline)) void multiply_k(const MatrixShape& shape, 
     for (int half = 0; half < 2; half++) {
         product<T, Rows>(q, q + q_tile, 64, k, between, [&](int n) __attribute__((always_inline)) {
             if (before.upper) before.flush(n);
-            if (n == 0) FA_TILE_ZERO(0);
-            else if (n == 1) FA_TILE_ZERO(1);
-            else if (n == 2) FA_TILE_ZERO(2);
-            else FA_TILE_ZERO(3);
+            zero_sum(n);
         });
         k += 2 * kTile;
         for (int c = 1; c < depth; c++, k += 2 * kTile) {
@@ -216,12 +221,15 @@ inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, 
     const int columns = shape.columns;
     float *o0 = step.pair->o, *o1 = o0 + int64_t(columns) * 256;
     const uint16_t *p0 = slot.p(), *p1 = p0 + 16 * kWeightRow, *v = step.v;
-    if (__builtin_expect(slot.rescale, 0)) rescale_o(shape, *step.pair);
+    const bool empty = step.pair->empty;
+    step.pair->empty = false;
+    if (__builtin_expect(slot.rescale && !empty, 0)) rescale_o(shape, *step.pair);
     Sums before{};
     for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
         product<T, Rows>(p0, p1, kWeightRow * 2, v, between, [&](int n) __attribute__((always_inline)) {
             if (before.upper) before.flush(n);
-            if (n == 0) FA_TILE_LOAD(0, o0, 64);
+            if (empty) zero_sum(n);
+            else if (n == 0) FA_TILE_LOAD(0, o0, 64);
             else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
             else if (n == 2) FA_TILE_LOAD(2, o1, 64);
             else FA_TILE_LOAD(3, o1 + 256, 64);
@@ -283,13 +291,16 @@ void multiply_huge_rows(const MatrixTask& t, const Pair& pair, int first, int ro
 template <int32_t T, Exponent E, int PRow>
 inline __attribute__((always_inline)) Weights<T, E, PRow> weights_of(const Pair& pair, const Part& part, int tile, int side) {
     const int row = tile * 16;
-    return {part.s, part.p, pair.factor + row, pair.from + row, pair.l[side] + row * 16, pair.l[!side] + row * 16, _mm512_setzero_si512(), 0};
+    const float* const l = pair.l[side] + row * 16;
+    return {part.s, part.p, pair.factor + row, pair.from + row, l, pair.l[!side] + row * 16, _mm512_setzero_si512(), 0};
 }
 
 // 2^4 of the row's unit, as an f32's bits.
 constexpr uint32_t limit_of(int32_t type) { return uint32_t(127 + 4 + unit_of(type)) << 23; }
 
-inline bool over_limit(int32_t type, __m512i largest) { return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(limit_of(type))) != 0; }
+inline bool over_limit(int32_t type, __m512i largest) {
+    return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(limit_of(type))) != 0;
+}
 
 // A reference may lag behind its row's largest score by some 4 (weights to 2^4). Rows of the tile that it lags behind more get it anew, and
 // their weights; others keep all their bits. `rescale` says whether pair.rescale is set.
@@ -325,7 +336,8 @@ inline void edit(const MatrixTask& t, const Step& step, float* s, int first, int
 
 // Weights have replaced the scores, which are computed again into `spare`.
 template <int32_t T, Exponent E>
-__attribute__((noinline, cold)) void renew_step(const MatrixTask& t, const Step& step, Slot& slot, Slot& spare, int tile, const Sums& pending) {
+__attribute__((noinline, cold)) void renew_step(const MatrixTask& t, const Step& step, Slot& slot, Slot& spare, int tile,
+                                                const Sums& pending) {
     Nothing nothing;
     Pair& pair = *step.pair;
     if (pending.upper) pending.flush();
@@ -414,15 +426,41 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
     else settle_step<FA_BF16>(t, step);
 }
 
+const float* row_of_sums(const MatrixShape& shape, const Pair& pair, int row) {
+    return pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
+}
+
+// Those of 16 columns that are a head's.
+__mmask16 columns_from(const MatrixShape& shape, int column) {
+    return shape.dim_v - column >= 16 ? 0xffff : __mmask16((1u << (shape.dim_v - column)) - 1);
+}
+
 void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o, float* m, float* l) {
-    const float* from = pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
+    const float* from = row_of_sums(shape, pair, row);
     const float unit = unit_factor(shape.type);
     *m = -pair.from[row] + float(unit_of(shape.type));
     *l = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) * unit;
+    if (!o) return;
     const V factor = splat(*l == 0 ? 0.f : scale * unit);  // an empty row is 0, whatever the scale
+    for (int column = 0; column < shape.dim_v; column += 16, from += 256)
+        _mm512_mask_storeu_ps(o + column, columns_from(shape, column), load(from) * factor);
+}
+
+// As f32_to_bf16() does it.
+inline __m256i rounded_bf16(V x) {
+    const __m512i u = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+    const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet));
+}
+
+void write_average(const MatrixShape& shape, const Pair& pair, int row, float scale, float factor, float o_scale, uint16_t* to) {
+    const float* from = row_of_sums(shape, pair, row);
+    const bool empty = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) == 0;
+    const V to_sums = splat(empty ? 0.f : scale * unit_factor(shape.type));
     for (int column = 0; column < shape.dim_v; column += 16, from += 256) {
-        const __mmask16 inside = shape.dim_v - column >= 16 ? 0xffff : __mmask16((1u << (shape.dim_v - column)) - 1);
-        _mm512_mask_storeu_ps(o + column, inside, load(from) * factor);
+        const V average = averaged(load(from) * to_sums, splat(factor)) * o_scale;
+        _mm256_mask_storeu_epi16(to + column, columns_from(shape, column), rounded_bf16(average));
     }
 }
 
@@ -430,10 +468,11 @@ void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale
 #include "few_amx.inc"
 #include "gradient_amx.inc"
 
-const MatrixKernels kMatrix = {false, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow,
-                               differentiate_pairs, transpose_k};
-const MatrixKernels kMatrixHalves = {true, convert, pack_q, pack_k, pack_v, any_kept, settle_diagonal, run, finish_row, &kFewMatrix, multiply, narrow,
-                               differentiate_pairs, transpose_k};
+constexpr MatrixKernels matrix_kernels(bool halves) {
+    return {halves, convert,       pack_q,       pack_k,   pack_v, any_kept,            settle_diagonal, run,
+            finish_row, write_average, &kFewMatrix, multiply, narrow, differentiate_pairs, transpose_k};
+}
+constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixHalves = matrix_kernels(true);
 
 }  // namespace
 

@@ -66,7 +66,8 @@ const Own& own_of(const Scratch& w) { return *reinterpret_cast<const Own*>(w.own
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros.
-void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to, const Own& own) {
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to,
+               const Own& own) {
     const uint16_t* values[kStepKeys];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
@@ -93,7 +94,7 @@ void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const
 int64_t most_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kStepKeys); }
 
 uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
-    const int64_t head = t.batch * c.p->d.heads_kv + t.kv_head;
+    const int64_t head = t.batch * c.p->d.heads_kv + t.kv_head - c.first_head;
     return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
 
@@ -117,12 +118,11 @@ void pack_q_tiles(const Call& c, RowTile& t, int slot, Scratch& w) {
     pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[slot].q, own);
 }
 
-void begin_pair(const MatrixShape& s, Pair& pair) {
-    memset(pair.o, 0, size_t(s.o_bytes()));
+void begin_pair(Pair& pair) {
     memset(pair.l[0], 0, kPairRows * 16 * sizeof(float));
     for (int lane = 0; lane < kPairRows; lane++) pair.from[lane] = kPosInf;
     pair.now = 0;
-    pair.fresh = true;
+    pair.fresh = pair.empty = true;
 }
 
 void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
@@ -147,6 +147,10 @@ float descale_of(const float* factors, const int64_t* stride, const RowTile& t) 
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
+float scale_of_v(const Call& c, const RowTile& t) {
+    return descale_of(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
+}
+
 MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     const Problem& p = *c.p;
     MatrixTask task{};
@@ -169,10 +173,17 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
 
 void end_pair(const Call& c, const MatrixShape& shape, const RowTile& t, const Pair& pair, RowSums& sums) {
     const Problem& p = *c.p;
-    const float scale = descale_of(p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, t);
+    const float scale = scale_of_v(c, t);
+    if (pair.empty) memset(pair.o, 0, size_t(shape.o_bytes()));
     for (int lane = 0; lane < t.rows; lane++) {
-        c.k->matrix->finish_row(shape, pair, lane, scale, sums.o + lane * p.d.dim_v, sums.m + lane, sums.l + lane);
+        float* const o = sums.o ? sums.o + lane * p.d.dim_v : nullptr;
+        c.k->matrix->finish_row(shape, pair, lane, scale, o, sums.m + lane, sums.l + lane);
     }
+}
+
+void write_average(const Call& c, const RowTile& t, int lane, float factor, float o_scale, void* to, Scratch& w) {
+    const Own& own = own_of(w);
+    c.k->matrix->write_average(own.shape, own.pairs[t.slot], lane, scale_of_v(c, t), factor, o_scale, static_cast<uint16_t*>(to));
 }
 
 // Keys that some row of a pair sees, and those that all of its rows see.
@@ -187,7 +198,8 @@ Seen seen_by(const Call& c, const RowTile& t, int64_t begin, int64_t end) {
 }
 
 // The steps of a pair among those of a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair* pair, int64_t chunk, int64_t steps, const uint16_t* packed, Step* to) {
+int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair* pair, int64_t chunk, int64_t steps, const uint16_t* packed,
+                   Step* to) {
     const MatrixShape& shape = task.shape;
     const int64_t first = max_of(seen.some.begin / kStepKeys, chunk), end = min_of(ceil_div(seen.some.end, kStepKeys), chunk + steps);
     int64_t n = 0;
@@ -227,7 +239,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
     Seen seen[kPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
-        begin_pair(shape, own.pairs[i]);
+        begin_pair(own.pairs[i]);
         seen[i] = seen_by(c, tiles[i], begin, end);
         if (seen[i].some.begin >= seen[i].some.end) continue;
         if (task.natural || task.mask || is_cut(seen[i])) place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
@@ -259,7 +271,8 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps, kSpeed};
+    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,
+          d.o_dtype == FA_BF16 ? write_average : nullptr, kSpeed};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

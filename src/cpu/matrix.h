@@ -42,6 +42,7 @@ struct Pair {
     float* factor;                     // [32]; from scores to log2 units
     MatrixRow* rows;                   // [32]; those without a query see no key
     int now;
+    bool empty;                        // no step has been folded, and o is not set
     bool fresh;                        // `from` and `factor` are not known yet
     bool huge;                         // some factor is 1, and the scores are multiplied apart
 };
@@ -125,8 +126,10 @@ struct MatrixKernels {
     void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
-    // The sums of one row as RowSums has them, o times `scale`.
+    // The sums of one row as RowSums has them, o times `scale`, unless it is NULL.
     void (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o, float* m, float* l);
+    // The table's average_row() of that o, as bf16.
+    void (*write_average)(const MatrixShape&, const Pair&, int row, float scale, float factor, float o_scale, uint16_t* to);
 
     const FewMatrixKernels* few;
 

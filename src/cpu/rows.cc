@@ -71,7 +71,7 @@ void point_q(const Call& c, const RowTile& t, const char** rows) {
 }
 
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
-    memset(sums.o, 0, size_t(dim_v) * t.width * sizeof(float));
+    if (sums.o) memset(sums.o, 0, size_t(dim_v) * t.width * sizeof(float));
     for (int lane = 0; lane < t.width; lane++) {
         sums.m[lane] = kNegInf;
         sums.l[lane] = 0.f;
@@ -127,9 +127,14 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     for (int lane = 0; lane < t.rows; lane++, place.next()) {
         const int64_t position = place.position, head = t.kv_head * p.group + place.member;
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        float* line = lines + lane * dim;
-        if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
-        c.k->narrow[p.d.o_dtype](line, dim, element(c.a->o, at, p.d.o_dtype));
+        char* const to = element(c.a->o, at, p.d.o_dtype);
+        if (lines) {
+            float* const line = lines + lane * dim;
+            if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
+            c.k->narrow[p.d.o_dtype](line, dim, to);
+        } else {
+            t.method->write_average(c, t, lane, factor[lane], scale, to, w);
+        }
         if (p.has(FA_OPERAND_LSE))
             c.a->lse[lse_index(p, p.d.lse_stride, t.seq, t.batch, head, position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
     }

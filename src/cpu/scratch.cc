@@ -68,6 +68,7 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, c
     c.method = m;
     c.few = few;
     c.shared = nullptr;
+    c.first_head = 0;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
     c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);
     c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;
