@@ -18,6 +18,10 @@ namespace {
 
 #include "avx512.inc"
 #include "kernels.inc"
+#include "matrix_weights.inc"
+#include "matrix_edit.inc"
+#include "matrix_pack.inc"
+#include "matrix_gradient.inc"
 
 // gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes. Products need none: what is volatile
 // keeps its order.
@@ -32,16 +36,7 @@ namespace {
     if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c);                                        \
     else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
-constexpr int kTile = kTileBytes / 2;           // 16-bit values
-constexpr int kRowBytes = kStepKeys * 4;        // of scores
-// The power of two that weights and their sums are kept times. For bf16: what it cannot hold of a weight is then below 2^-110 of the row's
-// largest, and sums of 2^16 values at the type's limit do not overflow. For f16: what it cannot hold is below 2^-34.
-constexpr int unit_of(int32_t type) { return type == FA_BF16 ? -16 : 10; }
-// From these sums to RowSums'.
-constexpr float unit_factor(int32_t type) { return type == FA_BF16 ? 0x1p-16f : 0x1p-42f; }
-static_assert(kHeadroomUnit == 0x1p-32f, "unit_factor() leads to it");
-
-constexpr float kOldest = 1e30f;                // Pair.from of a reference below every score, of rows that have seen none
+constexpr int kRowBytes = kStepKeys * 4;  // of scores
 
 void configure_tiles() {
     struct alignas(64) {
@@ -57,14 +52,8 @@ void configure_tiles() {
     __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
 }
 
-// Scores and weights of 16 rows. The first-level cache is short of room, so a row's weights lie in the first half of its scores' place.
-constexpr int kTileScores = 16 * kStepKeys, kWeightRow = 2 * kStepKeys;
-struct Part {
-    float* s;     // [16][kStepKeys]
-    uint16_t* p;  // [16] rows
-};
-
-// Those of one step.
+// Scores and weights of one step. The first-level cache is short of room, so a row's weights lie in the first half of its scores' place.
+constexpr int kWeightRow = 2 * kStepKeys;
 struct Slot {
     float* s;  // [2 row tiles][16][kStepKeys]
     bool rescale;
@@ -73,69 +62,6 @@ struct Slot {
 };
 static_assert(3 * 2 * kTileScores * sizeof(float) == kMatrixSlots, "matrix.h says how much there is");
 
-// 2^x. The LSE wants its sum to 1e-5, f16 weights 1e-4, bf16 weights, whose unit roundoff is 3.9e-3, no more than 2.1e-3: so large an error
-// is nearly the same for all weights and for their sum, and mostly drops out. Constants are exactly 1, so that equal scores weigh the same.
-enum class Exponent { rough, close, fine };
-
-template <Exponent E>
-inline V power(V x) {
-    V f;
-    const V n = exp2_parts(x, f);
-    V p;
-    if (E == Exponent::rough) {
-        p = fma_v(splat(3.2993241e-1f), f, splat(6.6596094e-1f));
-    } else if (E == Exponent::close) {  // to 8.6e-5
-        p = fma_v(splat(7.70672e-2f), f, splat(2.2764482e-1f));
-        p = fma_v(p, f, splat(6.9511682e-1f));
-    } else {  // to 2.9e-6
-        p = fma_v(splat(1.3425155e-2f), f, splat(5.2245375e-2f));
-        p = fma_v(p, f, splat(2.4127856e-1f));
-        p = fma_v(p, f, splat(6.9304514e-1f));
-    }
-    p = fma_v(p, f, splat(1.f));
-    return _mm512_scalef_ps(p, n);  // bf16 ends where f32's subnormals begin
-}
-
-// The weights of a row tile, a few rows at a time. Its address must not escape: it lives in registers, which tile loads do not spill.
-template <int32_t T, Exponent E, int PRow>
-struct Weights {
-    const float* s;
-    uint16_t* p;
-    const float *factor, *from, *l_before;
-    float* l;
-    __m512i largest;
-    int row;
-
-    inline __attribute__((always_inline)) void one() {
-        const V scale = splat(factor[row]), offset = splat(from[row]);
-        const float* at = s + row * kStepKeys;
-        uint16_t* to = p + row * PRow;
-        V sum = V{};
-#pragma GCC unroll 2
-        for (int j = 0; j < kStepKeys; j += 32) {
-            const V a = power<E>(fma_v(load(at + j), scale, offset)), b = power<E>(fma_v(load(at + j + 16), scale, offset));
-            sum = j == 0 ? a + b : sum + (a + b);
-            if (T == FA_BF16) {
-                _mm512_storeu_si512(to + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-            } else {
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j + 16), _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-            }
-        }
-        largest = _mm512_max_epu32(largest, (__m512i)sum);  // as bits, in which NaN is above all numbers
-        store(l + row * 16, load(l_before + row * 16) + sum);
-        row++;
-    }
-    // Some of the Rows that go with four products: their share before the product numbered 0 … 3.
-    template <int Rows, int Product>
-    inline __attribute__((always_inline)) void before() {
-        for (int i = Rows * Product / 4; i < Rows * (Product + 1) / 4; i++)
-            if (row < 16) one();
-    }
-    inline __attribute__((always_inline)) void rest() {
-        while (row < 16) one();
-    }
-};
 struct Nothing {
     template <int, int>
     void before() {}
@@ -209,12 +135,6 @@ inline __attribute__((always_inline)) void multiply_k(const MatrixShape& shape, 
     before.flush();
 }
 
-void rescale_o(const MatrixShape& shape, const Pair& pair) {
-    float* o = pair.o;
-    for (int tile = 0; tile < 2 * shape.columns; tile++)
-        for (int row = 0; row < 16; row++, o += 16) store(o, load(o) * pair.rescale[tile / shape.columns * 16 + row]);
-}
-
 // o += p v, but for the last sums, which are left to be stored.
 template <int32_t T, int Rows, class Between>
 inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot, Between& between) {
@@ -239,99 +159,6 @@ inline __attribute__((always_inline)) Sums multiply_v(const MatrixShape& shape, 
         before = {o0, o1, 256, 64};
     }
     return before;
-}
-
-// What log2 scores of a row are measured from, negated, by its scores in this step.
-float find_from(const Pair& pair, int row, int unit, const float* s) {
-    V top = load(s);
-    for (int j = 16; j < kStepKeys; j += 16) top = max_v(load(s + j), top);
-    return -(_mm512_reduce_max_ps(top) * pair.factor[row] - float(unit));
-}
-
-void multiply_row(float* s, float factor) {
-    for (int j = 0; j < kStepKeys; j += 16) store(s + j, load(s + j) * factor);
-}
-
-// Weights are of score · factor + from, rounded once. Where scores are so large that their product by itself, rounded, is far from that,
-// a row's scores are multiplied apart, in this step and all later ones.
-bool settle(const MatrixTask& t, Pair& pair, int row, float* s) {
-    constexpr float huge = 8192.f;
-    float from = find_from(pair, row, unit_of(t.shape.type), s);
-    if (fabsf(from) > huge && pair.factor[row] == t.factor && t.factor != 1.f) {
-        multiply_row(s, t.factor);
-        pair.factor[row] = 1.f;
-        pair.huge = true;
-        from = find_from(pair, row, unit_of(t.shape.type), s);
-    }
-    if (!(from < pair.from[row])) return false;
-    pair.from[row] = from;
-    return true;
-}
-
-void forget_references(const MatrixTask& t, Pair& pair) {
-    for (int row = 0; row < kPairRows; row++) {
-        pair.from[row] = kOldest;
-        pair.factor[row] = t.factor;
-    }
-    pair.fresh = pair.huge = false;
-}
-
-void begin_pair(const MatrixTask& t, Pair& pair, const Slot& slot) {
-    forget_references(t, pair);
-    for (int row = 0; row < kPairRows; row++) settle(t, pair, row, slot.s + row * kStepKeys);
-}
-
-// Of the pair's rows from `first` on.
-void multiply_huge_rows(const MatrixTask& t, const Pair& pair, int first, int rows, float* s) {
-    for (int row = 0; row < rows; row++)
-        if (pair.factor[first + row] != t.factor) multiply_row(s + row * kStepKeys, t.factor);
-}
-
-// `side` says which of the two sums holds.
-template <int32_t T, Exponent E, int PRow>
-inline __attribute__((always_inline)) Weights<T, E, PRow> weights_of(const Pair& pair, const Part& part, int tile, int side) {
-    const int row = tile * 16;
-    const float* const l = pair.l[side] + row * 16;
-    return {part.s, part.p, pair.factor + row, pair.from + row, l, pair.l[!side] + row * 16, _mm512_setzero_si512(), 0};
-}
-
-// 2^4 of the row's unit, as an f32's bits.
-constexpr uint32_t limit_of(int32_t type) { return uint32_t(127 + 4 + unit_of(type)) << 23; }
-
-inline bool over_limit(int32_t type, __m512i largest) {
-    return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(limit_of(type))) != 0;
-}
-
-// A reference may lag behind its row's largest score by some 4 (weights to 2^4). Rows of the tile that it lags behind more get it anew, and
-// their weights; others keep all their bits. `rescale` says whether pair.rescale is set.
-template <int32_t T, Exponent E, int PRow>
-__attribute__((noinline, cold)) void renew(const MatrixTask& t, Pair& pair, const Part& part, int tile, int side, bool& rescale) {
-    Weights<T, E, PRow> w = weights_of<T, E, PRow>(pair, part, tile, side);
-    if (!rescale)
-        for (int row = 0; row < kPairRows; row++) pair.rescale[row] = 1.f;
-    rescale = true;
-    for (int row = 0; row < 16; row++) {
-        w.row = row;
-        w.largest = _mm512_setzero_si512();
-        w.one();
-        if (!over_limit(T, w.largest)) continue;
-        const float before = pair.from[tile * 16 + row];
-        if (!settle(t, pair, tile * 16 + row, part.s + row * kStepKeys)) continue;
-        const V factor = power<Exponent::fine>(splat(pair.from[tile * 16 + row] - before));
-        pair.rescale[tile * 16 + row] = factor[0];
-        alignas(64) float scaled[16 * 16];  // the row's sum where Weights reads it
-        store(scaled + row * 16, load(w.l_before + row * 16) * factor);
-        Weights<T, E, PRow> again = w;
-        again.l_before = scaled;
-        again.row = row;
-        again.one();
-    }
-}
-
-#include "edit_amx.inc"
-
-inline void edit(const MatrixTask& t, const Step& step, float* s, int first, int end) {
-    if (t.natural || t.mask || step.cut) edit_scores(t, step, s, first, end);
 }
 
 // Weights have replaced the scores, which are computed again into `spare`.
@@ -363,7 +190,7 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
         Slot &now = slots[i & 1], &other = slots[(i + 1) & 1];
         Pair& pair = *steps[i].pair;
         now.rescale = false;
-        if (pair.fresh) begin_pair(t, pair, now);
+        if (pair.fresh) begin_pair(t, pair, now.s);
         else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, 0, kPairRows, now.s);
         Weights<T, E, kWeightRow> upper = weights_of<T, E, kWeightRow>(pair, now.part(0), 0, pair.now);
         Sums o{};
@@ -407,18 +234,13 @@ void run(const MatrixTask& t, const Step* steps, int64_t count) {
 }
 
 template <int32_t T>
-void settle_step(MatrixTask t, const Step& step) {
+void settle_step(const MatrixTask& t, const Step& step) {
     Slot slot{reinterpret_cast<float*>(t.slots), false};
     Nothing nothing;
-    Pair& pair = *step.pair;
-    if (t.natural) t.factor = 1.f;
     configure_tiles();
     multiply_k<T, 0>(t.shape, step, slot, nothing, Sums{});
     __asm__ volatile("tilerelease");
-    edit_scores(t, step, slot.s, 0, kPairRows);
-    if (pair.fresh) forget_references(t, pair);
-    for (int row = 0; row < kPairRows; row++)
-        if (stands_within(pair.rows[row], step.key)) settle(t, pair, row, slot.s + row * kStepKeys);
+    settle_rows(t, step, slot.s);
 }
 
 void settle_diagonal(const MatrixTask& t, const Step& step) {
@@ -426,45 +248,6 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
     else settle_step<FA_BF16>(t, step);
 }
 
-const float* row_of_sums(const MatrixShape& shape, const Pair& pair, int row) {
-    return pair.o + row / 16 * int64_t(shape.columns) * 256 + row % 16 * 16;
-}
-
-// Those of 16 columns that are a head's.
-__mmask16 columns_from(const MatrixShape& shape, int column) {
-    return shape.dim_v - column >= 16 ? 0xffff : __mmask16((1u << (shape.dim_v - column)) - 1);
-}
-
-void finish_row(const MatrixShape& shape, const Pair& pair, int row, float scale, float* o, float* m, float* l) {
-    const float* from = row_of_sums(shape, pair, row);
-    const float unit = unit_factor(shape.type);
-    *m = -pair.from[row] + float(unit_of(shape.type));
-    *l = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) * unit;
-    if (!o) return;
-    const V factor = splat(*l == 0 ? 0.f : scale * unit);  // an empty row is 0, whatever the scale
-    for (int column = 0; column < shape.dim_v; column += 16, from += 256)
-        _mm512_mask_storeu_ps(o + column, columns_from(shape, column), load(from) * factor);
-}
-
-// As f32_to_bf16() does it.
-inline __m256i rounded_bf16(V x) {
-    const __m512i u = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
-    const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet));
-}
-
-void write_average(const MatrixShape& shape, const Pair& pair, int row, float scale, float factor, float o_scale, uint16_t* to) {
-    const float* from = row_of_sums(shape, pair, row);
-    const bool empty = _mm512_reduce_add_ps(load(pair.l[pair.now] + row * 16)) == 0;
-    const V to_sums = splat(empty ? 0.f : scale * unit_factor(shape.type));
-    for (int column = 0; column < shape.dim_v; column += 16, from += 256) {
-        const V average = averaged(load(from) * to_sums, splat(factor)) * o_scale;
-        _mm256_mask_storeu_epi16(to + column, columns_from(shape, column), rounded_bf16(average));
-    }
-}
-
-#include "pack_amx.inc"
 #include "few_amx.inc"
 #include "gradient_amx.inc"
 
