@@ -83,7 +83,9 @@ class BackwardCall {
 // What the kernel's forward and backward round on their way. On the CPU only matrix units take operands of 16 bits.
 oracle::Products products_of(const Kernel& kernel, const oracle::Reading& r) {
     const bool forward = !kernel.cpu || kernel.handle.explain(&r.d).find("cpu_flash_matrix") != std::string::npos;
-    const bool backward = !kernel.cpu || kernel.handle.explain(&r.d, FA_OP_BACKWARD).find("cpu_backward_amx") != std::string::npos;
+    const std::string plan = kernel.handle.explain(&r.d, FA_OP_BACKWARD);
+    const bool backward = !kernel.cpu || plan.find("cpu_backward_amx") != std::string::npos ||
+                          plan.find("cpu_backward_avx512_bf16") != std::string::npos;
     const bool o_is_coarser = oracle::unit_roundoff(r.o_dtype) >= oracle::unit_roundoff(r.q_dtype);
     return {o_is_coarser || !forward ? r.o_dtype : r.q_dtype, backward ? r.q_dtype : int32_t(FA_F32)};
 }

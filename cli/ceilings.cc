@@ -98,7 +98,7 @@ std::vector<const Unit*> units(int32_t dtype, int64_t max_isa) {
     if (!allows(FA_ISA_AVX512) || !__builtin_cpu_supports("avx512f")) return {&kAvx2};
     std::vector<const Unit*> list = {&kAvx512};
     if (dtype == FA_F32) return list;
-    if (allows(FA_ISA_AMX) && has_dot()) list.push_back(&kDot);
+    if (allows(FA_ISA_AVX512_BF16) && has_dot()) list.push_back(&kDot);
     if (allows(FA_ISA_AMX) && has_amx()) list.push_back(&kAmx);
     return list;
 }

@@ -10,9 +10,9 @@ const std::vector<Named> kDtypes = {{"f32", FA_F32},   {"f16", FA_F16},   {"bf16
 const std::vector<Named> kAlgorithms = {
     {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
 const std::vector<Named> kAlignments = {{"top-left", FA_ALIGN_TOP_LEFT}, {"bottom-right", FA_ALIGN_BOTTOM_RIGHT}};
-const std::vector<Named> kIsas = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2},         {"avx512", FA_ISA_AVX512},
-                                  {"amx", FA_ISA_AMX},         {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON},
-                                  {"sve", FA_ISA_SVE}};
+const std::vector<Named> kIsas = {{"generic", FA_ISA_GENERIC},         {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
+                                  {"avx512_bf16", FA_ISA_AVX512_BF16}, {"amx", FA_ISA_AMX},   {"amx_fp16", FA_ISA_AMX_FP16},
+                                  {"neon", FA_ISA_NEON},               {"sve", FA_ISA_SVE}};
 
 int32_t value_of(const std::vector<Named>& names, const std::string& name) {
     for (const Named& n : names)

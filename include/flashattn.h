@@ -179,7 +179,7 @@ enum {
     FA_STAT_BYTES_WRITTEN = 104, /* … and from tiles to memory */
     FA_STAT_EXTRA_BYTES = 105    /* … extra memory of the algorithm besides inputs, outputs and one thread's tiles */
 };
-enum { FA_ISA_GENERIC = 1, FA_ISA_AVX2 = 2, FA_ISA_AVX512 = 3, FA_ISA_AMX = 5, FA_ISA_AMX_FP16 = 6, FA_ISA_NEON = 16, FA_ISA_SVE = 17 };
+enum { FA_ISA_GENERIC = 1, FA_ISA_AVX2 = 2, FA_ISA_AVX512 = 3, FA_ISA_AVX512_BF16 = 4, FA_ISA_AMX = 5, FA_ISA_AMX_FP16 = 6, FA_ISA_NEON = 16, FA_ISA_SVE = 17 };
 
 /* Errors: FA_INVALID_ARGUMENT (unknown key, value out of bounds, read-only key), FA_UNSUPPORTED. */
 FA_API fa_status_t fa_set_i64(fa_handle_t handle, int32_t key, int64_t value);

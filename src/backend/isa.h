@@ -8,8 +8,8 @@ struct Word {
     const char* text;
     int32_t value;
 };
-constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC}, {"avx2", FA_ISA_AVX2},         {"avx512", FA_ISA_AVX512},
-                                 {"amx", FA_ISA_AMX},         {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON},
-                                 {"sve", FA_ISA_SVE}};
+constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC},         {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
+                              {"avx512_bf16", FA_ISA_AVX512_BF16}, {"amx", FA_ISA_AMX},   {"amx_fp16", FA_ISA_AMX_FP16},
+                              {"neon", FA_ISA_NEON},               {"sve", FA_ISA_SVE}};
 
 }  // namespace fa

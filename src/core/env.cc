@@ -49,7 +49,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (!look_up(kLogWords, variables.log, &out->log_level))
         return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\": expected none, error, info or debug", variables.log);
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, amx, amx_fp16, neon or sve",
+        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve",
                     variables.max_isa);
     return FA_OK;
 }

@@ -10,7 +10,7 @@ constexpr int64_t kAnyFigure = INT64_MAX;
 constexpr Parameter kParameters[] = {
     {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMostThreads, 0, "CPU threads; 0: as many as OpenMP would use"},
     {FA_PARAM_MAX_ISA, Owner::backend, false, "max_isa", 0, FA_ISA_SVE, 0,
-     "highest CPU instruction set to use: 1 generic, 2 avx2, 3 avx512, 5 amx, 6 amx_fp16, 16 neon, 17 sve; 0: the best there is"},
+     "highest CPU instruction set to use: 1 generic, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx, 6 amx_fp16, 16 neon, 17 sve; 0: the best there is"},
     {FA_PARAM_LOG_LEVEL, Owner::core, false, "log_level", FA_LOG_NONE, FA_LOG_DEBUG, FA_LOG_NONE,
      "lines for the log callback: 0 none, 1 error, 2 info, 3 debug"},
     {FA_PARAM_COUNT, Owner::backend, false, "count", 0, 1, 0, "1: forward calls count work and memory traffic"},

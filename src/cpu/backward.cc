@@ -156,7 +156,6 @@ void run_dsink(const Job& job, int64_t index, GradientScratch& x) { write_dsink(
 }  // namespace
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
-    constexpr double kMatrixSpeed = 4;  // of the f32 tiles'
     const fa_attention_desc_t& d = p.d;
     BackwardSchedule s{};
     s.matrix = matrix_gradients(p, k);
@@ -188,7 +187,7 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    if (s.matrix) s.flops /= kMatrixSpeed;
+    if (s.matrix) s.flops /= k.matrix->gradient_speed;
     Carver c{nullptr, 0};
     take_scratch(g, s, c);
     s.worker_bytes = c.used;

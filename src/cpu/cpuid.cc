@@ -57,10 +57,18 @@ bool detect(const Kernels& k) {
     // The kernel's flags in /proc/cpuinfo do not tell all: only CPUID is asked.
     constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5, amx_fp16 = 1u << 21, avx512_vbmi = 1u << 1;
     uint32_t a71, b71, c71, d71;
-    if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16) || (state & 0x60000) != 0x60000) return false;
-    if (!(c7 & avx512_vbmi)) return false;
+    if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16)) return false;
+    if (k.isa == FA_ISA_AVX512_BF16) return true;
+    if ((state & 0x60000) != 0x60000 || !(c7 & avx512_vbmi)) return false;
     if ((d7 & (amx_bf16 | amx_tile)) != (amx_bf16 | amx_tile) || (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16))) return false;
     return permit_tiles();
+}
+
+// Whether a table that this CPU can run is worth running unasked: isa.def has the reasons.
+bool prefer(const Kernels& k) {
+    uint32_t a, vendor[3];
+    if (k.isa != FA_ISA_AVX512_BF16) return true;
+    return __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0;
 }
 #elif defined(__aarch64__)
 bool detect(const Kernels& k) {
@@ -72,13 +80,16 @@ bool detect(const Kernels& k) {
 #else
 bool detect(const Kernels&) { return true; }
 #endif
+#if !defined(__x86_64__)
+bool prefer(const Kernels&) { return true; }
+#endif
 
 }  // namespace
 
 const Kernels* select_kernels(int64_t isa) {
     const Kernels* best = nullptr;
     for (const Level& level : kLevels)
-        if ((isa == 0 || level.isa == isa) && detect(*level.kernels)) best = level.kernels;
+        if ((isa == 0 ? prefer(*level.kernels) : level.isa == isa) && detect(*level.kernels)) best = level.kernels;
     return best;
 }
 

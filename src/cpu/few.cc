@@ -50,7 +50,7 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 // 1.5 (e4m3), 16 rows 1.7, and 4 rows lose a tenth.
 bool by_matrix(const Problem& p, const Kernels& k) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || d.q_dtype != FA_BF16 || !(d.kv_dtype == FA_BF16 || type_bytes(d.kv_dtype) == 1)) return false;
+    if (!k.matrix || !k.matrix->few || d.q_dtype != FA_BF16 || !(d.kv_dtype == FA_BF16 || type_bytes(d.kv_dtype) == 1)) return false;
     if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || d.seqlen_q * p.group < kFewestMatrixRows) return false;
     return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }

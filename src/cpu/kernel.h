@@ -104,7 +104,7 @@ struct Kernels {
     const MatrixKernels* matrix = nullptr;  // matrix.h
 };
 
-// The best table of a level (FA_ISA_…, 0: of all) for this CPU; NULL when the CPU lacks the level that is named.
+// The best table of a level (FA_ISA_…, 0: of those that this CPU prefers) for this CPU; NULL when the CPU lacks the level that is named.
 const Kernels* select_kernels(int64_t isa);
 
 }  // namespace cpu

@@ -8,7 +8,6 @@ namespace cpu {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr double kSpeed = 8;                            // about 1 TFLOP/s a core
 constexpr int kChunkSteps = 16;                         // 1024 keys of 64 dims, 256 KB with v, stay in the second-level cache for a panel
 constexpr int64_t kMostPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
@@ -272,7 +271,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
     *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,
-          d.o_dtype == FA_BF16 ? write_average : nullptr, kSpeed};
+          d.o_dtype == FA_BF16 ? write_average : nullptr, k.matrix->speed};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

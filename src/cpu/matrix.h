@@ -113,7 +113,8 @@ struct FewMatrixKernels {
 };
 
 struct MatrixKernels {
-    bool halves;  // has products of f16
+    bool halves;                   // has products of f16
+    double speed, gradient_speed;  // about: forward's and backward's, as multiples of the f32 tiles'
     // `count` values of an 8-bit storage type as `type` has them, exactly.
     void (*convert)(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to);
     // Packs rows given by pointers to values of the shape's type, NULL for a row of zeros: of q (16 for each tile), of k and v (kStepKeys).
@@ -131,7 +132,7 @@ struct MatrixKernels {
     // The table's average_row() of that o, as bf16.
     void (*write_average)(const MatrixShape&, const Pair&, int row, float scale, float factor, float o_scale, uint16_t* to);
 
-    const FewMatrixKernels* few;
+    const FewMatrixKernels* few;  // NULL: none
 
     // For gradients, in bf16.
     void (*multiply)(const MatrixProduct*, int count);

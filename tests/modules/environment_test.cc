@@ -137,7 +137,7 @@ TEST(Environment, UnknownWordIsInvalid) {
     EXPECT_TRUE(holds(log, "create: FA_INVALID_ARGUMENT: FLASHATTN_LOG is \"loud\": expected none, error, info or debug\n"));
     EXPECT_TRUE(holds(log, "status: FA_INVALID_ARGUMENT: FLASHATTN_LOG"));
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
-                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512, amx, amx_fp16, neon or sve\n"));
+                      "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve\n"));
 }
 
 TEST(Environment, MaxIsaSetsTheParameter) {
@@ -147,7 +147,7 @@ TEST(Environment, MaxIsaSetsTheParameter) {
     // Every level is either there or refused, by fa_create and fa_backend_status alike.
     const struct {
         const char *level, *number;
-    } levels[] = {{"avx2", "2"}, {"avx512", "3"}, {"amx", "5"}, {"amx_fp16", "6"}, {"neon", "16"}, {"sve", "17"}};
+    } levels[] = {{"avx2", "2"}, {"avx512", "3"}, {"avx512_bf16", "4"}, {"amx", "5"}, {"amx_fp16", "6"}, {"neon", "16"}, {"sve", "17"}};
     for (const auto& [level, number] : levels) {
         const std::string out = probe(std::string("FLASHATTN_MAX_ISA=") + level, "1");
         if (out.find("create: FA_OK") != std::string::npos) {

@@ -140,7 +140,8 @@ oracle::Products products_of(fa_handle_t handle, const BackwardCase& b) {
     const bool coarser = oracle::unit_roundoff(b.c.p_dtype) > oracle::unit_roundoff(stored);
     char text[256] = "";
     // Only matrix units take operands of 16 bits, and do with all that fits them.
-    const bool matrix = fa_explain(handle, &b.c.d, FA_OP_BACKWARD, text, sizeof text) == FA_OK && strstr(text, "cpu_backward_amx");
+    const bool matrix = fa_explain(handle, &b.c.d, FA_OP_BACKWARD, text, sizeof text) == FA_OK &&
+                        (strstr(text, "cpu_backward_amx") || strstr(text, "cpu_backward_avx512_bf16"));
     return {coarser ? b.c.p_dtype : stored, matrix || !testing_the_cpu() ? q : int32_t(FA_F32)};
 }
 

@@ -9,8 +9,8 @@ namespace {
 const struct {
     const char* name;
     int32_t value;
-} kIsas[] = {{"generic", FA_ISA_GENERIC},   {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"amx", FA_ISA_AMX},
-             {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
+} kIsas[] = {{"generic", FA_ISA_GENERIC},   {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"avx512_bf16", FA_ISA_AVX512_BF16},
+             {"amx", FA_ISA_AMX}, {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
 
 }  // namespace
 

@@ -18,6 +18,7 @@ ISAS = {
     "generic": _abi.FA_ISA_GENERIC,
     "avx2": _abi.FA_ISA_AVX2,
     "avx512": _abi.FA_ISA_AVX512,
+    "avx512_bf16": _abi.FA_ISA_AVX512_BF16,
     "amx": _abi.FA_ISA_AMX,
     "amx_fp16": _abi.FA_ISA_AMX_FP16,
     "neon": _abi.FA_ISA_NEON,
@@ -36,7 +37,7 @@ class Handle:
     backend: "auto" (the first usable of CUDA, HIP, CPU), "cpu", "cuda" or "hip"; one that is named is never replaced by another.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "amx", "amx_fp16",
+    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "avx512_bf16", "amx", "amx_fp16",
         "neon" or "sve".
 
     memory: "host": arrays are ordinary memory, and a GPU backend copies them. "device": addresses are the device's own, as those of

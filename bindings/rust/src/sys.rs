@@ -66,6 +66,7 @@ pub const FA_STAT_EXTRA_BYTES: i32 = 105;
 pub const FA_ISA_GENERIC: i32 = 1;
 pub const FA_ISA_AVX2: i32 = 2;
 pub const FA_ISA_AVX512: i32 = 3;
+pub const FA_ISA_AVX512_BF16: i32 = 4;
 pub const FA_ISA_AMX: i32 = 5;
 pub const FA_ISA_AMX_FP16: i32 = 6;
 pub const FA_ISA_NEON: i32 = 16;
