@@ -146,7 +146,8 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
     const bool study = d.algorithm != FA_ALGORITHM_FLASH;
     if (study && (d.num_splits > 1 || d.split_size > 0))
-        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits, (long long)d.split_size);
+        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
+                    (long long)d.split_size);
     // The matrix of a head is the only memory that can outgrow the machine's address space.
     int64_t elements;
     if (d.algorithm == FA_ALGORITHM_STANDARD &&
@@ -159,8 +160,8 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
-             names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys, (long long)s.max_splits, s.max_splits == 1 ? "" : "s",
-             s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
+             names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
     return FA_OK;
 }
 
@@ -209,7 +210,9 @@ fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* give
     const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
     if (given && bytes > size) {
         *workers = (int64_t(size) - shared) / share;
-        if (*workers < 1) return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)size, (unsigned long long)bytes);
+        if (*workers < 1)
+            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)size,
+                        (unsigned long long)bytes);
     }
     *memory = workspace(c, given, bytes);
     return *memory ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);

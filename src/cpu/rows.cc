@@ -16,6 +16,9 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
     return r;
 }
 
+// Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed where they lie.
+bool straight(const Problem& p, const RowTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
+
 }  // namespace
 
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
@@ -54,13 +57,18 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     float* const lines = w.k;
     float factor[kMaxRows];
     t.q = w.q + slot * dim * kMaxRows;
+    if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
+    if (straight(p, t, p.d.q_dtype)) {
+        for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
+        const float* const q = static_cast<const float*>(c.a->q) + query_index(p, p.d.q_stride, t.seq, t.batch, t.first, t.kv_head);
+        return c.k->transpose(q, p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
+    }
     Lanes place(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, place.next())
         factor[lane] = load_q(c, t, place.position, t.kv_head * p.group + place.member, lines + lane * dim);
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
     c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
-    if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
 }
 
 void point_q(const Call& c, const RowTile& t, const char** rows) {
@@ -71,11 +79,10 @@ void point_q(const Call& c, const RowTile& t, const char** rows) {
 }
 
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
-    if (sums.o) memset(sums.o, 0, size_t(dim_v) * t.width * sizeof(float));
-    for (int lane = 0; lane < t.width; lane++) {
-        sums.m[lane] = kNegInf;
-        sums.l[lane] = 0.f;
-    }
+    if (sums.o) memset(sums.o, 0, size_t(dim_v) * (t.method->by_rows ? t.rows : t.width) * sizeof(float));
+    memset(sums.l, 0, size_t(t.width) * sizeof(float));
+    float* const m = sums.m;
+    for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
 }
 
 void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& into) {
@@ -118,10 +125,12 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     }
     const float scale = c.drop_rescale * c.o_scale;
     float* lines = sums.o;
+    bool written = false;
     if (!t.method->by_rows) {
+        written = straight(p, t, p.d.o_dtype);
+        lines = written ? static_cast<float*>(c.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, t.first, t.kv_head) : w.v;
         c.k->average(sums.o, t.vectors, dim, factor, scale);
-        c.k->transpose(sums.o, t.width, dim, t.width, nullptr, w.v, dim);
-        lines = w.v;
+        c.k->transpose(sums.o, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     Lanes place(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, place.next()) {
@@ -131,7 +140,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         if (lines) {
             float* const line = lines + lane * dim;
             if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
-            c.k->narrow[p.d.o_dtype](line, dim, to);
+            if (!written) c.k->narrow[p.d.o_dtype](line, dim, to);
         } else {
             t.method->write_average(c, t, lane, factor[lane], scale, to, w);
         }
