@@ -8,17 +8,16 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// With more rows than this that share a kv head, lanes are better used as rows.
-constexpr int kFewRows = 16;
-constexpr int kFewestMatrixRows = 8;
-// Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other. So it reads memory
-// nearly in order, without which a core does not come near its bandwidth. A few such blocks should fit its cache of second level.
+// From so many rows on that share a kv head, matrix instructions keep up with memory better than vectors, which widen bf16 for next to
+// nothing, and fp8 for most of their time.
+int fewest_matrix_rows(int32_t type) { return type == FA_BF16 ? 4 : type == FA_I8 ? 2 : 1; }
+// Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other, and of them all each
+// page of memory is used up at once. A few such blocks should fit its cache of second level.
 constexpr int64_t kPanelBytes = 512 * 1024;
+// While one head's part is read, the next one's is fetched: it should take as long as memory takes to answer.
+constexpr int64_t kPartBytes = 4096;
 constexpr int kMostPartKeys = kFewPartKeys;
-int part_keys(bool matrix) { return matrix ? kFewPartKeys : 16; }
-// Memory is fetched so much further on, or the next part where that is more. From k and v in turn: two streams keep more of a core's
-// requests under way than one.
-constexpr int64_t kAheadBytes = 8192;
+int part_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kPartBytes ? kMostPartKeys : 16; }
 // Addresses of so many keys are looked up at once.
 constexpr int kStretch = 4 * kTileKeys;
 // De-scale factors go into scores and weights where that cannot overflow nor lose bits; others meet the stored values first.
@@ -30,7 +29,6 @@ int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes
 struct Side {
     Operand operand;
     int dim;
-    int ahead;  // keys
     int64_t head_step;  // bytes
     const char** rows;  // [kStretch + kTileKeys]
 };
@@ -46,14 +44,14 @@ struct Own {
 // Of a tile's q in either form.
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kFewRows / 2) * padded(k, p.d.dim_qk); }
 
-// Whether matrix instructions can take the call, with rows enough for vectors to be slower: on an Emerald Rapids 8 rows gain 1.02 (bf16) to
-// 1.5 (e4m3), 16 rows 1.7, and 4 rows lose a tenth.
-bool by_matrix(const Problem& p, const Kernels& k) {
+// Whether matrix instructions can take a call, in tiles of so many rows.
+bool by_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !k.matrix->few || d.q_dtype != FA_BF16 || !(d.kv_dtype == FA_BF16 || type_bytes(d.kv_dtype) == 1)) return false;
-    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || d.seqlen_q * p.group < kFewestMatrixRows) return false;
+    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < fewest_matrix_rows(d.kv_dtype)) return false;
     return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }
+bool by_matrix(const Problem& p, const Kernels& k) { return by_matrix(p, k, p.d.seqlen_q * p.group); }
 
 Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     Own own{};
@@ -71,10 +69,11 @@ Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory,
     own.v = list();
     if (by_matrix(p, k)) {
         const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
-        own.matrix.converted = carver.take<uint16_t>(kMostPartKeys * dim);
-        own.matrix.copy = carver.take<uint16_t>(kMostPartKeys * dim);
+        own.matrix.converted = carver.take<uint16_t>(kFewPartKeys * dim);
         own.matrix.zeros = carver.take<uint16_t>(dim);
-        own.matrix.tiles = carver.take<uint16_t>(kFewTileBytes / 2);
+        own.matrix.products = floats(kFewPartKeys * kFewRows);
+        own.matrix.weights = carver.take<uint16_t>(kFewPartKeys * kFewRows);
+        own.matrix.pairs = carver.take<uint16_t>(4 * kTileBytes / 2);
         if (memory) memset(own.matrix.zeros, 0, size_t(dim) * 2);
     }
     *bytes = carver.used;
@@ -103,13 +102,13 @@ void restore(const Kernels& k, bool split, const float* from, int64_t dim, float
 }
 
 // Its own rows choose for a sequence, not those of longer ones in the call.
-bool by_matrix(const RowTile& t) { return t.method->matrix && t.rows >= kFewestMatrixRows; }
+bool by_matrix(const Call& c, const RowTile& t) { return t.method->matrix && by_matrix(*c.p, *c.k, t.rows); }
 
 void pack_matrix(const Call& c, const RowTile& t, float* factor) {
     const Problem& p = *c.p;
     const char* rows[kFewRows];
     point_q(c, t, rows);
-    c.k->matrix->few->pack_q(reinterpret_cast<const uint16_t* const*>(rows), t.rows, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    c.k->matrix->few->pack_q(reinterpret_cast<const uint16_t* const*>(rows), t.rows, p.d.kv_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
     for (int r = 0; r < t.rows; r++) factor[r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
 
@@ -119,7 +118,7 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
     const Own own = carve(c, w);
     t.q = own.q + slot * q_floats(p, *c.k, c.few.rows);
     t.width = t.rows;
-    if (by_matrix(t)) return pack_matrix(c, t, own.factor + slot * kFewRows);
+    if (by_matrix(c, t)) return pack_matrix(c, t, own.factor + slot * kFewRows);
     for (int first = 0, block; first < t.rows; first += block) {
         block = few_block(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -130,12 +129,10 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
     }
 }
 
-Side make_side(const Call& c, Operand operand, int heads, int part, const char** rows) {
+Side make_side(const Call& c, Operand operand, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == Operand::k;
-    const int64_t dim = k ? p.d.dim_qk : p.d.dim_v, bytes = type_bytes(p.d.kv_dtype);
-    const int parts = int(min_of(max_of(kAheadBytes / (heads * part * dim * bytes), 1), kTileKeys / part));
-    return {operand, int(dim), part * parts, (k ? p.d.k_stride : p.d.v_stride)[2] * bytes, rows};
+    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.kv_dtype), rows};
 }
 
 // Addresses for keys [key, key + kStretch), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
@@ -155,8 +152,7 @@ bool tame(const float* factors, int n) {
 // Some keys of a part, as the kernels get them.
 struct Part {
     const FewKernels* kernels;
-    const char* const* rows;
-    int64_t offset;
+    FewRows rows;
     int dim;
     bool scaled;
     float factors[kMostPartKeys];
@@ -165,26 +161,25 @@ struct Part {
 
 // The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot take as they are stored, it gets widened
 // and multiplied by their factors.
-void find_part(const Call& c, const RowTile& t, const Side& side, const char* const* rows, int64_t key, int keys, const Own& own, Part& part,
+void find_part(const Call& c, const RowTile& t, const Side& side, const FewRows& rows, int64_t key, int keys, const Own& own, Part& part,
                Scratch& w) {
     const Problem& p = *c.p;
     const bool k = side.operand == Operand::k;
     const FewKernels& kernels = c.k->few[p.d.kv_dtype];
     part.kernels = &kernels;
     part.rows = rows;
-    part.offset = t.kv_head * side.head_step;
     part.dim = side.dim;
     part.scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     if (part.scaled) {
         for (float& factor : part.factors) factor = 1.f;
         find_factors(c, t, side.operand, key, keys, part.factors);
     }
-    const bool plain = !kernels.plain || kernels.plain(rows, part.offset, keys, part.dim);
+    const bool plain = !kernels.plain || kernels.plain(rows.at, rows.offset, keys, part.dim);
     if (plain && (!part.scaled || tame(part.factors, keys))) return;
     const KeyRows whole = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
     part.kernels = &c.k->few[FA_F32];
-    part.rows = part.widened;
-    part.offset = 0;
+    part.rows.at = part.widened;
+    part.rows.offset = 0;
     part.dim = int(padded(*c.k, side.dim));
     part.scaled = false;
     for (int j = 0; j < kMostPartKeys; j++) {
@@ -231,7 +226,7 @@ struct Walk {
     int64_t at(int64_t key) const { return (key - start) % kStretch; }  // in the lists of addresses
     Own own;
     float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
-    bool matrix() const { return by_matrix(tiles[0]); }
+    bool matrix() const { return by_matrix(*c, tiles[0]); }
     int from(int i, int64_t key) const { return int(max_of(seen[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(seen[i].end - key, kTileKeys)); }
     // Scores and weights of one block live beside those of the next.
@@ -240,28 +235,18 @@ struct Walk {
     float* o(int i) const { return own.o + i * c->few.rows * padded(*c->k, c->p->d.dim_v); }
 };
 
-// What is to be fetched while tile i works on a part: its share of the keys further on, through which the tiles as a whole go key by key
-// and head by head; half of them with the scores of one block, half with the values of the block before.
-void look_ahead(const Walk& walk, int i, bool second, int64_t key, int first, const char** ahead) {
-    const char* const* const k = walk.k.rows + walk.at(key) + first + walk.k.ahead;
-    const char* const* const v = key > walk.start ? walk.v.rows + walk.at(key - kTileKeys) + first + walk.v.ahead : k;
-    const int64_t kv_head = walk.tiles[0].kv_head;
-    const int heads = int(walk.tiles[walk.count - 1].kv_head - kv_head) + 1;
-    const int n = ((second ? walk.count : 0) + i) * (walk.part / 2);
-    int row = n / heads % walk.part, head = n % heads;
-    for (int j = 0; j < walk.part; j += 2) {
-        // Numbers, not addresses: beyond the last key the lists hold anything.
-        ahead[j] = reinterpret_cast<const char*>(uintptr_t(k[row]) + uintptr_t((kv_head + head) * walk.k.head_step));
-        ahead[j + 1] = reinterpret_cast<const char*>(uintptr_t(v[row]) + uintptr_t((kv_head + head) * walk.v.head_step));
-        if (++head == heads) head = 0, row++;
-    }
+// A tile's rows of keys from key + first + skip on, and meanwhile those of the next tile, or of the first one's next part.
+FewRows rows_of(const Walk& walk, const Side& side, int i, int64_t key, int first, int skip) {
+    const char* const* const rows = side.rows + walk.at(key) + first + skip;
+    const bool last = i + 1 == walk.count;
+    return {rows, walk.tiles[i].kv_head * side.head_step, last ? rows + walk.part : rows, walk.tiles[last ? 0 : i + 1].kv_head * side.head_step};
 }
 
 void score_part_matrix(const Walk& walk, int i, const FewPart& part, float* s) {
     const Call& c = *walk.c;
     const FewMatrixKernels& few = *c.k->matrix->few;
     float factor[kFewRows];
-    for (int r = 0; r < kFewRows; r++) factor[r] = walk.own.factor[i * kFewRows + r] * walk.k_factor[i];
+    for (int r = 0; r < walk.tiles[i].rows; r++) factor[r] = walk.own.factor[i * kFewRows + r] * walk.k_factor[i];
     few.scores(reinterpret_cast<const uint16_t*>(walk.tiles[i].q), walk.tiles[i].rows, factor, part, walk.k.dim, walk.own.matrix, s);
 }
 
@@ -269,16 +254,14 @@ void score_part_matrix(const Walk& walk, int i, const FewPart& part, float* s) {
 void score_tile_part(const Walk& walk, int i, int64_t key, int first, Scratch& w) {
     const Call& c = *walk.c;
     const RowTile& t = walk.tiles[i];
-    const char* const* const rows = walk.k.rows + walk.at(key) + first;
     const int to = int(min_of(walk.to(i, key), first + walk.part));
     if (walk.from(i, key) >= first + walk.part || first >= to) return;
-    const char* ahead[kMostPartKeys];
+    const FewRows rows = rows_of(walk, walk.k, i, key, first, 0);
     Part part;
-    look_ahead(walk, i, false, key, first, ahead);
     float* s = walk.s(i, key) + first;
-    if (walk.matrix()) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, t.kv_head * walk.k.head_step, ahead, to - first}, s);
+    if (walk.matrix()) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, to - first}, s);
     find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
-    part.kernels->scores(t.q, t.rows, part.rows, part.offset, ahead, to - first, part.dim, s);
+    part.kernels->scores(t.q, t.rows, part.rows, to - first, part.dim, s);
     if (part.scaled) scale(s, t.rows, to - first, part.factors);
 }
 
@@ -294,24 +277,22 @@ void score_part(const Walk& walk, int64_t key, int first, Scratch& w) {
 void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
     const Call& c = *walk.c;
     const float same[kFewRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const char* const* const rows = walk.v.rows + walk.at(key) + first;
     for (int i = 0; i < walk.count; i++) {
         const RowTile& t = walk.tiles[i];
         const int from = int(max_of(walk.from(i, key), first)), to = int(min_of(walk.to(i, key), first + walk.part));
         if (from >= to) continue;
-        const char* ahead[kMostPartKeys];
+        const FewRows rows = rows_of(walk, walk.v, i, key, first, from - first);
         Part part;
-        look_ahead(walk, i, true, key + kTileKeys, first, ahead);
         float* p = walk.s(i, key) + from;
         const bool rescaled = first > 0 && walk.from(i, key) < first;
         if (walk.matrix()) {
-            const FewPart some{c.p->d.kv_dtype, rows + (from - first), t.kv_head * walk.v.head_step, ahead, to - from};
+            const FewPart some{c.p->d.kv_dtype, rows, to - from};
             c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : walk.rescale(i, key), walk.own.matrix, walk.o(i));
             continue;
         }
-        find_part(c, t, walk.v, rows + (from - first), key + from, to - from, walk.own, part, w);
+        find_part(c, t, walk.v, rows, key + from, to - from, walk.own, part, w);
         if (part.scaled) scale(p, t.rows, to - from, part.factors);
-        part.kernels->values(p, t.rows, part.rows, part.offset, ahead, to - from, part.dim, rescaled ? same : walk.rescale(i, key), walk.o(i));
+        part.kernels->values(p, t.rows, part.rows, to - from, part.dim, rescaled ? same : walk.rescale(i, key), walk.o(i));
     }
 }
 
@@ -340,16 +321,16 @@ void finish_sums(const Walk& walk, int i, RowSums& sums) {
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < walk.tiles[i].rows; r++) {
         const float* from = walk.o(i) + r * stride;
-        if (walk.matrix()) c.k->matrix->few->finish(from, int(dim), walk.v_factor[i], sums.o + r * dim);
+        if (walk.matrix()) c.k->matrix->few->finish(from, c.p->d.kv_dtype, int(dim), walk.v_factor[i], sums.o + r * dim);
         else restore(*c.k, c.k->few[c.p->d.kv_dtype].split, from, dim, sums.o + r * dim);
     }
 }
 
 void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
-    Walk walk{&c, tiles, count, sums, {}, {}, {}, part_keys(by_matrix(tiles[0])), 0, carve(c, w), {}, {}};
-    walk.k = make_side(c, Operand::k, count, walk.part, walk.own.k);
-    walk.v = make_side(c, Operand::v, count, walk.part, walk.own.v);
+    Walk walk{&c, tiles, count, sums, {}, {}, {}, part_keys(by_matrix(c, tiles[0]), p.d.dim_qk * type_bytes(p.d.kv_dtype)), 0, carve(c, w), {}, {}};
+    walk.k = make_side(c, Operand::k, walk.own.k);
+    walk.v = make_side(c, Operand::v, walk.own.v);
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
         const KeyBand seen = walk.seen[i] = visible_keys(tiles[i], p, begin, end);

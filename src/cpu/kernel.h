@@ -30,15 +30,23 @@ static inline int few_block(int rows, int lanes) {
     return block;
 }
 
+// Rows of some keys as they are stored: addresses, with `offset` bytes to be added; and those that are read next, in the same order, which
+// are fetched meanwhile, a line for each that is read. So a fetched line lies on a page that was just used.
+struct FewRows {
+    const char* const* at;
+    int64_t offset;
+    const char* const* next;
+    int64_t next_offset;
+};
+
 // Few rows against keys as they are stored. Here lanes are elements of a head: q and o are of whole twins, 2 · lanes elements, with zeros behind
-// the last element of q. o lies [row][twin]; q, in blocks of few_block() rows, [twin][row of the block]. Scores and weights lie [row][kTileKeys]. Rows of k and v come as a list
-// of addresses, each with `offset` bytes added; meanwhile as many bytes are fetched from each address that lies `ahead`.
+// the last element of q. o lies [row][twin]; q, in blocks of few_block() rows, [twin][row of the block]. Scores and weights lie
+// [row][kTileKeys].
 struct FewKernels {
     // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
-    void (*scores)(const float* q, int rows, const char* const* k, int64_t offset, const char* const* ahead, int keys, int dim, float* s);
+    void (*scores)(const float* q, int rows, const FewRows& k, int keys, int dim, float* s);
     // o = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p · v
-    void (*values)(const float* p, int rows, const char* const* v, int64_t offset, const char* const* ahead, int keys, int dim, const float* rescale,
-                   float* o);
+    void (*values)(const float* p, int rows, const FewRows& v, int keys, int dim, const float* rescale, float* o);
     // Whether the two above can read all these keys; NULL: always.
     bool (*plain)(const char* const* rows, int64_t offset, int keys, int dim);
     bool split;  // q and o have the even elements of each twin first, then the odd ones

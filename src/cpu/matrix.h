@@ -8,6 +8,7 @@
 // so that both phases of a step are 2 × 2 blocks of products that read k and v straight on.
 #pragma once
 #include <flashattn.h>
+#include "kernel.h"
 
 namespace fa {
 namespace cpu {
@@ -84,32 +85,32 @@ struct MatrixProduct {
     bool add;
 };
 
-// Some keys of few rows' k or v, up to 32: addresses with `offset` bytes to be added, and as many of what is to be fetched meanwhile.
+// Some keys of few rows' k or v, up to kFewPartKeys.
 struct FewPart {
     int32_t type;  // FA_BF16 or one of 8 bits
-    const char* const* rows;
-    int64_t offset;
-    const char* const* ahead;
+    FewRows rows;
     int keys;
 };
 constexpr int kFewPartKeys = 32;
-constexpr int64_t kFewTileBytes = 5 * kTileBytes;
+constexpr int kFewRows = 16;
 struct FewMemory {
-    uint16_t *converted, *copy;  // [kFewPartKeys][dim]
-    uint16_t *zeros;             // [dim]
-    uint16_t *tiles;             // kFewTileBytes
+    uint16_t* converted;  // [kFewPartKeys][dim]
+    uint16_t* zeros;      // [dim]
+    float* products;      // [kFewPartKeys][kFewRows]
+    uint16_t* weights;    // [kFewRows][kFewPartKeys]
+    uint16_t* pairs;      // 4 tiles
 };
 
-// Few query rows, up to 16, against keys as they are stored: FewKernels by matrix instructions, for q of bf16 and dims that are multiples
-// of 32. Sums o lie [row][dim], in an order of their own.
+// Few query rows, up to kFewRows, against keys as they are stored: FewKernels by matrix instructions, for q of bf16 and dims that are
+// multiples of 32. Sums o lie [row][dim], in an order of their own. The type is that of k and v.
 struct FewMatrixKernels {
     void (*begin)(int rows);  // before the others, on each thread, and end() behind them
     void (*end)();
-    void (*pack_q)(const uint16_t* const* rows, int count, int dim, uint16_t* to);  // 32 · dim bytes
+    void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
     void (*scores)(const uint16_t* q, int rows, const float* factor, const FewPart&, int dim, const FewMemory&, float* s);
     // A rescale of NULL is 1 for all.
     void (*values)(const float* p, int rows, const FewPart&, int dim, const float* rescale, const FewMemory&, float* o);
-    void (*finish)(const float* o, int dim, float factor, float* to);  // a row, in kHeadroomUnit
+    void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
 };
 
 struct MatrixKernels {

@@ -116,6 +116,18 @@ void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* we
 
 namespace {
 
+// Starts to fetch a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which a core does not foresee.
+void fetch_share(const Call& c, const RowTile& t, int64_t key, int64_t end, int share, int shares) {
+    const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
+    const char* rows[kTileKeys];
+    for (int side = 0; side < 2; side++) {
+        const int64_t bytes = (side ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.kv_dtype);
+        find_rows(c, t, side ? Operand::v : Operand::k, t.kv_head, key + first, int(count), rows);
+        for (int64_t j = 0; j < count; j++)
+            for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(rows[j] + x, 0, 2);
+    }
+}
+
 constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
 
 void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
@@ -133,6 +145,7 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
         KeyBlock block{key, int(min_of(kTileKeys, last - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const RowTile& t = tiles[i];
+            fetch_share(c, t, key + kTileKeys, last, i, count);
             if (seen[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(seen[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
