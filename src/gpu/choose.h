@@ -1,5 +1,6 @@
 // Which kernel a call takes, and into how many splits a forward cuts the keys.
 #pragma once
+#include "gpu/combine.h"
 #include "gpu/fwd_simt.h"
 #include "gpu/instance.h"
 
@@ -111,13 +112,18 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
 // room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
 bool brief(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
 
+struct Splits {
+    int64_t count;
+    double time;
+};
+
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
 // and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
-// which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, and crowd. Folding costs a kernel, something for
-// each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with lengths known to the device alone, the
-// longest runs on for a while after the others have filled the machine.
-int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3, kBriefStart = 1.5, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
+// which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them leave room, and crowd.
+// Folding costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
+// lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
+Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
+    constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
     constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMostSplits = 512;
@@ -127,29 +133,48 @@ int64_t auto_splits(const rt::Device& device, const Problem& p, const Instance& 
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
     const double arithmetic = room * elements * 2 * kernel.rows / kOperations, least_tile = alone > arithmetic ? alone : arithmetic;
-    // Over pages, and with more rows, a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of
-    // 64 and 16 took 91 and 100 us in 128 blocks, 74 and 77 in 256; for 8 rows of 4 heads 87 and 78.
-    const bool suffices = !p.paged() && kernel.rows <= 16;
+    // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16 took 91
+    // and 99 us in 128 blocks, 70 and 74 in 256.
+    const bool suffices = !p.paged();
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
-    int64_t best = 1;
-    double least = 0;
+    Splits best{1, 0};
     for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
         const int64_t each = ceil_div(key_tiles, splits);
         const bool early = brief(kernel, each * keys);
+        const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kBriefStart : kFullStart;
         const auto wave = [&](double running) {
             const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytes;
-            return double(each) * (shared > least_tile ? shared : least_tile) + (early ? kBriefStart : kStart);
+            return double(each) * (shared > least_tile ? shared : least_tile) + start;
         };
-        const double blocks = double(tiles * splits), full = floor(blocks / room), rest = blocks - full * room;
+        const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
         const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
         const double time = run + (splits > 1 ? fold : 0);
-        if (splits > 1 && time >= least) continue;
-        least = time;
-        best = splits;
+        if (splits == 1 || time < best.time) best = {splits, time};
     }
     return best;
+}
+
+// Should a call with so few tiles that a native kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
+// multiprocessor's rate there is about twice that of a matrix kernel.
+bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
+    constexpr double kStart = 3, kOperations = 6.7e6, kMargin = 1.1;
+    const fa_attention_desc_t& d = p.d;
+    const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
+    const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
+    if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
+    const Instance& kernel = choose_instance(device, p);
+    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kOperations;
+    return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_kv * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
+}
+
+// The columns of o that a block of combine_splits takes; 0: combine_rows folds. With a fixed split size always that one, or a row's bits would
+// depend on how many rows there are.
+int32_t fold_columns(const rt::Device& device, const Problem& p, int64_t rows) {
+    const int64_t at_once = 2 * device.multiprocessors;
+    if (p.d.split_size > 0 || rows > at_once) return 0;
+    return rows * ceil_div(p.d.dim_v, kFewColumns) <= at_once ? kFewColumns : kMostColumns;
 }
 
 // How many kv heads' keys and values the cache is taken to hold.

@@ -7,14 +7,14 @@ namespace gpu {
 
 constexpr int kCombineThreads = 256, kCombineWarps = kCombineThreads / 32;
 
-// Folding splits with few rows: blocks for each group-major row, of kCombineColumns columns each. No read waits for another: the splits'
+// Folding splits with few rows: blocks for each group-major row, of kFewColumns or kMostColumns each. No read waits for another: the splits'
 // states come together, and a split's factor is its distance from the largest of all. Each team of threads, four columns a thread, sums
-// every kCombineTeams-th split, of which it asks for several before it knows their factors. More splits than threads are taken in parts.
-constexpr int kCombineColumns = 32, kCombineTeam = kCombineColumns / 4, kCombineTeams = kCombineThreads / kCombineTeam, kPartsAhead = 8;
+// every split that is its own by turns, of which it asks for several before it knows their factors. More splits than threads are taken in parts.
+constexpr int kFewColumns = 32, kMostColumns = 128, kPartsAhead = 8;
 struct CombineShared {
     RowState part[kCombineThreads];
     float scale[kCombineThreads];
-    float sum[kCombineWarps][kCombineColumns];
+    float sum[kCombineWarps][kMostColumns];
 };
 FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
     if (aligned && left >= 4) return rt::load4(from, x);
@@ -53,7 +53,7 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
     FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
-    const Finish f = finish_row(x, seq, batch, head, row, state, lane == 0);
+    const Finish f = finish_here(x, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
@@ -64,25 +64,27 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
             const float scale = factor(states[i * all]);
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
-        for (int e = 0; e < 4 && column + e < dim; e++) store_output(x, at + column + e, sum[e], f.factor);
+        for (int e = 0; e < 4 && column + e < dim; e++) store_any(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
     }
 }
 
 // The same where rows are few: see combine_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
 // through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
+template <int columns>
 FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    constexpr int across = columns / 4, teams = kCombineThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
     const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_kv), group = uint32_t(x.p.group);
     const int64_t all = x.p.d.batch * x.p.d.heads_kv * x.rows;
     const uint32_t index = uint32_t(rt::block()) % uint32_t(all);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
-    const int64_t dim = x.p.d.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * kCombineColumns, row = r / group, head = kv_head * group + r % group;
+    const int64_t dim = x.p.d.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns), row = r / group, head = kv_head * group + r % group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0;
     CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
-    const int thread = rt::thread(), team = thread / kCombineTeam, column = thread % kCombineTeam * 4;
+    const int thread = rt::thread(), team = thread / across, column = thread % across * 4;
     if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
     FA_UNROLL_BY(1)
     for (int pass = 0; pass < 2; pass++) {
@@ -97,33 +99,33 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
             const auto load = [&](int i, float* to) {
                 if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
             };
-            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * kCombineTeams, part[n]);
+            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * teams, part[n]);
             if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
             rt::barrier();
             const RowState these = combine_parts(s, count);
             rt::barrier();
-            for (int i = team; i < count; i += kPartsAhead * kCombineTeams)
+            for (int i = team; i < count; i += kPartsAhead * teams)
                 FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
-                    const int now = i + n * kCombineTeams;
+                    const int now = i + n * teams;
                     if (now < count) {
                         FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
                     }
-                    load(now + kPartsAhead * kCombineTeams, part[n]);
+                    load(now + kPartsAhead * teams, part[n]);
                 }
-            FA_UNROLL for (int mask = kCombineTeam; mask < 32; mask *= 2)
+            FA_UNROLL for (int mask = across; mask < 32; mask *= 2)
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
-            if (thread % 32 < kCombineTeam) rt::store4(s.sum[thread / 32] + column, sum);
+            if (thread % 32 < across) rt::store4(s.sum[thread / 32] + column, sum);
             rt::barrier();
             float kept = 0.f;
-            if (thread < kCombineColumns)
+            if (thread < columns)
                 FA_UNROLL for (int w = 0; w < kCombineWarps; w++) kept += s.sum[w][thread];
             const Fold f = fold(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;
         }
-        if (thread >= kCombineColumns) continue;
-        const Finish f = finish_row(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
-        if (column0 + thread < dim && !rehearsal) store_output(x, at + thread, total, f.factor);
+        if (thread >= columns) continue;
+        const Finish f = finish_here(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
+        if (column0 + thread < dim && !rehearsal) store_any(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
     }
 }
 

@@ -11,8 +11,10 @@ struct Finish {
     float factor;    // multiplies the kept sums
 };
 
+// A function that is called has the parameters as memory to read, miss after miss: where that would be waited for, nothing is called that
+// needs them.
 // `sums`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
+FA_DEVICE Finish finish_here(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
     RowState state{sums.m, sums.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.p.has(FA_OPERAND_SINKS)) {
@@ -22,6 +24,10 @@ FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t b
     }
     if (first && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, seq, batch, row, head)] = log_sum_exp(state);
     return {state, scale * normaliser(state) * kHeadroomFactor};
+}
+
+FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
+    return finish_here(x, seq, batch, head, row, sums, first);
 }
 
 FA_DEVICE float average_of(float sum, float factor) {
@@ -35,6 +41,7 @@ FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
 FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
     store_element(x.a.o, at, x.p.d.o_dtype, output_value(x, sum, factor));
 }
+FA_COLD void store_any(void* base, int64_t at, int32_t dtype, float x) { store_element(base, at, dtype, x); }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
 FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,

@@ -335,13 +335,20 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const typename M::Tile& t = s.tile;
     const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
-    if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
-    rt::wait_for_predecessor();
-    rt::release_successor();  // not before: a fold reads lengths before it waits
-    if (t.valid < M::rows && (!x.partial_o || split == 0))
-        write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
-    if (idle) return;
+    if constexpr (M::key_warps > 1) {
+        if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+    } else {
+        if (!idle) M::place_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+    }
     rt::barrier();
+    if (known) rt::release_successor();
+    rt::wait_for_predecessor();
+    if (!known) {
+        rt::release_successor();  // not before: a fold reads lengths before it waits
+        if (t.valid < M::rows && (!x.partial_o || split == 0))
+            write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
+    }
+    if (idle) return;
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
     const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::uniform(s.row[t.valid - 1].end);
@@ -366,7 +373,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
     const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
-    M::finish_rows(x, split, index0, all);
+    if constexpr (M::key_warps > 1) M::finish_rows(x, split, index0, all);
+    else M::finish_rows_cold(x, split, index0, all);
     rt::barrier();
     M::write_rows(x);
 }

@@ -112,7 +112,19 @@ struct MatrixBlock {
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
                                    [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, place);
     }
+    // For stored bytes, whose order within 16 dims q takes on: words, each to its place.
+    FA_MEMBER static void load_q_words(const ForwardParams& x) {
+        constexpr int words = kQRowBytes / 4;
+        const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
+        for (int i = rt::thread(); i < rows * words; i += threads) {
+            const int r = i / words, at = i % words * 4, place = Mma::q_place(at);
+            const char* const from = q_row(x, r < valid ? r : 0);
+            rt::copy4(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
+        }
+    }
     FA_MEMBER static void load_q(const ForwardParams& x) {
+        if constexpr (Mma::kBytes && KeyWarps > 1)
+            if (x.q_width == 16) return load_q_words(x);
         if (Mma::kBytes || x.q_width != 16) return load_q_narrow(x);
         const int piece = rt::thread() % kQPieces;
         const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
@@ -253,8 +265,10 @@ struct MatrixBlock {
             t.seq.kv_index = batch;
             t.rule = x.alike_rule;
             t.valid = int(min_of(x.rows - t.first, rows));
-        } else {
+        } else if constexpr (KeyWarps > 1) {
             place_sequence(x, batch);
+        } else {
+            place_sequence_cold(x, batch);
         }
         const auto source = [&](const void* base, const RowBytes& bytes, int width) {
             const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
@@ -266,14 +280,15 @@ struct MatrixBlock {
         for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
         if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
     }
-    FA_COLD_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
+    FA_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
     }
+    FA_COLD_MEMBER static void place_sequence_cold(const ForwardParams& x, int64_t batch) { place_sequence(x, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
-    FA_COLD_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+    FA_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int group = int(x.p.group);
@@ -288,6 +303,8 @@ struct MatrixBlock {
             if (!(fabsf(slope) < kSteepSlope)) s.tile.work = x.work | kNatural;  // like other threads
         }
     }
+
+    FA_COLD_MEMBER static void place_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { place_rows(x, begin, end); }
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
@@ -310,7 +327,7 @@ struct MatrixBlock {
         }
     }
     // A row's state over all key warps, LSE, and what its sums are to be multiplied by.
-    FA_COLD_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+    FA_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
         Shared& s = shared();
         const Tile& t = s.tile;
         for (int r = rt::thread(); r < t.valid; r += threads) {
@@ -329,10 +346,14 @@ struct MatrixBlock {
                 continue;
             }
             s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const Finish f = finish_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            const Finish f = finish_here(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
             if (x.state) x.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
         }
+    }
+    // The same for kernels without registers for it.
+    FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+        finish_rows(x, split, index0, all);
     }
     FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);

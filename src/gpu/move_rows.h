@@ -9,6 +9,8 @@ namespace gpu {
 struct AppendParams {
     Problem p;
     fa_append_kv_args_t a;
+    bool copies;         // see copies_rows
+    int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
 };
 struct RotaryParams {
     Problem p;
@@ -222,8 +224,9 @@ FA_DEVICE Place place_of(const AppendParams& x, int64_t b, int64_t t, int64_t ro
     int64_t outer = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
     if (outer < 0 || outer >= (x.p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch)) return nowhere;
     if (x.p.paged()) {
-        outer = a.page_table[outer * d.page_table_stride + slot / d.page_size];
-        slot %= d.page_size;
+        const int64_t page = slot / d.page_size;
+        outer = a.page_table[outer * d.page_table_stride + page];
+        slot -= page * d.page_size;
         if (outer < 0 || outer >= d.num_pages) return nowhere;
     }
     return {outer, slot, position, true};
@@ -244,22 +247,82 @@ FA_DEVICE float largest_of(const float* x, int n, float top) {
     return top;
 }
 
-// A team for each token, head, and k or v. Nobody leaves before the end: the lanes of a wave compare values.
-FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
-    rt::fetch_parameters(x);
-    rt::wait_for_predecessor();
-    rt::release_successor();
+// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence?
+FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a) {
+    const fa_attention_desc_t& d = p.d;
+    const auto whole = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) { return copy_width(base, stride, dim, dtype) == 16; };
+    return d.kv_dtype == d.q_dtype && !a.cu_seqlens_new && !a.seqused_new && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && !p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) &&
+           whole(a.k, d.k_stride, d.dim_qk, d.kv_dtype) && whole(a.v, d.v_stride, d.dim_v, d.kv_dtype) &&
+           whole(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && whole(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
+}
+
+inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
+    int32_t shift = 0;
+    while (shift < 31 && int64_t(1) << shift < p.d.page_size) shift++;
+    return {p, a, copies_rows(p, a), int64_t(1) << shift == p.d.page_size ? shift : -1};
+}
+
+// What a team appends: the row of token t of sequence b, for one head, to k or v.
+struct Appended {
+    int64_t b, t, h;
+    bool is_v;
+};
+FA_DEVICE int64_t source_index(const AppendParams& x, const Appended& row, const Source& source) {
+    const int64_t* stride = row.is_v ? x.a.v_new_stride : x.a.k_new_stride;
+    return source.batch * stride[0] + source.row * stride[1] + row.h * stride[2];
+}
+
+// The compiler works out x here, and not where it is used: nobody knows that this never says again what has been said.
+FA_DEVICE void settle(int64_t x) {
+    if (uint32_t(x ^ x >> 32) == 0xdeadbeefu) rt::release_successor();
+}
+
+// Rows that need no arithmetic, of which each sequence has the same number. All that depends on the descriptor alone is settled before the
+// wait: what comes after is a chain of reads.
+FA_DEVICE void copy_row(const AppendParams& x, const Appended& row) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_kv, h = team % d.heads_kv;
-    const bool is_v = (line & 1) != 0;
-    const int64_t b = line / 2 / a.seqlen_new, t = line / 2 % a.seqlen_new;
-    const Source source = b < d.batch ? source_of(x, b, t) : Source{0, 0, false};
+    const int64_t* const cs = row.is_v ? d.v_stride : d.k_stride;
+    const int64_t bytes = type_bytes(d.kv_dtype), all = (row.is_v ? d.dim_v : d.dim_qk) * bytes, outer_bytes = cs[0] * bytes, slot_bytes = cs[1] * bytes;
+    const int64_t first = rt::thread() % kTeam * 16;
+    const char* const from = static_cast<const char*>(row.is_v ? a.v_new : a.k_new) + source_index(x, row, {row.b, row.t, true}) * bytes + first;
+    char* const cache = static_cast<char*>(row.is_v ? a.v : a.k) + row.h * cs[2] * bytes + first;
+    const int32_t* const position = a.positions ? a.positions + row.b * a.seqlen_new + row.t : nullptr;
+    const int32_t* const length = x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k + row.b : x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k + row.b : nullptr;
+    const int32_t* const index = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx + row.b : nullptr;
+    const int32_t* const start = position ? position : length;
+    const int64_t later = position ? 0 : row.t, sequences = index ? d.kv_batch : d.batch, slots = d.seqlen_k, pages = d.num_pages, page_size = d.page_size;
+    settle(outer_bytes ^ slot_bytes ^ int64_t(from) ^ int64_t(cache) ^ int64_t(start) ^ int64_t(index) ^ later ^ sequences ^ slots ^ pages ^ all);
+    rt::wait_for_predecessor();
+    if (row.b >= d.batch || first >= all) return;
+    float piece[4];
+    rt::load4(reinterpret_cast<const float*>(from), piece);
+    int64_t slot = later + (start ? *start : 0), outer = index ? *index : row.b;
+    settle(bits_of(piece[0]));  // all of it comes at once
+    if (slot < 0 || slot >= slots || outer < 0 || outer >= sequences) return;
+    if (x.p.paged()) {
+        const int64_t page = x.page_shift >= 0 ? slot >> x.page_shift : slot / page_size;
+        outer = a.page_table[outer * d.page_table_stride + page];
+        slot -= page * page_size;
+        if (outer < 0 || outer >= pages) return;
+    }
+    char* const to = cache + outer * outer_bytes + slot * slot_bytes;
+    rt::store4(reinterpret_cast<float*>(to), piece);
+    for (int64_t at = 16 * kTeam; first + at < all; at += 16 * kTeam) {
+        rt::load4(reinterpret_cast<const float*>(from + at), piece);
+        rt::store4(reinterpret_cast<float*>(to + at), piece);
+    }
+}
 
-    const Deal deal{int(is_v ? d.dim_v : d.dim_qk), is_v ? 0 : int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    const int64_t* ns = is_v ? a.v_new_stride : a.k_new_stride;
+// Rows that are rotated or change their type. Nobody leaves before the end: the lanes of a wave compare values.
+FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t h, bool is_v) {
+    rt::wait_for_predecessor();
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    const Source source = b < d.batch ? source_of(x, b, t) : Source{0, 0, false};
     const void* from = is_v ? a.v_new : a.k_new;
-    const int64_t from_row = source.batch * ns[0] + source.row * ns[1] + h * ns[2];
+    const int64_t from_row = source_index(x, {b, t, h, is_v}, source);
+    const Deal deal{int(is_v ? d.dim_v : d.dim_qk), is_v ? 0 : int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     const int lane = rt::thread() % kTeam;
     Held held{};  // on its way while the place is looked up
     if (source.valid && lane < deal.steps()) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
@@ -308,6 +371,18 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
         store_eight(to, to_row + s.at, d.kv_dtype, s.n, own);
         if (s.partner) store_eight(to, to_row + s.partner, d.kv_dtype, s.n, partner);
     }
+}
+
+// A team for each token, head, and k or v. It comes early, to have worked out which when the kernel before it ends.
+FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
+    rt::release_successor();
+    rt::fetch_parameters(x);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_kv;
+    const Appended row{line / 2 / a.seqlen_new, line / 2 % a.seqlen_new, team % d.heads_kv, (line & 1) != 0};
+    if (x.copies) copy_row(x, row);
+    else convert_row(x, row.b, row.t, row.h, row.is_v);
 }
 
 }  // namespace gpu
