@@ -145,6 +145,9 @@ FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
 #endif
 }
 
+// A barrier of `count` threads, those of whole warps, that have a number from 1 on in common.
+FA_DEVICE void barrier_among(int number, int count) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory"); }
+
 // A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
 FA_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 // A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.

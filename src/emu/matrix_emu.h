@@ -174,6 +174,7 @@ FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
 
 FA_DEVICE int uniform(int x) { return x; }
 FA_DEVICE int unknown(int x) { return x; }
+FA_DEVICE void barrier_among(int, int, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { barrier(file, line); }  // of all
 FA_DEVICE bool any_lane(bool x) {
     struct Args {
         bool in, out;

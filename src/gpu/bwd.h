@@ -11,6 +11,13 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it asks for no row's validity.
 constexpr int64_t kPaddedRows = 128;
 
+// Where a matrix kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of elements.
+struct RowSource {
+    const void* base;
+    RowBytes bytes;
+    int32_t width;
+};
+
 // What a backward call fixes, in the form that kernels take.
 struct BackwardParams {
     Problem p;
@@ -24,6 +31,12 @@ struct BackwardParams {
     float kept_factor;     // 1 / (1 − dropout_p)
     bool natural;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
+    // Matrix kernels, as in ForwardParams.
+    bool alike;
+    Sequence alike_seq;
+    MaskRule alike_rule;
+    uint32_t work;
+    RowSource source[4];  // q, dout, k and v
     float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf
     float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their weights are 0
     float* dq_sum;         // [heads_q][padded_rows][sum_columns], see sum_index, 0 at first: f32 sums of dq without the scale, for a kernel
@@ -45,21 +58,23 @@ FA_FN int64_t sum_index(int64_t row, int64_t column, int64_t columns) {
     return panel * 128 + lane * 4 + column % 16 / 8 * 2 + column % 2;
 }
 
-// The rows that may see any of keys [key, key + keys): key_band the other way round.
+// Rows, of so many, whose bands reach from a key on the left of their end to one on the right of their begin: key_band the other way round.
 struct RowBand {
     int64_t begin, end;
 };
-FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) {
+FA_FN RowBand reaching_rows(const MaskRule& r, int64_t left, int64_t right, int64_t rows) {
     RowBand b{0, rows};
-    const int64_t last = key + keys - 1;
-    if (r.right >= 0 && r.right < key - r.off) b.begin = key - r.off - r.right;
-    if (r.left >= 0 && r.left < rows + r.off - last - 1) b.end = last - r.off + r.left + 1;
+    if (r.right >= 0 && r.right < left - r.off) b.begin = left - r.off - r.right;
+    if (r.left >= 0 && r.left < rows + r.off - right - 1) b.end = right - r.off + r.left + 1;
     if (r.chunk > 0) {
-        b.begin = max_of(b.begin, floor_div(key, r.chunk) * r.chunk - r.off);
-        b.end = min_of(b.end, (floor_div(last, r.chunk) + 1) * r.chunk - r.off);
+        b.begin = max_of(b.begin, floor_div(left, r.chunk) * r.chunk - r.off);
+        b.end = min_of(b.end, (floor_div(right, r.chunk) + 1) * r.chunk - r.off);
     }
     return b;
 }
+// Those that may see any of keys [key, key + keys), and those that see all of them, as far as they exist.
+FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key, key + keys - 1, rows); }
+FA_FN RowBand whole_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key + keys - 1, key, rows); }
 
 FA_FN bool accumulates(const BackwardParams& x) { return (x.a.flags & FA_BACKWARD_ACCUMULATE) != 0; }
 
@@ -78,6 +93,18 @@ FA_DEVICE void load_quad(const void* base, int64_t at, int64_t left, bool aligne
         return;
     }
     FA_UNROLL for (int e = 0; e < 4; e++) to[e] = e < left ? load_element(base, at + e, dtype) : 0.f;
+}
+
+// Eight elements to an address that is a multiple of 16 bytes.
+FA_DEVICE void store_piece(void* base, int64_t at, int32_t dtype, const float from[8]) {
+    if (dtype == FA_F32) {
+        rt::store4(static_cast<float*>(base) + at, from);
+        return rt::store4(static_cast<float*>(base) + at + 4, from + 4);
+    }
+    float words[4];
+    FA_UNROLL for (int i = 0; i < 4; i++)
+        words[i] = float_of(dtype == FA_F16 ? rt::pack_f16(from[2 * i], from[2 * i + 1]) : rt::pack_bf16(from[2 * i], from[2 * i + 1]));
+    rt::store4(reinterpret_cast<float*>(static_cast<uint16_t*>(base) + at), words);
 }
 
 // What kernels read of a row: the weights of one that sees no key, or is none, are 0.

@@ -106,15 +106,21 @@ struct Gradient {
         multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
-    // Adds to the passing rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
-    FA_MEMBER static void add_dq(const BackwardParams& x, int64_t row, float factor) {
+    // The tile at hand: which rows and keys meet in a warp's part of it.
+    struct Part {
+        int pass0, head, slot;  // head: from the first of the block
+        bool whole;
+    };
+    // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
+    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
         const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(), rt::unknown(0)), row0 / 16);
+        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::unknown(0)), row0 / 16);
         const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
         multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },
                               [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
         float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::unknown(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
@@ -126,16 +132,11 @@ struct Gradient {
 
     // ---- from scores to weights
 
-    // The tile at hand: which rows and keys meet in a warp's part of it.
-    struct Part {
-        int pass0, head, slot;  // head: from the first of the block
-        bool whole;
-    };
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
     struct Place {
         Warp w;
-        int own0, pass0;
-        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0) {}
+        int own0, pass0, slot;
+        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), slot(part.slot) {}
         FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::slot(e)); }
         FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
@@ -148,7 +149,7 @@ struct Gradient {
         uint32_t seen = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                const typename M::Band band = s.band[place.row_at(m, n, e)];
+                const typename M::Band band = s.band[place.slot][place.row_at(m, n, e)];
                 const int key = place.key(m, n, e);
                 seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
             }
@@ -260,16 +261,20 @@ struct Gradient {
     }
 };
 
-// One tile of what passes by, number i: into dk and dv of the block, or dq.
+// One tile of what passes by, number i: into dk and dv of the block, or dq. past: the tile before.
 template <class M>
-FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& part, int i,
+FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& past, const typename Gradient<M>::Part& part, int i,
                          typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
     using G = Gradient<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
-    const typename M::Tile& t = s.tile;
     const typename G::Warp w;
     const int slot = M::slots == 2 ? i & 1 : 0, turn = i & 1;
+    const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
+    const auto add_past = [&] {
+        if (i > 0 && x.dq_sum) G::add_dq(x, past, turn ^ 1, Mma::kProductUnit);
+    };
+    if (M::kLate && first_half) add_past();
     char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
     if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
 
@@ -278,7 +283,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     G::multiply_rows(M::owned(1), pass1, w, grad);
     G::differentiate(x, part, G::unit(), score, grad);
     if constexpr (!M::by_rows) G::put(M::weights(), w, score);
-    G::put(M::gradients(), w, grad);
+    G::put(M::gradients(turn), w, grad);
     float top = 0.f;
     if constexpr (Mma::kNarrow) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
@@ -286,22 +291,24 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
                 FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
         if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
     }
-    rt::barrier();
+    if constexpr (M::kLate) rt::barrier_among(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
+    else rt::barrier();
     if constexpr (Mma::kNarrow) {
         if (rt::unknown(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
         if (s.grown[turn]) {
             const float factor = G::grow(top);
             G::scale(first, factor);
             G::scale(grad, factor);
-            G::put(M::gradients(), w, grad);
+            G::put(M::gradients(turn), w, grad);
             rt::barrier();
         }
     }
     if constexpr (!M::by_rows) {
         G::add_columns(M::weights(), pass1, w, second);
-        if (x.dq_sum) G::add_dq(x, t.row0 + part.head * x.padded_rows + part.pass0, Mma::kProductUnit * G::of_unit());
+        if (!M::kLate && x.dq_sum) G::add_dq(x, part, turn, Mma::kProductUnit * G::of_unit());
     }
-    G::add_columns(M::gradients(), pass0, w, first);
+    G::add_columns(M::gradients(turn), pass0, w, first);
+    if (M::kLate && !first_half) add_past();
 }
 
 // What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
@@ -311,21 +318,26 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
     const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
     constexpr bool ahead = M::slots == 2;
     M::load_owned(x);
+    using Part = typename Gradient<M>::Part;
+    const auto part_of = [&](int head, int tile, int slot) {
+        return Part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
+    };
+    const auto past_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
     const auto next = [&](int& head, int& tile) {
         const bool turns = tile + 1 == t.end;
         tile = turns ? t.begin : tile + 1;
         head += turns;
     };
-    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin;
-    for (int i = head; t.begin < t.end && head < t.heads; i++) {
+    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin, i = head;
+    for (; t.begin < t.end && head < t.heads; i++) {
         const int slot = ahead ? i & 1 : 0;
-        const typename Gradient<M>::Part part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
+        const Part part = part_of(head, tile, slot);
         if constexpr (!ahead) {
             rt::barrier();
             M::load_passing(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0);
+            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.slot);
             rt::copies_left<0>();
             rt::barrier();
         }
@@ -334,8 +346,12 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
             next(next_head, next_tile);
             if (next_head < t.heads) M::load_passing(x, next_head, next_tile, slot ^ 1);
         }
-        if (i >= 0) take_tile<M>(x, part, i, first, second);
+        if (i >= 0) take_tile<M>(x, past_of(head, tile), part, i, first, second);
         next(head, tile);
+    }
+    if constexpr (M::kLate) {
+        rt::barrier();
+        if (i > 0 && x.dq_sum) Gradient<M>::add_dq(x, past_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
     // Where nothing passes by, the owned rows are still on their way, in no group yet.
     rt::commit_copies();
@@ -351,27 +367,25 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
     const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
     const typename M::Tile& t = M::shared().tile;
-    if (rt::thread() == 0) M::place_block(x, batch, head, int(block) * M::own);
+    M::place_block(x, batch, head, int(block) * M::own);
     rt::barrier();
     if (t.valid <= 0) return;
-    M::place_passing();
-    rt::barrier();
     typename G::Columns first, second;
     G::clear(first);
     if (!M::by_rows) G::clear(second);
     pass_over<M>(x, first, second);
     const typename G::Warp w;
     const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
+    rt::barrier();
+    M::stage_sums(0, factor, w.own0, 16 * w.step0, first);
+    if constexpr (!M::by_rows) M::stage_sums(1, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
+    rt::barrier();
     if constexpr (M::by_rows) {
-        M::store_sums(x, x.a.dq, x.a.dq_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first,
-                      [&](int row) { return query_index(x.p, x.a.dq_stride, t.seq, t.batch, row, t.head0); });
+        M::store_sums(x, 0, x.a.dq, x.a.dq_stride, d.dim_qk, query_index(x.p, x.a.dq_stride, t.seq, t.batch, t.first, t.head0));
     } else {
-        const auto at = [&](const int64_t stride[4], int key) { return key_index(x.p, stride, {t.batch, t.seq.k_begin + key, true}, t.kv_head); };
-        if (x.a.dk)
-            M::store_sums(x, x.a.dk, x.a.dk_stride, d.dim_qk, factor, w.own0, 16 * w.step0, first, [&](int key) { return at(x.a.dk_stride, key); });
-        if (x.a.dv)
-            M::store_sums(x, x.a.dv, x.a.dv_stride, d.dim_v, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0,
-                          second, [&](int key) { return at(x.a.dv_stride, key); });
+        const Slot slot{t.batch, t.seq.k_begin + t.first, true};
+        if (x.a.dk) M::store_sums(x, 0, x.a.dk, x.a.dk_stride, d.dim_qk, key_index(x.p, x.a.dk_stride, slot, t.kv_head));
+        if (x.a.dv) M::store_sums(x, 1, x.a.dv, x.a.dv_stride, d.dim_v, key_index(x.p, x.a.dv_stride, slot, t.kv_head));
     }
 }
 

@@ -28,8 +28,13 @@ struct GradientBlock {
     static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
     static constexpr int kWeightBytes = Passing * int(sizeof(Element));
     static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kWeightsBytes = own * kWeightBytes;
+    // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
+    // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
+    static constexpr bool kLate = !ByRows && Slots == 2 && !Mma::kNarrow;
+    static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
     static constexpr int kRows = ByRows ? own : Passing, kRowSlots = ByRows ? 1 : Slots;  // rows whose numbers are there at once
     static_assert(kShareTiles * Sum::kElements <= 32, "a bit for each score of 16 rows");
+    static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
     static_assert(threads % kPieces == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
 
     struct Source {
@@ -58,7 +63,7 @@ struct GradientBlock {
     struct Shared {
         alignas(16) float lse[kRowSlots][kRows];
         alignas(16) float delta[kRowSlots][kRows];
-        Band band[kRows];
+        Band band[kRowSlots][kRows];
         Tile tile;
         float top[warps];
         float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
@@ -66,13 +71,13 @@ struct GradientBlock {
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : 2) * kWeightsBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kWeightsBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
     FA_MEMBER static char* passer(int slot, int i) { return owned(2) + (2 * slot + i) * kPassBytes; }
-    FA_MEMBER static char* gradients() { return passer(Slots, 0); }
-    FA_MEMBER static char* weights() { return gradients() + kWeightsBytes; }
+    FA_MEMBER static char* gradients(int turn) { return passer(Slots, 0) + (kLate ? turn * kWeightsBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* weights() { return gradients(1) + kWeightsBytes; }
 
     // ---- loading
 
@@ -148,121 +153,105 @@ struct GradientBlock {
         return true;
     }
     // The bands of rows [row, row + kRows).
-    FA_MEMBER static void place_bands(int row) {
+    FA_MEMBER static void place_bands(int row, int slot) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
         for (int r = rt::unknown(rt::thread()); r < kRows; r += threads) {
             const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
-            s.band[r] = {int(b.begin), int(max_of(b.end, 0))};
+            s.band[slot][r] = {int(b.begin), int(max_of(b.end, 0))};
         }
     }
 
     // ---- a block's beginning and end
 
-    FA_MEMBER static Source query_source(const BackwardParams& x, const void* base, const int64_t stride[4], int64_t dim, int64_t head) {
-        const Tile& t = shared().tile;
-        const int64_t bytes = sizeof(Element), at = query_index(x.p, stride, t.seq, t.batch, 0, head) * bytes;
-        return {static_cast<const char*>(base) + at, stride[2] * bytes, stride[1] * bytes, int(dim * bytes), copy_width(base, stride, dim, x.p.d.q_dtype)};
-    }
-    FA_MEMBER static Source key_source(const BackwardParams& x, const void* base, const int64_t stride[4], int64_t dim) {
-        const Tile& t = shared().tile;
-        const int64_t bytes = sizeof(Element), at = key_index(x.p, stride, {t.batch, t.seq.k_begin, true}, t.kv_head) * bytes;
-        return {static_cast<const char*>(base) + at, 0, stride[1] * bytes, int(dim * bytes), copy_width(base, stride, dim, x.p.d.kv_dtype)};
-    }
+    // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share the rest.
     // `head`: a kv head, or with ByRows a query head.
-    FA_COLD_MEMBER static void place_block(const BackwardParams& x, int64_t batch, int64_t head, int first) {
+    FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
+        const int thread = rt::thread();
+        if (thread != 0 && thread / 4 != 8) return;
+        const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
+        const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.f, batch);
         Tile& t = shared().tile;
-        const fa_attention_desc_t& d = x.p.d;
-        t.batch = batch;
-        t.kv_head = ByRows ? head / x.p.group : head;
-        t.head0 = int(ByRows ? head : head * x.p.group);
-        t.heads = ByRows ? 1 : int(x.p.group);
-        t.seq = bounded_sequence(x.p, x.f, batch);
-        t.rule = mask_rule(x.p, t.seq);
-        t.row0 = t.head0 * x.padded_rows + padded_row0(x.p, t.seq, batch);
-        t.first = first;
-        t.valid = int(min_of((ByRows ? t.seq.q_len : t.seq.k_len) - first, own));
-        t.count = int(ByRows ? t.seq.k_len : t.seq.q_len);
-        Source *const rows = ByRows ? t.owned : t.passer, *const keys = ByRows ? t.passer : t.owned;
-        rows[0] = query_source(x, x.a.q, d.q_stride, d.dim_qk, t.head0);
-        rows[1] = query_source(x, x.a.dout, x.a.dout_stride, d.dim_v, t.head0);
-        keys[0] = key_source(x, x.a.k, d.k_stride, d.dim_qk);
-        keys[1] = key_source(x, x.a.v, d.v_stride, d.dim_v);
-        for (Source* s : {t.owned, t.owned + 1}) s->base += first * s->row;
-        t.work = work_of(x.p, false, false);
-        if (d.dropout_p > 0) {
-            const bool state = x.p.has(FA_OPERAND_RNG_STATE);
-            t.dropout = make_dropout(d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
+        if (thread != 0) {  // 32 to 35: q, dout, k and v
+            const int i = thread % 4;
+            const RowSource& from = x.source[i];
+            const bool rows = i < 2;
+            const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
+            const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
+            Source& to = rows == ByRows ? t.owned[i % 2] : t.passer[i % 2];
+            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.all, from.width};
+            return;
         }
+        t.batch = batch;
+        t.kv_head = kv_head;
+        t.head0 = int(head0);
+        t.heads = ByRows ? 1 : int(group);
+        t.seq = seq;
+        t.rule = x.alike ? x.alike_rule : mask_rule(x.p, seq);
+        t.row0 = head0 * x.padded_rows + padded_row0(x.p, seq, batch);
+        t.first = first;
+        t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
+        t.count = int(ByRows ? seq.k_len : seq.q_len);
+        t.work = x.work;
+        if (!Plain && x.work & kDrop) t.dropout = dropout_of(x);
+        if (t.valid > 0) place_passing();
         Shared& s = shared();
         s.unit = s.of_unit = 1.f;
         s.unit_found = false;
         s.grown[0] = s.grown[1] = 0;
     }
-    // The smallest of the tiles from which on a condition holds.
-    template <class Condition>
-    FA_MEMBER static int first_tile(int tiles, Condition holds) {
-        int low = 0, high = tiles;
-        while (low < high) {
-            const int middle = (low + high) / 2;
-            if (holds(middle)) high = middle;
-            else low = middle + 1;
-        }
-        return low;
-    }
-    // Which tiles pass by: bands only ever move right with their rows. Four threads look for one bound each.
-    FA_COLD_MEMBER static void place_passing() {
+    // Which tiles pass by: bands only ever move right with their rows.
+    FA_MEMBER static void place_passing() {
         Tile& t = shared().tile;
-        const auto band = [&](int row) { return key_band(t.rule, row, t.seq.k_len); };
-        const int thread = rt::thread(), tiles = int(ceil_div(t.count, Passing));
-        if (thread >= 4) return;
-        int bound;
+        RowBand any, whole;  // of rows or keys
         if constexpr (ByRows) {
-            const KeyBand top = band(t.first), last = band(t.first + t.valid - 1);
-            bound = int(thread == 0   ? max_of(top.begin, 0) / Passing
-                        : thread == 1 ? ceil_div(max_of(last.end, 0), Passing)
-                        : thread == 2 ? ceil_div(max_of(last.begin, 0), Passing)
-                        : t.valid < own ? 0  // rows that do not exist see nothing
-                                        : max_of(top.end, 0) / Passing);
+            const KeyBand top = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
+            any = {top.begin, last.end};
+            whole = {last.begin, t.valid < own ? 0 : top.end};  // rows that do not exist see nothing
         } else {
-            const int64_t key = t.first, after = t.first + own;
-            const auto last = [&](int tile) { return int(min_of((tile + 1) * int64_t(Passing), t.count)) - 1; };
-            bound = thread == 0   ? first_tile(tiles, [&](int i) { return band(last(i)).end > key; })
-                    : thread == 1 ? first_tile(tiles, [&](int i) { return band(i * Passing).begin >= after; })
-                    : thread == 2 ? first_tile(tiles, [&](int i) { return band(i * Passing).end >= after; })
-                                  : first_tile(tiles, [&](int i) { return band(last(i)).begin > key || i >= t.count / Passing; });
+            any = row_band(t.rule, t.first, own, t.count);
+            whole = whole_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
         }
-        (thread == 0 ? t.begin : thread == 1 ? t.end : thread == 2 ? t.whole_begin : t.whole_end) = bound;
+        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / Passing); };
+        t.begin = tile(any.begin, 0);
+        t.end = tile(any.end, Passing - 1);
+        t.whole_begin = tile(whole.begin, Passing - 1);
+        t.whole_end = tile(whole.end, 0);
     }
 
-    // Sums of the owned rows to their gradient, by way of the memory that they themselves lay in: `at(row)` is the index of a row's first
-    // element. Four columns of a row stay together, and those of neighbouring rows lie in different banks.
-    FA_MEMBER static float* staged(int row, int column) { return reinterpret_cast<float*>(owned(0)) + row * D + (column ^ (row & 3) << 3); }
-    template <class At>
-    FA_MEMBER static void store_sums(const BackwardParams& x, void* base, const int64_t stride[4], int64_t dim, float factor, int own0, int column0,
-                                     const Sum (&sum)[kOwnTiles][kColumnSteps], At at) {
-        static_assert(own * D * 4 <= 2 * kOwnBytes, "sums fit");
-        const Tile& t = shared().tile;
-        rt::barrier();
+    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row stay
+    // together, and those of neighbouring rows lie in different banks.
+    static_assert(2 * own * D * 4 <= kSharedBytes - kHeader, "sums of two gradients fit");
+    FA_MEMBER static float* staged(int gradient, int row, int column) {
+        return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);
+    }
+    FA_MEMBER static void stage_sums(int gradient, float factor, int own0, int column0, const Sum (&sum)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *staged(own0 + 16 * m + Sum::row(Sum::slot(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
-        rt::barrier();
-        const bool quads = !accumulates(x) && dim % 4 == 0 && quads_aligned(base, stride, x.p.d.q_dtype);
-        for (int i = rt::thread(); i < t.valid * (D / 4); i += threads) {
-            const int row = i / (D / 4), column = i % (D / 4) * 4;
-            if (column >= dim) continue;
-            float value[4];
-            rt::load4(staged(row, column), value);
-            const int64_t index = at(t.first + row) + column;
-            if (quads) Mma::store4(static_cast<Element*>(base) + index, value);
-            else store_singly(x, base, index, int(min_of(dim - column, 4)), value[0], value[1], value[2], value[3]);
-        }
+                    *staged(gradient, own0 + 16 * m + Sum::row(Sum::slot(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
     }
-    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, void* base, int64_t at, int count, float a, float b, float c, float d) {
-        for (int e = 0; e < count; e++) store_gradient(x, base, at + e, x.p.d.q_dtype, e == 0 ? a : e == 1 ? b : e == 2 ? c : d);
+    // first: the index of the first owned row's first element.
+    FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
+        if (accumulates(x) || dim % 4 != 0 || !quads_aligned(base, stride, x.p.d.q_dtype))
+            return store_singly(x, gradient, base, first, stride[1], int(dim));
+        const int own_row = rt::unknown(rt::thread()) / (D / 4), column = rt::unknown(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
+        Element* const to = static_cast<Element*>(base) + first + column;
+        if (column < dim)
+            FA_UNROLL_BY(4)
+            for (int row = own_row; row < own; row += kQuadRows) {
+                float value[4];
+                rt::load4(staged(gradient, row, column), value);
+                if (row < valid) Mma::store4(to + row * stride[1], value);
+            }
+    }
+    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int gradient, void* base, int64_t first, int64_t step, int dim) {
+        FA_UNROLL_BY(4)
+        for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
+            const int row = i / D, column = i % D;
+            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(gradient, row, column));
+        }
     }
 };
 

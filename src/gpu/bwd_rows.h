@@ -6,75 +6,168 @@
 namespace fa {
 namespace gpu {
 
-// 16 threads take a row.
-constexpr int kPrepareThreads = 256, kPrepareRows = kPrepareThreads / 16;
+// A block takes kPaddedRows rows of a head, or so many of its keys: 16 threads a row, which have several rows under way at once.
+constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsTogether = kPrepareThreads / kRowLanes, kRowTurns = int(kPaddedRows) / kRowsTogether;
 
 // dk and dv of slots that hold no key of their sequence are 0.
 FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     if (accumulates(x)) return;
-    const int64_t blocks = ceil_div(d.seqlen_k, kPrepareRows), batch = index / blocks / d.heads_kv;
-    const int64_t slot = index % blocks * kPrepareRows + rt::thread() / 16, head = index / blocks % d.heads_kv;
+    const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_kv, head = index / blocks % d.heads_kv;
+    const int64_t first = index % blocks * kPaddedRows, end = min_of(first + kPaddedRows, d.seqlen_k);
     const Sequence s = bounded_sequence(x.p, x.f, batch);
-    if (slot >= d.seqlen_k || (slot >= s.k_begin && slot < s.k_begin + s.k_len)) return;
-    const Slot at{batch, slot, true};
-    for (int64_t c = rt::thread() % 16; x.a.dk && c < d.dim_qk; c += 16) store_element(x.a.dk, key_index(x.p, x.a.dk_stride, at, head) + c, d.kv_dtype, 0.f);
-    for (int64_t c = rt::thread() % 16; x.a.dv && c < d.dim_v; c += 16) store_element(x.a.dv, key_index(x.p, x.a.dv_stride, at, head) + c, d.kv_dtype, 0.f);
+    for (int64_t slot = first + rt::thread() / kRowLanes; slot < end; slot += kRowsTogether) {
+        if (slot >= s.k_begin && slot < s.k_begin + s.k_len) continue;
+        const Slot at{batch, slot, true};
+        const auto clear = [&](void* base, const int64_t stride[4], int64_t dim) {
+            for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
+                store_element(base, key_index(x.p, stride, at, head) + c, d.kv_dtype, 0.f);
+        };
+        clear(x.a.dk, x.a.dk_stride, d.dim_qk);
+        clear(x.a.dv, x.a.dv_stride, d.dim_v);
+    }
+}
+
+// A thread's rows of a block: the first of the block's, how many exist of those behind it, and the thread's first and its columns.
+struct BlockRows {
+    Sequence seq;
+    int64_t batch, head, first, valid;
+    int own, lane;
+    FA_MEMBER BlockRows(const BackwardParams& x, uint32_t index) : own(rt::thread() / kRowLanes), lane(rt::thread() % kRowLanes) {
+        const uint32_t blocks = uint32_t(ceil_div(x.p.d.seqlen_q, kPaddedRows)), heads = uint32_t(x.p.d.heads_q);
+        batch = index / blocks / heads;
+        head = index / blocks % heads;
+        first = index % blocks * kPaddedRows;
+        seq = bounded_sequence(x.p, x.f, batch);
+        valid = seq.q_len - first;
+    }
+    FA_MEMBER int64_t at(const BackwardParams& x, const int64_t stride[4], int64_t row) const {
+        return query_index(x.p, stride, seq, batch, first + row, head);
+    }
+    FA_MEMBER int64_t padded_row(const BackwardParams& x) const { return head * x.padded_rows + padded_row0(x.p, seq, batch) + first; }
+};
+
+// The sum over a row's threads; of the row of turn i the thread of lane i keeps it.
+FA_DEVICE void keep_sum(float sum, int turn, int lane, float& kept) {
+    FA_UNROLL for (int w = kRowLanes / 2; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
+    if (lane == turn) kept = sum;
+}
+
+// o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the last is
+// read as the last.
+template <class T>
+FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
+    constexpr int kUnderWay = 4;
+    const int64_t o_step = x.p.d.o_stride[1], dout_step = x.a.dout_stride[1];
+    const T* const o = static_cast<const T*>(x.a.o) + rows.at(x, x.p.d.o_stride, 0);
+    const T* const dout = static_cast<const T*>(x.a.dout) + rows.at(x, x.a.dout_stride, 0);
+    float kept = 0.f;
+    FA_UNROLL_BY(1)
+    for (int turn = 0; turn < kRowTurns; turn += kUnderWay) {
+        float sum[kUnderWay] = {};
+        FA_UNROLL_BY(1)
+        for (int c = 4 * rows.lane; c < x.p.d.dim_v; c += 4 * kRowLanes) {
+            Quad<T> a[kUnderWay], b[kUnderWay];
+            FA_UNROLL for (int i = 0; i < kUnderWay; i++) {
+                const int row = int(min_of(rows.own + (turn + i) * kRowsTogether, rows.valid - 1));
+                a[i] = *reinterpret_cast<const Quad<T>*>(o + row * o_step + c);
+                b[i] = *reinterpret_cast<const Quad<T>*>(dout + row * dout_step + c);
+            }
+            FA_UNROLL for (int i = 0; i < kUnderWay; i++)
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[i] = fmaf(to_f32(a[i].element[e]), to_f32(b[i].element[e]), sum[i]);
+        }
+        FA_UNROLL for (int i = 0; i < kUnderWay; i++) keep_sum(sum[i], turn + i, rows.lane, kept);
+    }
+    return kept;
+}
+// The same for any types and rows.
+FA_DEVICE float odd_row_products(const BackwardParams& x, const BlockRows& rows) {
+    const fa_attention_desc_t& d = x.p.d;
+    float kept = 0.f;
+    FA_UNROLL_BY(1)
+    for (int turn = 0; turn < kRowTurns; turn++) {
+        const int64_t row = min_of(rows.own + turn * kRowsTogether, rows.valid - 1);
+        const int64_t o_at = rows.at(x, d.o_stride, row), dout_at = rows.at(x, x.a.dout_stride, row);
+        float sum = 0.f;
+        FA_UNROLL_BY(1)
+        for (int64_t c = 4 * rows.lane; c < d.dim_v; c += 4 * kRowLanes) {
+            float o[4], dout[4];
+            load_quad(x.a.o, o_at + c, d.dim_v - c, x.o_aligned, d.o_dtype, o);
+            load_quad(x.a.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
+            FA_UNROLL for (int e = 0; e < 4; e++) sum = fmaf(o[e], dout[e], sum);
+        }
+        keep_sum(sum, turn, rows.lane, kept);
+    }
+    return kept;
 }
 
 // delta and lse2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_sum.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 1) prepare_gradients(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
     if (rt::block() >= x.row_blocks) return clear_keys(x, rt::block() - x.row_blocks);
-    const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows) * (kPaddedRows / kPrepareRows)), index = uint32_t(rt::block());
-    const int64_t head = index / blocks % uint32_t(d.heads_q), batch = index / blocks / uint32_t(d.heads_q);
-    const int64_t row = index % blocks * kPrepareRows + rt::thread() / 16;
-    const int lane = rt::thread() % 16;
-    const Sequence s = bounded_sequence(x.p, x.f, batch);
-    const bool valid = row < s.q_len;
-    float sum = 0.f;
-    if (valid) {
-        const int64_t o_at = query_index(x.p, d.o_stride, s, batch, row, head), dout_at = query_index(x.p, x.a.dout_stride, s, batch, row, head);
-        FA_UNROLL_BY(2)
-        for (int64_t c = 4 * lane; c < d.dim_v; c += 64) {
-            float o[4], dout[4], piece = 0.f;
-            load_quad(x.a.o, o_at + c, d.dim_v - c, x.o_aligned, d.o_dtype, o);
-            load_quad(x.a.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
-            FA_UNROLL for (int e = 0; e < 4; e++) piece = fmaf(o[e], dout[e], piece);
-            sum += piece;
-        }
-    } else if (!x.p.packed_q() && row < d.seqlen_q && x.a.dq && !accumulates(x)) {
-        const int64_t at = query_index(x.p, x.a.dq_stride, s, batch, row, head);
-        for (int64_t c = lane; c < d.dim_qk; c += 16) store_element(x.a.dq, at + c, d.q_dtype, 0.f);
+    const BlockRows rows(x, uint32_t(rt::block()));
+    if (x.p.packed_q() && rows.valid <= 0) return;  // rows of other sequences begin here
+    const int64_t own = rows.own + rows.lane * kRowsTogether, to = rows.padded_row(x);  // the row that a thread keeps
+    float lse = kPosInf, delta = 0.f;
+    if (rows.lane < kRowTurns && own < rows.valid) {
+        lse = x.a.lse[lse_index(x.p, rows.seq, rows.batch, rows.first + own, rows.head)];
+        if (x.a.dlse) delta = -x.a.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
-    FA_UNROLL for (int w = 8; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
-    if (x.p.packed_q() && row >= round_up(s.q_len, kPaddedRows)) return;  // rows of other sequences begin here
-    const int64_t to = head * x.padded_rows + padded_row0(x.p, s, batch) + row;
-    for (int64_t c = 4 * lane; x.dq_sum && c < x.sum_columns; c += 64) {
-        const float zero[4] = {};
-        rt::store4(x.dq_sum + to * x.sum_columns + c, zero);
+    const float zero[4] = {};
+    if (x.dq_sum)
+        FA_UNROLL_BY(4)
+        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.sum_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_sum + to * x.sum_columns + i, zero);
+    const bool quads = x.o_aligned && x.dout_aligned && d.dim_v % 4 == 0 && d.o_dtype == d.q_dtype;
+    if (rows.valid > 0) {
+        if (!quads) delta += odd_row_products(x, rows);
+        else if (d.q_dtype == FA_BF16) delta += row_products<Bf16>(x, rows);
+        else if (d.q_dtype == FA_F16) delta += row_products<F16>(x, rows);
+        else delta += row_products<F32>(x, rows);
     }
-    if (lane != 0) return;
-    const float lse = valid ? x.a.lse[lse_index(x.p, s, batch, row, head)] : kPosInf;
-    const float dlse = valid && x.a.dlse ? x.a.dlse[dlse_index(x, s, batch, row, head)] : 0.f;
-    store_row(x, to, lse, sum - dlse);
+    if (rows.lane < kRowTurns) store_row(x, to + own, lse, delta);
+    if (x.p.packed_q() || !x.a.dq || accumulates(x)) return;
+    const int64_t end = min_of(kPaddedRows, d.seqlen_q - rows.first);
+    for (int64_t row = max_of(rows.valid, 0) + rows.own; row < end; row += kRowsTogether)
+        for (int64_t c = rows.lane; c < d.dim_qk; c += kRowLanes) store_element(x.a.dq, rows.at(x, x.a.dq_stride, row) + c, d.q_dtype, 0.f);
 }
 
-// dq from its sums: a thread for four columns of a row.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 1) finish_dq(FA_PARAM BackwardParams x) {
+// dq from its sums, element by element.
+FA_DEVICE void finish_odd_rows(const BackwardParams& x, const BlockRows& rows) {
+    const int64_t from = rows.padded_row(x), to = rows.at(x, x.a.dq_stride, 0);
+    for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsTogether) {
+        FA_UNROLL_BY(2)
+        for (int c = rows.lane; c < x.p.d.dim_qk; c += kRowLanes)
+            store_gradient(x, x.a.dq, to + row * x.a.dq_stride[1] + c, x.p.d.q_dtype, x.dq_sum[sum_index(from + row, c, x.sum_columns)] * x.p.d.scale);
+    }
+}
+
+// dq from its sums: where rows consist of pieces of 16 bytes a thread takes eight columns of a row, and has several rows under way.
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x) {
+    struct alignas(8) Pair {
+        float x[2];
+    };
+    rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
-    const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows) * (kPaddedRows / kPrepareRows)), index = uint32_t(rt::block());
-    const int64_t head = index / blocks % uint32_t(d.heads_q), batch = index / blocks / uint32_t(d.heads_q);
-    const int64_t row = index % blocks * kPrepareRows + rt::thread() / 16;
-    const Sequence s = bounded_sequence(x.p, x.f, batch);
-    if (row >= s.q_len) return;
-    const int64_t from = head * x.padded_rows + padded_row0(x.p, s, batch) + row;
-    const int64_t to = query_index(x.p, x.a.dq_stride, s, batch, row, head);
-    FA_UNROLL_BY(2)
-    for (int64_t c = 4 * (rt::thread() % 16); c < d.dim_qk; c += 64) {
-        FA_UNROLL for (int e = 0; e < 4; e++)
-            if (c + e < d.dim_qk) store_gradient(x, x.a.dq, to + c + e, d.q_dtype, x.dq_sum[sum_index(from, c + e, x.sum_columns)] * d.scale);
+    const BlockRows rows(x, uint32_t(rt::block()));
+    if (rows.valid <= 0) return;
+    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.a.dq, x.a.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_odd_rows(x, rows);
+    constexpr int kUnderWay = 4;
+    const int lanes = int(x.sum_columns) / 8, together = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
+    const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(sum_index(together, 0, x.sum_columns));
+    if (column >= d.dim_qk) return;
+    const float* from = x.dq_sum + sum_index(rows.padded_row(x) + rt::thread() / lanes, column, x.sum_columns);
+    int64_t to = rows.at(x, x.a.dq_stride, rt::thread() / lanes) + column;
+    FA_UNROLL_BY(1)
+    for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kUnderWay * together) {
+        Pair sum[kUnderWay][4];  // a row's are four columns apart: a lane's, and the next one's
+        FA_UNROLL for (int i = 0; i < kUnderWay; i++, from += step)
+            FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
+        FA_UNROLL for (int i = 0; i < kUnderWay; i++, to += together * x.a.dq_stride[1]) {
+            float dq[8];
+            FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * d.scale;
+            if (first + i * together < valid) store_piece(x.a.dq, to, d.q_dtype, dq);
+        }
     }
 }
 
