@@ -8,41 +8,10 @@
 //
 // In a step the order is dP, weights, dV, dS while dV is under way, dQ of the step before, dK and the next S, dQ to memory while these are under way.
 #pragma once
-#include "cuda/bwd_tiles_sm90.h"
+#include "cuda/bwd_rows_sm90.h"
 
 namespace fa {
 namespace gpu {
-
-// Sums of this thread's two keys to memory, or, as f32, on top of what is there.
-template <class H, int Dims>
-FA_DEVICE void store_keys(const HopperBackwardParams& a, int own_key, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&sum)[Dims / 2]) {
-    if (!out) return;
-    const BackwardParams& x = a.x;
-    const KeyBlock& t = H::shared().block;
-    const int c = int(threadIdx.x) % 4;
-    const bool accumulated = (x.a.flags & FA_BACKWARD_ACCUMULATE) != 0;
-    const int64_t base = (x.p.packed_k() ? 0 : t.batch * stride[0]) + t.kv_head * stride[2];
-    FA_UNROLL for (int r = 0; r < 2; r++) {
-        const int key = own_key + 8 * r;
-        const bool exists = key < t.keys;
-        const int64_t at = base + int64_t(t.k_row + key) * stride[1];
-        if (accumulated) {
-            float* const to = static_cast<float*>(out) + at;
-            FA_UNROLL for (int i = 0; i < Dims / 4; i++)
-                if (exists && 8 * (i / 2) + 2 * c + i % 2 < dim) to[8 * (i / 2) + 2 * c + i % 2] += sum[4 * (i / 2) + 2 * r + i % 2] * factor;
-            continue;
-        }
-        FA_UNROLL for (int i = 0; i < Dims / 32; i++) {
-            uint32_t word[4];
-            FA_UNROLL for (int j = 0; j < 4; j++) {
-                const float first = sum[16 * i + 4 * j + 2 * r] * factor, second = sum[16 * i + 4 * j + 2 * r + 1] * factor;
-                word[j] = rt::pack_bf16(first, second);
-            }
-            rt::transpose_words(word);
-            if (exists && 32 * i + 8 * c < dim) *reinterpret_cast<uint4*>(static_cast<Bf16*>(out) + at + 32 * i + 8 * c) = make_uint4(word[0], word[1], word[2], word[3]);
-        }
-    }
-}
 
 template <int Dims, int Rows, Way way>
 FA_DEVICE void accumulate(const HopperBackwardParams& a) {
@@ -82,6 +51,11 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
         __syncwarp();
         if (!H::pair && lane == 0) rt::barrier_arrive(H::at(&barrier));
         if (H::pair && lane < 2) rt::barrier_arrive_at(H::at(&barrier), lane);
+    };
+    // LSE and delta of a slot, which threads have read for themselves, come with dout: here each speaks for itself.
+    const auto release_dout = [&](uint64_t& barrier) {
+        rt::barrier_arrive(H::at(&barrier));
+        if (H::pair && lane == 0) rt::barrier_arrive_at(H::at(&barrier), rt::cluster_rank() ^ 1);
     };
     const auto among_consumers = [&] { rt::named_sync(1, 256); };
     // Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN.
@@ -191,7 +165,7 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
         release(barrier.ds_full[slot.i]);
         rt::products_left<0>();
         rt::pin(p), rt::pin(dv);
-        release_in_pair(barrier.o_free[slot.i]);
+        release_dout(barrier.o_free[slot.i]);
     };
     const auto start_dq = [&](int from, uint32_t parity) {
         rt::barrier_wait(H::at(&barrier.ds_full[from]), parity);
@@ -256,8 +230,14 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
         rt::products_left<0>();
         add_sums(slot.i);
     }
-    store_keys<H, Dims>(a, own_key, x.a.dv, x.a.dv_stride, x.p.d.dim_v, 1.f, dv);
-    store_keys<H, Dims>(a, own_key, x.a.dk, x.a.dk_stride, x.p.d.dim_qk, -x.p.d.scale, dk);
+    if (const int index = H::any ? 0 : int(blockIdx.x) / H::blocks; !H::any && index >= a.split.from) {
+        float* const sums = sums_of_split<Dims>(a, (index - a.split.from) * H::blocks + (H::pair ? rt::cluster_rank() : 0)) + (threadIdx.x - 128) * 4;
+        FA_UNROLL for (int i = 0; i < Dims / 8; i++) rt::store4(sums + i * 1024, dv + 4 * i);
+        FA_UNROLL for (int i = 0; i < Dims / 8; i++) rt::store4(sums + (Dims / 8 + i) * 1024, dk + 4 * i);
+    } else {
+        store_keys<Dims>(a, t, own_key, x.a.dv, x.a.dv_stride, 0, x.p.d.dim_v, 1.f, dv);
+        store_keys<Dims>(a, t, own_key, x.a.dk, x.a.dk_stride, 0, x.p.d.dim_qk, -x.p.d.scale, dk);
+    }
     if (lane == 0) rt::sums_read();
 }
 
@@ -267,7 +247,10 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<Dims, Rows, way>::threads), 1) backward
     static_assert(H::kSharedBytes <= kMostShared, "");
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) H::init_barriers();
-    if (threadIdx.x == 32) H::describe_block(a, int(blockIdx.x) / H::blocks, H::pair ? rt::cluster_rank() : 0, H::shared().block);
+    if (threadIdx.x == 32) {
+        const Quotient work = H::work(a, int(blockIdx.x));
+        H::describe_block(a, work.number, work.rest, H::pair ? rt::cluster_rank() : 0, H::shared().block);
+    }
     if (threadIdx.x == 64) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v), rt::fetch_map(&a.dout);
     if (H::pair) rt::cluster_sync();
     else __syncthreads();
@@ -276,6 +259,7 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<Dims, Rows, way>::threads), 1) backward
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<24>();
         if (threadIdx.x == 0) load_all<H, Rows>(a, H::pair ? rt::cluster_rank() : 0);
+        else if (!H::any && threadIdx.x >= 32) return prepare_ahead<H, Dims>(a);
         else if (H::any && threadIdx.x == 32 && a.turns) add_in_turns<H, Rows>(a);
         else return;
     } else {

@@ -47,6 +47,27 @@ FA_DEVICE Quotient divide(int n, const Divisor& d) {
     return {int(number), n - int(number * d.by)};
 }
 
+// Of the rows' delta, LSE and zeros (bwd_rows_sm90.h) prepare_sm90 makes those of the first part of a call, and the main kernel's blocks of each
+// part, with warps that have nothing else to do, those of the next one.
+struct Ahead {
+    static constexpr int rows = 32;  // that a warp takes at once
+    uint32_t* ready;                 // [parts] how often that many rows have been prepared there; counted from the second part on
+    int parts;                       // 1: prepare_sm90 does all
+    Divisor blocks;                  // of a part: blocks or pairs
+    int takes, all;                  // rows / 32 of a part, but perhaps the last, and of the call
+    Divisor takes_of_head, heads_q;
+    int padded_rows_of_one;          // of a sequence
+    int helping;                     // blocks or pairs of a part
+    int64_t o_step, dout_step;       // bytes, between the rows that a lane reads
+    FA_MEMBER int takes_of(int part) const { return min(all - part * takes, takes); }
+};
+
+// The blocks that would be the last ones at work, with most multiprocessors idle, are split by rows. add_split_sm90 adds up what they leave.
+struct Split {
+    int from;      // the first block, or pair, that is split
+    Divisor by;
+    float* sums;   // [blocks or pairs][by][1 or 2][dv, dk][keys x dims], in the order of accumulate's registers
+};
 struct HopperBackwardParams {
     CUtensorMap q, dout, k, v;
     BackwardParams x;
@@ -54,6 +75,8 @@ struct HopperBackwardParams {
     Divisor section_blocks, section, last_section, heads_kv;
     int sections, key_blocks;  // key blocks of a kv head, for pairs those of two
     bool last_first;           // within a head
+    Ahead ahead;
+    Split split;
     RowRule rule;              // of all sequences, where those are alike
     uint32_t* turns;           // [heads_q][padded_rows / Rows] sums added so far: they are taken in a fixed order; NULL: as they come
 };
@@ -67,6 +90,13 @@ struct alignas(16) KeyBlock {
     RowRule rule;
     int row0, q_len, k_len;                 // row0: in arrays of padded rows
 };
+
+// The work of a block or pair: its place in the order, and the part of its rows.
+FA_DEVICE Quotient work_of(const HopperBackwardParams& a, int index) {
+    if (index < a.split.from) return {index, 0};
+    const Quotient q = divide(index - a.split.from, a.split.by);
+    return {a.split.from + q.number, q.rest};
+}
 
 template <int n>
 struct Count { static constexpr int value = n; };
@@ -116,14 +146,16 @@ struct HopperBackward {
         rt::barrier_init(at(&b.k_full), 1), rt::barrier_init(at(&b.v_full), 1);
         for (int i = 0; i < kSlots; i++) {
             rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8 * blocks);
-            rt::barrier_init(at(b.o_full + i), 1), rt::barrier_init(at(b.o_free + i), 8 * blocks);
+            rt::barrier_init(at(b.o_full + i), 1), rt::barrier_init(at(b.o_free + i), 8 * 32 + 8 * (blocks - 1));
             rt::barrier_init(at(b.ds_full + i), 8), rt::barrier_init(at(b.ds_free + i), 8);
         }
         rt::barrier_init(at(&b.sums_full), 8), rt::barrier_init(at(&b.sums_free), 1);
         rt::barrier_init_done();
     }
 
-    FA_MEMBER static void describe_block(const HopperBackwardParams& a, int index, int rank, KeyBlock& t) {
+    // The block's place in the order, which it shares with the other one of a pair.
+    FA_MEMBER static Quotient work(const HopperBackwardParams& a, int index) { return any ? Quotient{index / blocks, 0} : work_of(a, index / blocks); }
+    FA_MEMBER static void describe_block(const HopperBackwardParams& a, int index, int part, int rank, KeyBlock& t) {
         const Problem& p = a.x.p;
         const Quotient section = divide(index, a.section_blocks);
         const Quotient within = divide(section.rest, section.number + 1 == a.sections ? a.last_section : a.section);
@@ -156,6 +188,11 @@ struct HopperBackward {
         const int2 seen = rows_of(seen0, min(k_len - seen0, keys * blocks)), all = any ? rows_of(0, k_len) : make_int2(0, t.q_len);
         t.first = seen.x / Rows;
         t.past = seen.x < seen.y ? (seen.y + Rows - 1) / Rows : t.first;
+        if (!any && index >= a.split.from) {
+            const int count = t.past - t.first, begin = t.first;
+            t.first = begin + count * part / int(a.split.by.by);
+            t.past = begin + count * (part + 1) / int(a.split.by.by);
+        }
         t.clean = all.x;
         const bool zeros_behind = all.y == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q);  // as the copy brings them
         t.clean_past = !any || zeros_behind ? INT32_MAX : all.y;
@@ -182,6 +219,15 @@ FA_DEVICE void load_rows(uint32_t to, const CUtensorMap* map, uint32_t barrier, 
     }
 }
 
+// Until blocks of the part before have prepared the rows.
+template <class H>
+FA_DEVICE void wait_for_rows(const HopperBackwardParams& a) {
+    const int part = divide(H::work(a, int(blockIdx.x)).number, a.ahead.blocks).number;
+    if (part == 0) return;
+    while (rt::acquire_load(a.ahead.ready + part) != uint32_t(a.ahead.takes_of(part))) {}
+    rt::fence_for_copies();
+}
+
 template <class H, int rows>
 FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
     typename H::Shared& s = H::shared();
@@ -194,6 +240,7 @@ FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
     };
     if (t.first == t.past) return;
     load_keys(H::k_tile(), &a.k, b.k_full);
+    if constexpr (!H::any) wait_for_rows<H>(a);
     const int group = int(a.x.p.group), sequence = a.x.p.packed_q() ? 0 : t.batch;
     Ring<H::kSlots> slot;
     bool first = true;
@@ -201,16 +248,17 @@ FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
         const int head = t.kv_head * group + g;
         const int row0 = head * int(a.x.padded_rows) + t.row0;
         for (int m = t.first; m < t.past; m++) {
-            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, float* values, const float* from) {
+            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, int more) {
                 rt::barrier_wait(H::at(&free), slot.parity ^ 1);
-                rt::barrier_expect(H::at(&full), H::kRowBytes + rows * 4);
+                rt::barrier_expect(H::at(&full), H::kRowBytes + more);
                 load_rows<H>(to, map, H::at(&full), rank, t.q_begin + m * rows, head, sequence);
-                rt::copy_bytes(H::at(values), from + row0 + m * rows, rows * 4, H::at(&full));
             };
-            load(H::q_tile(slot.i), &a.q, b.q_full[slot.i], b.q_free[slot.i], s.lse2[slot.i], a.x.lse2);
+            load(H::q_tile(slot.i), &a.q, b.q_full[slot.i], b.q_free[slot.i], 0);
             if (first) load_keys(H::v_tile(), &a.v, b.v_full);
             first = false;
-            load(H::o_tile(slot.i), &a.dout, b.o_full[slot.i], b.o_free[slot.i], s.delta[slot.i], a.x.delta);
+            load(H::o_tile(slot.i), &a.dout, b.o_full[slot.i], b.o_free[slot.i], 2 * rows * 4);
+            rt::copy_bytes(H::at(s.delta[slot.i]), a.x.delta + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i]));
+            rt::copy_bytes(H::at(s.lse2[slot.i]), a.x.lse2 + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i]));
             slot.next();
         }
     }

@@ -43,10 +43,11 @@ struct WideBackward : HopperBackward<256, 64, Way::wide, 64> {
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
-        rt::barrier_init(at(&b.k_full), 2), rt::barrier_init(at(&b.v_full), 1);
-        for (int i = 0; i < kSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8);
-        rt::barrier_init(at(&b.o_full), 1), rt::barrier_init(at(&b.o_free), 16);
-        rt::barrier_init(at(&b.p_full), 4), rt::barrier_init(at(&b.p_free), 4);
+        rt::barrier_init(at(&b.k_full), 1 + 32), rt::barrier_init(at(&b.v_full), 1);
+        // What threads have written, or read, for themselves, each of a team speaks for: weights, LSE and delta. Else one lane does for its warp.
+        for (int i = 0; i < kSlots; i++) rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8 + 128);
+        rt::barrier_init(at(&b.o_full), 1), rt::barrier_init(at(&b.o_free), 8 + 4 + 128);
+        rt::barrier_init(at(&b.p_full), 128), rt::barrier_init(at(&b.p_free), 128);
         rt::barrier_init(at(&b.ds_full), 4), rt::barrier_init(at(&b.ds_free), 16);
         rt::barrier_init_done();
     }
@@ -61,8 +62,7 @@ FA_DEVICE void find_rows() {
     typename H::Shared& s = H::shared();
     const KeyBlock& t = s.block;
     for (int i = int(threadIdx.x) % 32; i < H::keys; i += 32) s.seen[i] = rows_seeing(t.rule, t.key0 + i, i < t.keys, t.q_len);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) rt::barrier_arrive(H::at(&s.barrier.k_full));
+    rt::barrier_arrive(H::at(&s.barrier.k_full));
 }
 
 template <class H>
@@ -103,6 +103,36 @@ FA_DEVICE void load_wide(const HopperBackwardParams& a, int rank) {
     }
 }
 
+// Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN. By one team, or by both.
+template <class H>
+FA_DEVICE void clear(uint32_t tile, int panels, int begin, int end, int first_thread, int threads) {
+    for (int i = int(threadIdx.x) % 128 + first_thread; i < 64 * 8; i += threads)
+        if (i / 8 < begin || i / 8 >= end)
+            for (int panel = 0; panel < panels; panel++) rt::zero16(tile + panel * H::kPanelBytes + i * 16);
+}
+FA_DEVICE void cleared(bool by_both) {
+    rt::fence_for_products();
+    __syncwarp();
+    if (by_both) rt::named_sync(1, 256);
+    else rt::named_sync(2, 128);
+}
+
+// Both teams wait for the keys, before their ways part.
+template <class H>
+FA_DEVICE void wait_for_keys() {
+    const KeyBlock& t = H::shared().block;
+    const typename H::Barriers& barrier = H::shared().barrier;
+    if (t.first == t.past) return;
+    rt::barrier_wait(H::at(&barrier.k_full), 0);
+    rt::barrier_wait(H::at(&barrier.v_full), 0);
+    const int others = H::other_keys(t), team = int(threadIdx.x) / 128 - 1;
+    if (t.keys == 64 && others == 64) return;
+    clear<H>(H::k_tile(), 4, 0, t.keys, 128 * team, 256);
+    clear<H>(H::v_tile(), 4, 0, t.keys, 128 * team, 256);
+    clear<H>(H::other_k_tile(), 2, 0, others, 128 * team, 256);
+    cleared(true);
+}
+
 // What the two warpgroups of consumers, the teams, have in common.
 template <class H>
 struct WideTeam {
@@ -134,30 +164,13 @@ struct WideTeam {
         slot.next(), turn.next();
     }
     FA_MEMBER int own_key() const { return 16 * warp + lane / 4; }  // and the key 8 below it
-    FA_MEMBER void release(uint64_t& free) const {
-        if (lane == 0) rt::barrier_arrive(H::at(&free));
-    }
     FA_MEMBER void release_in_pair(uint64_t& free) const {
         if (lane < 2) rt::barrier_arrive_there(there + uint32_t(reinterpret_cast<char*>(&free) - reinterpret_cast<char*>(&barrier)));
     }
-    // Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN. By one team, or by both.
     FA_MEMBER bool unclean(int block) const { return block * H::rows < clean || (block + 1) * H::rows > clean_past; }
-    FA_MEMBER void clear(uint32_t tile, int panels, int begin, int end, bool both) const {
-        for (int i = int(threadIdx.x) % 128 + (both ? 128 * team : 0); i < 64 * 8; i += both ? 256 : 128)
-            if (i / 8 < begin || i / 8 >= end)
-                for (int panel = 0; panel < panels; panel++) rt::zero16(tile + panel * H::kPanelBytes + i * 16);
-        rt::fence_for_products();
-        if (both) rt::named_sync(1, 256);
-        else rt::named_sync(2, 128);
-    }
     FA_MEMBER void clear_rows(uint32_t tile, int block, bool both) const {
-        clear(tile, 4, clean - block * H::rows, clean_past - block * H::rows, both);
-    }
-    FA_MEMBER void wait_for_keys() const {
-        rt::barrier_wait(H::at(&barrier.k_full), 0);
-        rt::barrier_wait(H::at(&barrier.v_full), 0);
-        if (t.keys < 64) clear(H::k_tile(), 4, 0, t.keys, true), clear(H::v_tile(), 4, 0, t.keys, true);
-        if (H::other_keys(t) < 64) clear(H::other_k_tile(), 2, 0, H::other_keys(t), true);
+        clear<H>(tile, 4, clean - block * H::rows, clean_past - block * H::rows, both ? 128 * team : 0, both ? 256 : 128);
+        cleared(both);
     }
     FA_MEMBER void wait_for_dout() const {
         rt::barrier_wait(H::at(&barrier.o_full), turn.parity);
@@ -186,6 +199,18 @@ struct WideTeam {
         FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<false>::multiply_both_columns(dq, own + i * 128, own_ds + i * 128, i > 0);
         FA_UNROLL for (int i = 0; i < 4; i++) rt::Products<false>::multiply_both_columns(dq, other + i * 128, other_ds + i * 128, 1);
         rt::products_commit();
+    }
+    // sum += weights · tile, which is done at the end; dq, when dS of both blocks is there, is under way.
+    FA_MEMBER void add_products(float (&sum)[H::dims / 2], uint32_t (&weights)[16], uint32_t tile, float (&dq)[32]) const {
+        rt::pin(weights), rt::pin(sum);
+        rt::products_begin();
+        issue_sum(sum, weights, tile);
+        rt::barrier_wait(H::at(&barrier.ds_full), turn.parity);
+        rt::forget(dq);
+        rt::products_begin();
+        issue_dq(dq);
+        rt::products_left<1>();
+        rt::pin(weights), rt::pin(sum);
     }
     // To memory, through a warp's own place.
     FA_MEMBER void add_sums(uint32_t staged, const float (&dq)[32]) const {
@@ -232,8 +257,8 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         }
         w.wait_for_place();
         FA_UNROLL for (int i = 0; i < 8; i++) rt::store16(place + i * 512 + w.lane * 16, s + 4 * i);
-        __syncwarp();
-        w.release(w.barrier.p_full);
+        rt::barrier_arrive(H::at(&w.barrier.p_full));
+        rt::barrier_arrive(H::at(&w.barrier.q_free[w.slot.i]));
         FA_UNROLL for (int i = 0; i < 16; i++) p[i] = rt::pack_bf16(s[2 * i], s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int slot, uint32_t parity, int block) {
@@ -247,15 +272,7 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         next.next();
         if (ahead.value) wait_for_q(next.i, next.parity, w.following());
         w.wait_for_dout();
-        rt::pin(p), rt::pin(dv);
-        rt::products_begin();
-        w.issue_sum(dv, p, H::o_tile());
-        rt::barrier_wait(H::at(&w.barrier.ds_full), w.turn.parity);
-        rt::forget(dq);
-        rt::products_begin();
-        w.issue_dq(dq);
-        rt::products_left<1>();
-        rt::pin(p), rt::pin(dv);
+        w.add_products(dv, p, H::o_tile(), dq);
         w.release_in_pair(w.barrier.o_free);
         if constexpr (ahead.value) {
             rt::forget(s);
@@ -276,7 +293,6 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
 
     FA_UNROLL for (int i = 0; i < H::dims / 2; i++) dv[i] = 0.f;
     if (w.left > 0) {
-        w.wait_for_keys();
         wait_for_q(0, 0, w.m);
         rt::forget(s);
         rt::products_begin();
@@ -286,7 +302,7 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         while (w.left > 1) step(Yes{});
         step(No{});
     }
-    store_keys<H, H::dims>(a, w.own_key(), a.x.a.dv, a.x.a.dv_stride, a.x.p.d.dim_v, 1.f, dv);
+    store_keys<H::dims>(a, w.t, w.own_key(), a.x.a.dv, a.x.a.dv_stride, 0, a.x.p.d.dim_v, 1.f, dv);
     w.wait_for_place();
 }
 
@@ -313,8 +329,7 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
                 ds[2 * i + e] = rt::pack_bf16(x, y);
             }
         }
-        __syncwarp();
-        w.release(w.barrier.p_free);
+        rt::barrier_arrive(H::at(&w.barrier.p_free));
     };
     const auto share_ds = [&] {
         rt::barrier_wait(H::at(&w.barrier.ds_free), w.turn.parity ^ 1);
@@ -326,9 +341,9 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
             rt::send_bytes(H::other_ds_tile() + own_ds, H::ds_tile() + own_ds, 2048, H::at(&w.barrier.ds_full), rank ^ 1);
         }
     };
-    const auto issue_dp = [&] {
+    const auto issue_dp = [&](bool there) {
         FA_UNROLL for (int i = 0; i < 8; i++) {
-            const float2 d = rt::load8(H::at(shared.delta) + 32 * i + 8 * c);
+            const float2 d = there ? rt::load8(H::at(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
             dp[4 * i] = dp[4 * i + 2] = d.x;
             dp[4 * i + 1] = dp[4 * i + 3] = d.y;
         }
@@ -340,28 +355,21 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
     const auto step = [&] {
         if (!ahead) {
             w.wait_for_dout();
-            issue_dp();
+            issue_dp(true);
             rt::products_left<0>();
             rt::pin(dp);
         }
-        w.release_in_pair(w.barrier.o_free);
+        rt::barrier_arrive(H::at(&w.barrier.o_free));
+        if (w.lane == 0) rt::barrier_arrive_at(H::at(&w.barrier.o_free), rank ^ 1);
         rt::barrier_wait(H::at(&w.barrier.p_full), w.turn.parity);
         make_ds();
         share_ds();
         rt::barrier_wait(H::at(&w.barrier.q_full[w.slot.i]), w.slot.parity);
-        rt::pin(ds), rt::pin(dk);
-        rt::products_begin();
-        w.issue_sum(dk, ds, H::q_tile(w.slot.i));
-        rt::barrier_wait(H::at(&w.barrier.ds_full), w.turn.parity);
-        rt::forget(dq);
-        rt::products_begin();
-        w.issue_dq(dq);
-        rt::products_left<1>();
-        rt::pin(ds), rt::pin(dk);
+        w.add_products(dk, ds, H::q_tile(w.slot.i), dq);
         w.release_in_pair(w.barrier.q_free[w.slot.i]);
         ahead = w.left > 1 && !w.unclean(w.following());
         if (ahead) rt::barrier_wait(H::at(&w.barrier.o_full), w.turn.parity ^ 1);
-        issue_dp();
+        issue_dp(ahead);
         rt::products_left<1>();
         rt::pin(dq);
         w.release_in_pair(w.barrier.ds_free);
@@ -373,9 +381,8 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
     };
 
     FA_UNROLL for (int i = 0; i < H::dims / 2; i++) dk[i] = 0.f;
-    if (w.left > 0) w.wait_for_keys();
     while (w.left > 0) step();
-    store_keys<H, H::dims>(a, w.own_key(), a.x.a.dk, a.x.a.dk_stride, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
+    store_keys<H::dims>(a, w.t, w.own_key(), a.x.a.dk, a.x.a.dk_stride, 0, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
     w.wait_for_place();
 }
 
@@ -385,7 +392,7 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM HopperBackwardParam
     const int rank = rt::uniform(rt::cluster_rank());
     if (threadIdx.x == 0) {
         H::init_barriers();
-        H::describe_block(a, int(blockIdx.x) / 2, rank, H::shared().block);
+        H::describe_block(a, int(blockIdx.x) / 2, 0, rank, H::shared().block);
     }
     if (threadIdx.x == 32) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v), rt::fetch_map(&a.dout);
     rt::cluster_sync();
@@ -399,6 +406,7 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM HopperBackwardParam
         else if (threadIdx.x == 0) load_wide<H>(a, rank);
         else return;
     } else {
+        wait_for_keys<H>();
         if (team == 1) {
             rt::take_registers<248>();
             accumulate_dv<H>(a, rank);

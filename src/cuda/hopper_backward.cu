@@ -54,6 +54,44 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
     return max_of(cache / bytes, int64_t(1));
 }
 
+int blocks_together(const HopperBackwardKernel& h) { return h.way == Way::pair || h.way == Way::wide ? 2 : 1; }
+
+// The order of a kernel's blocks, the parts of it whose rows are prepared one after the other, and the blocks at its end that are split by rows.
+struct Order {
+    int64_t heads, key_blocks, section;  // kv heads of all sequences; of each, blocks or pairs; heads that take turns
+    int64_t part;                        // heads
+    int64_t split, pieces;               // blocks or pairs, and in how many each
+    int64_t parts() const { return ceil_div(heads, part); }
+    int64_t helping() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that prepare rows of the next
+    int64_t helpers_end() const { return parts() > 1 ? (parts() - 2) * part * key_blocks + helping() : 0; }
+    int64_t counters() const { return part < heads ? round_up(parts(), int64_t(4)) : 0; }
+};
+Order order_of(const NativeBackward& native, const rt::Device& device, const Problem& p) {
+    const HopperBackwardKernel& h = hopper(native);
+    const fa_attention_desc_t& d = p.d;
+    Order o;
+    o.heads = d.batch * d.heads_kv;
+    o.key_blocks = ceil_div(d.seqlen_k, native.keys * blocks_together(h));
+    // Where blocks differ in length the long ones of some heads come first.
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
+    o.section = differ ? min_of(kv_heads_in_cache(p, h.dims), o.heads) : 1;
+    const int64_t slots = device.multiprocessors / blocks_together(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
+    // A part of short blocks lasts longer than one of them, so that its rows' turn comes in time; very short ones have no time for them at all.
+    const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
+    const bool by_parts = (h.way == Way::plain || h.way == Way::pair) && d.o_dtype == d.q_dtype && steady;
+    const int64_t least = steps >= 32 ? slots : slots + slots / 2;
+    o.part = by_parts ? min_of(round_up(max_of(least / o.key_blocks, int64_t(1)), o.section), o.heads) : o.heads;
+    o.split = 0, o.pieces = 1;
+    // What is left of whole rounds of blocks alike. A piece's start and end take as long as a few steps.
+    const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
+    if (!h.add_split || differ || left == 0 || blocks - left < o.helpers_end()) return o;
+    for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {
+        const int64_t time = ceil_div(left * pieces, slots) * (ceil_div(steps, pieces) + border);
+        if (time < best) best = time, o.split = left, o.pieces = pieces;
+    }
+    return o;
+}
+
 }  // namespace
 
 const NativeBackward* native_backward_for(const rt::Device& device, const Problem& p) {
@@ -76,8 +114,11 @@ bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     return walkable(a.dout_stride, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
-uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device&, const Problem& p) {
-    return in_order(p) ? uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t) : 0;
+uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device& device, const Problem& p) {
+    if (in_order(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t);
+    const Order order = order_of(native, device, p);
+    const int64_t sums = order.split * order.pieces * blocks_together(hopper(native)) * 2 * native.keys * hopper(native).dims;
+    return uint64_t(order.counters() + sums) * sizeof(float);
 }
 
 rt::Status prepare_native_backward(const rt::Device& device) {
@@ -89,13 +130,14 @@ rt::Status prepare_native_backward(const rt::Device& device) {
             rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
             if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
+            if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
             if (s != rt::kSuccess) return s;
         }
     }
     return rt::kSuccess;
 }
 
-rt::Status launch_native_backward(const NativeBackward& native, const rt::Device&, const BackwardParams& x, void* memory, rt::Stream stream) {
+rt::Status launch_native_backward(const NativeBackward& native, const rt::Device& device, const BackwardParams& x, void* memory, rt::Stream stream) {
     const HopperBackwardKernel& h = hopper(native);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
@@ -106,16 +148,28 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
         !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys) ||
         !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys))
         return cudaErrorInvalidValue;
-    const int together = h.way == Way::pair || h.way == Way::wide ? 2 : 1;
-    const int64_t heads = d.batch * d.heads_kv;
-    a.key_blocks = int(ceil_div(d.seqlen_k, native.keys * together));
-    // Where blocks differ in length the long ones of some heads come first.
-    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
-    const int64_t section = differ ? min_of(kv_heads_in_cache(p, h.dims), heads) : 1;
-    a.sections = int(ceil_div(heads, section));
-    a.section_blocks = divisor(section * a.key_blocks);
-    a.section = divisor(section);
-    a.last_section = divisor(heads - (a.sections - 1) * section);
+    const Order order = order_of(native, device, p);
+    const int together = blocks_together(h);
+    const int64_t chunks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), takes_of_chunk = kPaddedRows / Ahead::rows;
+    a.key_blocks = int(order.key_blocks);
+    a.sections = int(ceil_div(order.heads, order.section));
+    a.section_blocks = divisor(order.section * order.key_blocks);
+    a.section = divisor(order.section);
+    a.last_section = divisor(order.heads - (a.sections - 1) * order.section);
+    a.ahead.ready = static_cast<uint32_t*>(memory);
+    a.ahead.parts = int(ceil_div(order.heads, order.part));
+    a.ahead.blocks = divisor(order.part * order.key_blocks);
+    a.ahead.takes = int(order.part * chunks_of_head * takes_of_chunk);
+    a.ahead.all = int(order.heads * chunks_of_head * takes_of_chunk);
+    a.ahead.takes_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * takes_of_chunk);
+    a.ahead.heads_q = divisor(d.heads_q);
+    a.ahead.padded_rows_of_one = int(round_up(d.seqlen_q, kPaddedRows));
+    a.ahead.helping = int(order.helping());
+    a.ahead.o_step = d.o_stride[1] * 2 * 256 / h.dims;
+    a.ahead.dout_step = x.a.dout_stride[1] * 2 * 256 / h.dims;
+    a.split.from = order.split > 0 ? int(order.heads * order.key_blocks - order.split) : INT32_MAX;
+    a.split.by = divisor(order.pieces);
+    a.split.sums = static_cast<float*>(memory) + order.counters();
     a.heads_kv = divisor(d.heads_kv);
     a.rule = sequences_alike(p) ? row_rule(rule_of_all(p)) : RowRule{};
     a.last_first = in_order(p) && bounded_right(p);
@@ -123,12 +177,13 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     rt::Status s = rt::kSuccess;
     if (in_order(p) && x.dq_sum) {
         a.turns = static_cast<uint32_t*>(memory);
-        s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, {}, p), stream);
+        s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, device, p), stream);
     }
-    const int64_t prepared = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows);
-    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, prepared, 256, 0, stream, x);
+    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, order.part * chunks_of_head, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
-    s = rt::launch_after(h.kernel, together * a.key_blocks * heads, h.threads, h.shared_bytes, stream, a, together);
+    s = rt::launch_after(h.kernel, together * (order.key_blocks * order.heads + order.split * (order.pieces - 1)), h.threads, h.shared_bytes, stream, a, together);
+    if (s == rt::kSuccess && order.split > 0)
+        s = rt::launch_after(h.add_split, order.split * together * 2 * (h.dims / 32), 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_sum) return s;
     return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.dims + 4) * 4), stream, x);
 }

@@ -15,8 +15,9 @@ struct HopperBackwardKernel {
     int threads, shared_bytes;
     int row_box;        // rows of q and of dout that a copy brings
     void (*kernel)(HopperBackwardParams);
-    void (*prepare)(BackwardParams);
+    void (*prepare)(HopperBackwardParams);
     void (*finish)(BackwardParams);
+    void (*add_split)(HopperBackwardParams);  // NULL: no block is split
 };
 struct HopperBackwardKernels {
     const NativeBackward* native;  // its `how` is a HopperBackwardKernel

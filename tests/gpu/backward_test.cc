@@ -116,6 +116,31 @@ TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
     }
 }
 
+// Calls of several rounds of blocks, where the Hopper kernels prepare rows while others are at work, and split the blocks of the last round.
+TEST_F(EveryBackwardKernel, AgreesInCallsOfSeveralRounds) {
+    const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    Rng rng(256);
+    const struct {
+        Shape shape;
+        bool masked;
+    } calls[] = {
+        {{1, 40, 40, 2100, 1000, 8, 8}, false},   // many blocks, some of them split
+        {{2, 26, 26, 4100, 300, 8, 8}, true},     // in sections of heads
+        {{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
+        {{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
+        {{1, 6, 6, 300, 4200, 8, 8}, false},      // pairs
+        {{1, 2, 1, 2100, 4200, 8, 8}, false},     // split pairs, rows of two heads
+    };
+    for (const auto& call : calls) {
+        Case c = shaped(call.shape, FA_BF16);
+        if (call.masked) causal(c, FA_ALIGN_TOP_LEFT);
+        c.bind(rng);
+        c.fill_normal(rng);
+        BackwardCase b = differentiable(forward, std::move(c), rng, false);
+        ASSERT_EQ(run_on_device(handle, b), "") << b.describe();
+    }
+}
+
 // With another stream at work beside it, which moves the blocks about.
 TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {
     constexpr int kTimes = 1000;
