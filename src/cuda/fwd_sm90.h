@@ -24,12 +24,13 @@ FA_DEVICE void consume(const HopperParams& a) {
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
     constexpr bool kWide = DQ > 128, kEarly = work != Work::softcap;  // whose work has no registers beside products
+    constexpr bool kBegin = mask != Mask::none;  // a tile's sums by its first product; without a mask, clearing them is no slower
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
     Ends ends[2], any{};  // of the keys that the two rows see, where a mask says so, and of those that some row of the warp does
-    int n, low, inner, edge, blocks_left, q_slot;
+    int n, low, inner, edge, blocks_left, q_slot, begun = 0;  // begun: has the tile a sum?
     Ring<KSlots> k, v;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
@@ -82,7 +83,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     constexpr bool kSkip = mask != Mask::none && DQ <= 64 && Groups == 2;
     const auto find_ends = [&] {
         if constexpr (mask != Mask::none)
-            FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(x.p, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
+            FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(a.reach, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
         if constexpr (kSkip) {
             if (mask == Mask::band) any.begin = rt::uniform(__reduce_min_sync(~0u, min(ends[0].begin, ends[1].begin)));
             any.end = rt::uniform(__reduce_max_sync(~0u, max(ends[0].end, ends[1].end)));
@@ -122,11 +123,12 @@ FA_DEVICE void consume(const HopperParams& a) {
     const auto issue_pv = [&](bool pass_turn) {
         const uint64_t right = rt::matrix_at(H::v_tile(v.i), H::kPanelBytes);
         FA_UNROLL for (int i = 0; i < Keys / 16; i++) {
-            Mma::multiply(o, p + 4 * i, right + i * 128);
+            Mma::multiply(o, p + 4 * i, right + i * 128, !kBegin || i > 0 ? 1 : begun);
             // Two products early: the next one's first takes as long to begin.
             if (pass_turn && i == Keys / 16 - 3) rt::named_arrive(1 + (group + 1) % Groups, 256);
         }
         rt::products_commit();
+        begun = 1;
     };
     // Of the keys before the `end`-th of a block, how many scores of a row this thread has.
     const auto scores_before = [&](int end) {
@@ -326,16 +328,22 @@ FA_DEVICE void consume(const HopperParams& a) {
             if (fabsf(o[i] * e.factor[i / 2 % 2]) > most) o[i] *= less;
         store_averages(e);
     };
-    const auto clear_output = [&] {
-        FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;
-        rt::pin(o);
+    const auto begin_output = [&] {
+        if (kBegin) {
+            begun = 0;
+            rt::forget(o);
+        } else {
+            FA_UNROLL for (int i = 0; i < DV / 2; i++) o[i] = 0.f;
+            rt::pin(o);
+        }
     };
     // One step. A new tile's first one also ends the old tile: what does not need its last products comes before they are waited for, and no
     // branch parts the averages from the new tile's weights, so that the one runs where the other waits.
     const auto step = [&](auto fresh, auto masked, const HopperTile* old) {
         rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
         rt::named_sync(1 + group, 256);
-        rt::pin(s), rt::pin(o), rt::pin(p);
+        kBegin ? rt::forget(s) : rt::pin(s);
+        rt::pin(o), rt::pin(p);
         rt::products_begin();
         issue_qk();
         rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
@@ -362,7 +370,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             bound_averages(ending, largest);
             if (!kEarly) first_tops(), first_weights();
             rt::barrier_arrive(at(old->done));
-            clear_output();
+            begin_output();
             skip_values();
             clear_values();
         } else {
@@ -380,7 +388,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     rt::pin(s);
     free_k();
     if (last()) release(shared.barrier.q_free[q_slot]);
-    clear_output();
+    begin_output();
     find_ends();
     first_tops();
     first_weights();

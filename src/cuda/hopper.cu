@@ -74,6 +74,12 @@ bool takes(const rt::Device& device, const Problem& p) {
            walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
+Reach reach_of(const Problem& p) {
+    const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
+    const MaskRule rule = mask_rule(p, Sequence{});
+    return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
+}
+
 // The mask operand as it will be packed, at the end of a call's memory; NULL: to learn how many bytes that takes.
 PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int64_t* const stride = p.d.mask_stride;
@@ -189,6 +195,7 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     const int64_t kv_sequences = sequences_of_k(p);
     HopperParams a;
     a.x = x;
+    a.reach = reach_of(p);
     a.piece = p.paged() ? piece_of(h, p) : 0;
     const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||

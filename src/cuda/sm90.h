@@ -233,10 +233,10 @@ struct Products;
     FA_MEMBER static void subtract(float (&d)[n / 2], uint64_t x, uint64_t y) {                                                          \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, " a ", " b ", 1, -1, 1, 0, 0;" : sums : "l"(x), "l"(y)); \
     }
-#define FA_PRODUCTS_OF_REGISTERS(type, n, list, sums, a0, a1, a2, a3, b)                                                              \
-    FA_MEMBER static void multiply(float (&d)[n / 2], const uint32_t* x, uint64_t y) {                                                   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list "}, {" a0 "," a1 "," a2 "," a3 "}, " b    \
-                     ", 1, 1, 1, 1;" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y));                                        \
+#define FA_PRODUCTS_OF_REGISTERS(type, n, list, sums, a0, a1, a2, a3, b, add)                                                         \
+    FA_MEMBER static void multiply(float (&d)[n / 2], const uint32_t* x, uint64_t y, int more = 1) {                                     \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" list \
+                     "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1, 1;\n}" : sums : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(more)); \
     }
 #define FA_PRODUCTS(type)                                                                                                           \
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
@@ -248,11 +248,11 @@ struct Products;
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                              \
     FA_PRODUCTS_OF_SHARED(multiply_both_columns, "1, 1", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                           \
-    FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36")                                      \
-    FA_PRODUCTS_OF_REGISTERS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52")                 \
-    FA_PRODUCTS_OF_REGISTERS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68")                                     \
-    FA_PRODUCTS_OF_REGISTERS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100")                                    \
-    FA_PRODUCTS_OF_REGISTERS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132")
+    FA_PRODUCTS_OF_REGISTERS(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34", "%35", "%36", "%37")                                      \
+    FA_PRODUCTS_OF_REGISTERS(type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50", "%51", "%52", "%53")                 \
+    FA_PRODUCTS_OF_REGISTERS(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66", "%67", "%68", "%69")                                     \
+    FA_PRODUCTS_OF_REGISTERS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100", "%101")                                    \
+    FA_PRODUCTS_OF_REGISTERS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132", "%133")
 #define FA_COMMA(...) __VA_ARGS__
 template <>
 struct Products<true> { FA_PRODUCTS("f16") };

@@ -15,10 +15,14 @@ enum class Mask { none, causal, band };
 // What is done to single scores.
 enum class Work { plain, softcap, alibi, mask };
 
+// Of a band: how many keys a row sees beside the diagonal, −1: all, and in chunks of how many, 0: none.
+struct Reach { int left, right, chunk; };
+
 struct HopperParams {
     CUtensorMap q, k, v;
     CUtensorMap holes;  // with pages: like k, but what lies outside comes as NaN
     ForwardParams x;
+    Reach reach;
     int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
     PackedMask mask;
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
@@ -88,14 +92,22 @@ struct Hopper {
     }
 };
 
-// The keys that a row sees, within the sequence.
+// The keys that a row sees, within the sequence: key_band in 32 bits.
 struct Ends { int begin, end; };
 template <Mask mask>
-FA_DEVICE Ends ends_of(const Problem& p, int row, int off, int k_len) {
+FA_DEVICE Ends ends_of(const Reach& reach, int row, int off, int k_len) {
     if (mask == Mask::none) return {0, k_len};
-    if (mask == Mask::causal) return {0, max(min(row + off + 1, k_len), 0)};
-    const KeyBand band = key_band(mask_rule(p, Sequence{0, 0, 0, 0, 0, off}), row, k_len);
-    return {int(clamp(band.begin, 0, k_len)), int(clamp(band.end, 0, k_len))};
+    const int at = row + off;
+    if (mask == Mask::causal) return {0, max(min(at + 1, k_len), 0)};
+    Ends e{0, k_len};
+    if (reach.left >= 0 && at > reach.left) e.begin = min(at - reach.left, k_len);
+    if (reach.right >= 0 && reach.right < k_len - at - 1) e.end = max(at + reach.right + 1, 0);
+    if (reach.chunk > 0) {
+        const int first = (at / reach.chunk - (at % reach.chunk < 0)) * reach.chunk;
+        e.begin = max(e.begin, min(first, k_len));
+        e.end = int(clamp(int64_t(first) + reach.chunk, 0, e.end));
+    }
+    return e;
 }
 
 template <class H, Mask mask, bool pair>
@@ -125,7 +137,7 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     t.key0 = int(seq.k_begin);
     t.sequence = x.p.packed_k() ? 0 : x.alike ? t.batch : int(seq.kv_index);
     // A tile without keys gets a block, too, all of it masked.
-    const auto ends = [&](int row) { return ends_of<mask>(x.p, row, t.off, t.k_len); };
+    const auto ends = [&](int row) { return ends_of<mask>(a.reach, row, t.off, t.k_len); };
     const auto last_row = [&](int row0) { return max(min(row0 + H::rows, t.q_len) - 1, row0); };
     const auto top_of = [&](int row0) { return max((ends(last_row(row0)).end + H::keys - 1) / H::keys, 1) - 1; };
     t.top = top_of(t.row0);
