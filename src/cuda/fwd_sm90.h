@@ -438,7 +438,7 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
-        rt::give_registers<Groups == 2 ? 40 : 32>();
+        rt::give_registers<H::kBringers>();
         const int warp = rt::uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) take_tiles<H, mask, pair, QSlots>(a);
         else if (H::pages && a.piece && warp == 1) load_pages<H, Side::keys, KSlots>(a);
@@ -447,7 +447,7 @@ FA_KERNEL void FA_BOUNDS((Hopper<T, DQ, DV, Keys, Groups, pair, KSlots, QSlots>:
         else if (threadIdx.x == 64) load_blocks<H, pair, Side::values, KSlots>(a);
         else return;
     } else {
-        rt::take_registers<Groups == 4 ? 112 : Groups == 3 ? 160 : 232>();
+        rt::take_registers<H::kConsumers>();
         consume<T, DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots>(a);
     }
     if (pair) rt::cluster_sync();  // the other block may still write here

@@ -36,7 +36,7 @@ Work work_on_scores(const Problem& p) {
     return p.has(FA_OPERAND_MASK) ? Work::mask : p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
 }
 
-// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-20 of a score, small beside a weight's.
+// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-17.8 of a score, small beside a weight's.
 bool caps(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;

@@ -29,28 +29,27 @@ struct Scores<Work::plain, Keys> {
     FA_MEMBER void finish(float (&)[Keys / 2], int) const {}
 };
 
-// cap · tanh(s / cap): where |s| is at most half of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is. That is
-// within 2^-20 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special functions in place of
+// cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is. That is
+// within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special functions in place of
 // one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and a weight of f16 may be by 5e-4.
 template <int Keys>
 struct Scores<Work::softcap, Keys> {
     static constexpr float unit = 1.f;
     const fa_attention_desc_t& d;
-    float limit2, factor[4];  // -limit²; of powers of w
+    float limit2, factor[3];  // -limit²; of powers of w
     uint32_t below[2];        // the sign bits that all w of a row have
     FA_MEMBER float turns() const { return d.scale * rt::reciprocal_fast(d.softcap); }
     FA_MEMBER explicit Scores(const HopperParams& a) : d(a.x.p.d) {
-        const float inverse = 4.f * turns() * turns(), scale = d.scale * kLog2e;
+        const float inverse = 0x1.c71c72p+2f * turns() * turns(), scale = d.scale * kLog2e;
         limit2 = -rt::reciprocal_fast(inverse);
-        factor[0] = 0x1.d9352cp-1f * scale;
-        factor[1] = -0x1.1a409ep-4f * scale * inverse;
-        factor[2] = 0x1.93def4p-8f * scale * inverse * inverse;
-        factor[3] = -0x1.6bbe38p-11f * scale * inverse * inverse * inverse;
+        factor[0] = 0x1.e94786p-1f * scale;
+        factor[1] = -0x1.57a022p-5f * scale * inverse;
+        factor[2] = 0x1.3de70ep-9f * scale * inverse * inverse;
     }
     FA_MEMBER void open(const ForwardParams&, const HopperTile&, int) {}
     FA_MEMBER void fetch(int) {}
     FA_MEMBER void begin(int, const float (&)[2]) { below[0] = below[1] = ~0u; }
-    FA_MEMBER float slope(float w) const { return fmaf(fmaf(fmaf(factor[3], w, factor[2]), w, factor[1]), w, factor[0]); }
+    FA_MEMBER float slope(float w) const { return fmaf(fmaf(factor[2], w, factor[1]), w, factor[0]); }
     FA_MEMBER float exponent(float s, int, int r, float shift) {
         const float w = fmaf(s, s, limit2);
         below[r] &= bits_of(w);

@@ -52,8 +52,11 @@ struct Hopper {
     static constexpr int rows = 64 * Groups, keys = Keys, threads = 128 * (Groups + 1), blocks = pair ? 2 : 1;
     static constexpr int kQPanels = (DQ + 63) / 64, kVPanels = (DV + 63) / 64, kPanelBytes = Keys * 128;
     static constexpr int kQBytes = rows * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
-    // Whether k and v may lie in pages: pairs bring halves of blocks, and beside three warpgroups loaders have too few registers for it.
-    static constexpr bool pages = !pair && Groups == 2;
+    // Registers of a thread: of those that bring, and of those that compute.
+    static constexpr bool kLean = Groups == 3 && Keys / 2 + DV / 2 + Keys / 4 <= 112;
+    static constexpr int kBringers = Groups == 2 ? 40 : kLean ? 56 : 32, kConsumers = Groups == 4 ? 112 : kLean ? 152 : Groups == 3 ? 160 : 232;
+    // Whether k and v may lie in pages: pairs bring halves of blocks, and the loaders need registers for it.
+    static constexpr bool pages = !pair && kBringers >= 40;
     static constexpr int kTiles = 3;  // the one being written, the one being computed and the next
     static constexpr int kLead = 3;  // blocks of a tile yet to be brought when the next one is taken
     struct Barriers {
