@@ -78,7 +78,8 @@ Order order_of(const NativeBackward& native, const rt::Device& device, const Pro
     const int64_t slots = device.multiprocessors / blocks_together(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
     // A part of short blocks lasts longer than one of them, so that its rows' turn comes in time; very short ones have no time for them at all.
     const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
-    const bool by_parts = (h.way == Way::plain || h.way == Way::pair) && d.o_dtype == d.q_dtype && steady;
+    // Pairs of 128 dims are slower for it, by 1 %.
+    const bool fits = h.way == Way::plain || (h.way == Way::pair && h.dims == 64), by_parts = fits && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
     o.part = by_parts ? min_of(round_up(max_of(least / o.key_blocks, int64_t(1)), o.section), o.heads) : o.heads;
     o.split = 0, o.pieces = 1;

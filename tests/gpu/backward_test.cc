@@ -124,8 +124,8 @@ TEST_F(EveryBackwardKernel, AgreesInCallsOfSeveralRounds) {
         Shape shape;
         bool masked;
     } calls[] = {
-        {{1, 40, 40, 2100, 1000, 8, 8}, false},   // many blocks, some of them split
-        {{2, 26, 26, 4100, 300, 8, 8}, true},     // in sections of heads
+        {{1, 56, 56, 2050, 540, 8, 8}, false},    // many blocks, some of them split
+        {{2, 25, 25, 4100, 260, 8, 8}, true},     // in sections of heads
         {{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
         {{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
         {{1, 6, 6, 300, 4200, 8, 8}, false},      // pairs
