@@ -24,7 +24,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
     const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
     constexpr bool kWide = DQ > 128, kEarly = work != Work::softcap;  // whose work has no registers beside products
-    constexpr bool kBegin = mask != Mask::none;  // a tile's sums by its first product; without a mask, clearing them is no slower
+    constexpr bool kBegin = mask != Mask::none && DQ == 128;  // a tile's sums by its first product; dense tiles lose by it
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
