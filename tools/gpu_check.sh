@@ -85,14 +85,27 @@ sanitize() {
     beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
-# compare NAME SUITES FILE: with torch; figures go to FILE.json.
+# compare run|beside NAME SUITES FILE: with torch; figures go to FILE.json. Beside the checks there is time for more rounds.
 compare() {
-    run "$1" python3 -W ignore bench/compare_gpu.py --suite "$2" $([ -n "$quick" ] && echo --quick || echo --fast) --json "$logs/$3.json"
-    cat "$logs/${1//[^a-z0-9]/_}"
+    local effort=(--fast)
+    [ "$1" = run ] || effort+=(--rounds 9)
+    [ -z "$quick" ] || effort=(--quick)
+    "$1" "$2" python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
 }
+has_torch() { python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; }
+suites() { PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")' | grep "$@" | paste -sd,; }
+compare_forward() { compare "$1" "comparison with torch" "$(suites -v '^backward')" comparison; }
+compare_backward() { compare "$1" "comparison of gradients" "$(suites '^backward')" gradients; }
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
 printf '%s%s\n' "$device" "${quick:+, quick}"
+# A comparison wants a device for itself: where there are three, beside the checks, and else at the end.
+alone=1
+if [ "$(nvidia-smi -L | wc -l)" -ge 3 ] && has_torch; then
+    alone=
+    CUDA_VISIBLE_DEVICES=1 compare_forward beside
+    CUDA_VISIBLE_DEVICES=2 compare_backward beside
+fi
 sanitize memcheck
 if [ -n "$quick" ]; then
     spread "6,000 random calls against the oracle" "$(shards Random 6)"
@@ -119,11 +132,10 @@ run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter
 [ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
 run "the cost of a call" "$build/bench/fa_bench_calls" "$logs/calls.json"
 cat "$logs/the_cost_of_a_call"
-if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+if has_torch; then
     run "flashattn.torch" env PYTHONPATH="$PWD/bindings/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
-    mapfile -t suites < <(PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")')
-    compare "comparison with torch" "$(printf '%s\n' "${suites[@]}" | grep -v '^backward' | paste -sd,)" comparison
-    compare "comparison of gradients" "$(printf '%s\n' "${suites[@]}" | grep '^backward' | paste -sd,)" gradients
+    [ -z "$alone" ] || { compare_forward run; compare_backward run; }
+    cat "$logs/comparison_with_torch" "$logs/comparison_of_gradients"
 fi
 
 # part NAME FILE: a member of the results, where the file is there.
