@@ -150,3 +150,20 @@ def options(bench: Bench) -> Iterator[Group]:
 
     yield Group(f"window, ALiBi, sinks, {name}", on_causal)
     yield Group("boolean mask", on_dense)
+
+    for dim, bounds in ((64, (2.0, 1.5)), (128, (1.4, 1.2)), (256, (1.15, 1.05))):
+        for causal in (False, True):
+            shape = shape_text("bf16", batch, n, HIDDEN // dim, dim, causal)
+
+            def capped(dim=dim, causal=causal, shape=shape, bounds=bounds):
+                plain = dense("bf16", batch, n, HIDDEN // dim, dim, causal)
+                softcap = Problem(plain.q, plain.k, plain.v, causal=causal, softcap=30.0)
+                contestants = {"plain": bench.ours(plain), "softcap": bench.ours(softcap)}
+                return contestants, [Comparison(f"softcap, {shape}", "plain", "time", *bounds, ours="softcap")]
+
+            def halves(dim=dim, causal=causal, shape=shape):
+                contestants = {dtype: bench.ours(dense(dtype, batch, n, HIDDEN // dim, dim, causal)) for dtype in ("f16", "bf16")}
+                return contestants, [Comparison(f"f16, {shape.replace('bf16 ', '')}", "bf16", "speed", 0.95, 0.98, ours="f16")]
+
+            yield Group(f"softcap, {shape}", capped)
+            yield Group(f"f16, {shape}", halves)

@@ -18,7 +18,7 @@ SUITES = {
     "chunked": "a chunk of prefill over a shuffled paged cache against this library's contiguous rate",
     "small": "small shapes in CUDA graphs, against FLASH (f16), EFFICIENT (f32) and cuDNN (bf16)",
     "varlen": "packed sequences, grouped heads and windows against this library's dense and causal rates",
-    "options": "masks and biases against this library's plain kernel at equal work",
+    "options": "masks, biases, softcaps and f16 against this library's plain kernel at equal work",
     "backward": "bf16 backward, 16 k tokens, against cuDNN and FLASH",
     "backward-f32": "f32 backward against EFFICIENT",
     "backward-mma": "bf16 backward by mma.sync, for which rows of dv lie apart, against FLASH",
