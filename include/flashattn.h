@@ -377,7 +377,7 @@ FA_API fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc
 /* ------------------------------------------------------------------------------------------------------------- forward */
 
 enum { /* flags of all args structs */
-    FA_ARGS_STREAM = 1 << 0 /* stream acts (NULL: the legacy default stream); else the handle's */
+    FA_ARGS_STREAM = 1 << 0 /* stream acts, which must be of the handle's device (NULL: the legacy default stream); else the handle's */
 };
 
 /* Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given

@@ -120,7 +120,7 @@ else
     spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
 fi
 run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
-run "graphs, and a decode loop in one" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*'
+run "graphs, and a decode loop in one; pages" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
 run "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
 run "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
 run "flashattn verify" "$build/cli/flashattn" verify

@@ -367,7 +367,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
     const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
     const typename M::Tile& t = M::shared().tile;
-    M::place_block(x, batch, head, int(block) * M::own);
+    if (M::places(rt::thread())) M::place_block(x, batch, head, int(block) * M::own);
     rt::barrier();
     if (t.valid <= 0) return;
     typename G::Columns first, second;

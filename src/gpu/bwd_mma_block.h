@@ -167,9 +167,9 @@ struct GradientBlock {
 
     // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share the rest.
     // `head`: a kv head, or with ByRows a query head.
+    FA_MEMBER static bool places(int thread) { return thread == 0 || thread / 4 == 8; }
     FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
-        if (thread != 0 && thread / 4 != 8) return;
         const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
         const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.f, batch);
         Tile& t = shared().tile;

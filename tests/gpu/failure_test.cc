@@ -94,25 +94,6 @@ TEST_F(DeviceFailures, RefusedLaunches) {
     }
 }
 
-// A stream of another device is refused by the launch itself.
-TEST_F(DeviceFailures, StreamsOfAnotherDevice) {
-    int devices = 0;
-    cuda(cudaGetDeviceCount(&devices));
-    if (devices < 2) GTEST_SKIP() << "one device only";
-    cuda(cudaSetDevice(1));
-    const Stream foreign;
-    cuda(cudaSetDevice(0));
-    const Stream own;
-    const Handle handle = make_handle();
-    for (const auto& call : one_of_each(handle)) {
-        EXPECT_EQ(call->enqueue(handle, foreign), FA_DEVICE_ERROR) << call->name();
-        EXPECT_NE(handle.error(), "") << call->name();
-        ASSERT_EQ(call->enqueue(handle, own), FA_OK) << call->name() << ": " << handle.error();
-        own.wait();
-        EXPECT_EQ(call->check(), "") << call->name();
-    }
-}
-
 // In a process of its own: after a fault nothing works on that device until the process ends, and everything says so.
 void lose_the_device() {
     const auto expect = [](bool true_, const std::string& what) {

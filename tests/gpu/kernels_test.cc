@@ -130,13 +130,14 @@ std::vector<Case> worked_cases(const Handle& handle) {
     constexpr float alibi = 0, mask_operand = -1;
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
-        for (const int64_t dim : {64, 128, 256})
+        for (const auto& [dim, keys] : {std::pair<int64_t, int64_t>{64, 700}, {128, 700}, {128, 1300}, {256, 700}})
             for (int mask = dense; mask < masks; mask++)
                 for (const float work : {mask_operand, alibi, 50.f, 5.f, 0.4f}) {
-                    Case c = shaped({2, 2, 1, 300, 700, dim, dim}, dtype);
+                    Case c = shaped({2, 2, 1, 300, keys, dim, dim}, dtype);
                     c.d.alignment = FA_ALIGN_TOP_LEFT;  // with distances to both sides
+                    c.d.num_splits = 1;                 // as above
                     c.d.operands |= FA_OPERAND_SEQUSED_K;
-                    c.metadata.seqused_k = {700, 451};
+                    c.metadata.seqused_k = {int32_t(keys), 451};
                     if (mask == causal_mask) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                     if (mask == band) window(c, 500, 60, FA_ALIGN_BOTTOM_RIGHT);
                     if (work > 0) c.d.softcap = work;
