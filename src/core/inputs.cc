@@ -6,27 +6,26 @@ namespace fa {
 fa_status_t check_inputs(const Problem& p, const fa_forward_args_t& a, Call* call) {
     const fa_attention_desc_t& d = p.d;
     const Role in = Role::input;
-    constexpr uint32_t kAll = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
-                              FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K |
-                              FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
-    const bool given = a.bias || a.mask || a.alibi_slopes || a.sinks || a.causal_offset || a.cu_seqlens_q || a.cu_seqlens_k ||
-                       a.seqused_q || a.seqused_k || a.leftpad_k || a.rng_state;
-    if (!given && !p.has(kAll)) return FA_OK;  // as most calls, of which the smallest take a microsecond
+    // Most calls give none of these, and the smallest calls take a microsecond: what is not there is not described.
+    const auto with = [&](uint32_t operand, const void* pointer, auto describe) {
+        return pointer || p.has(operand) ? call->with(operand, in, describe()) : FA_OK;
+    };
     if (p.has(FA_OPERAND_RNG_STATE) && (a.seed != 0 || a.offset != 0)) {
         return fail(call->message, FA_INVALID_ARGUMENT, "seed is %llu and offset is %llu: expected 0 with FA_OPERAND_RNG_STATE",
                     static_cast<unsigned long long>(a.seed), static_cast<unsigned long long>(a.offset));
     }
-    FA_TRY(call->with(FA_OPERAND_BIAS, in, score_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride)));
-    FA_TRY(call->with(FA_OPERAND_MASK, in, score_tensor(p, "mask", a.mask, 1, d.mask_stride)));
-    FA_TRY(call->with(FA_OPERAND_ALIBI, in, table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride)));
-    FA_TRY(call->with(FA_OPERAND_SINKS, in, array_of("sinks", a.sinks, 4, d.heads_q)));
-    FA_TRY(call->with(FA_OPERAND_CAUSAL_OFFSET, in, array_of("causal_offset", a.causal_offset, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_CU_SEQLENS_Q, in, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, d.batch + 1)));
-    FA_TRY(call->with(FA_OPERAND_CU_SEQLENS_K, in, array_of("cu_seqlens_k", a.cu_seqlens_k, 4, d.batch + 1)));
-    FA_TRY(call->with(FA_OPERAND_SEQUSED_Q, in, array_of("seqused_q", a.seqused_q, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_SEQUSED_K, in, array_of("seqused_k", a.seqused_k, 4, d.batch)));
-    FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, d.batch)));
-    return call->with(FA_OPERAND_RNG_STATE, in, array_of("rng_state", a.rng_state, 8, 2));
+    FA_TRY(with(FA_OPERAND_BIAS, a.bias, [&] { return score_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride); }));
+    FA_TRY(with(FA_OPERAND_MASK, a.mask, [&] { return score_tensor(p, "mask", a.mask, 1, d.mask_stride); }));
+    FA_TRY(with(FA_OPERAND_ALIBI, a.alibi_slopes,
+                [&] { return table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride); }));
+    FA_TRY(with(FA_OPERAND_SINKS, a.sinks, [&] { return array_of("sinks", a.sinks, 4, d.heads_q); }));
+    FA_TRY(with(FA_OPERAND_CAUSAL_OFFSET, a.causal_offset, [&] { return array_of("causal_offset", a.causal_offset, 4, d.batch); }));
+    FA_TRY(with(FA_OPERAND_CU_SEQLENS_Q, a.cu_seqlens_q, [&] { return array_of("cu_seqlens_q", a.cu_seqlens_q, 4, d.batch + 1); }));
+    FA_TRY(with(FA_OPERAND_CU_SEQLENS_K, a.cu_seqlens_k, [&] { return array_of("cu_seqlens_k", a.cu_seqlens_k, 4, d.batch + 1); }));
+    FA_TRY(with(FA_OPERAND_SEQUSED_Q, a.seqused_q, [&] { return array_of("seqused_q", a.seqused_q, 4, d.batch); }));
+    FA_TRY(with(FA_OPERAND_SEQUSED_K, a.seqused_k, [&] { return array_of("seqused_k", a.seqused_k, 4, d.batch); }));
+    FA_TRY(with(FA_OPERAND_LEFTPAD_K, a.leftpad_k, [&] { return array_of("leftpad_k", a.leftpad_k, 4, d.batch); }));
+    return with(FA_OPERAND_RNG_STATE, a.rng_state, [&] { return array_of("rng_state", a.rng_state, 8, 2); });
 }
 
 fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* m) {

@@ -158,7 +158,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     a.section = divisor(order.section);
     a.last_section = divisor(order.heads - (a.sections - 1) * order.section);
     a.ahead.ready = static_cast<uint32_t*>(memory);
-    a.ahead.parts = int(ceil_div(order.heads, order.part));
+    a.ahead.parts = int(order.parts());
     a.ahead.blocks = divisor(order.part * order.key_blocks);
     a.ahead.takes = int(order.part * chunks_of_head * takes_of_chunk);
     a.ahead.all = int(order.heads * chunks_of_head * takes_of_chunk);
@@ -172,7 +172,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     a.split.by = divisor(order.pieces);
     a.split.sums = static_cast<float*>(memory) + order.counters();
     a.heads_kv = divisor(d.heads_kv);
-    a.rule = sequences_alike(p) ? row_rule(rule_of_all(p)) : RowRule{};
+    a.rule = x.alike ? row_rule(x.alike_rule) : RowRule{};
     a.last_first = in_order(p) && bounded_right(p);
     a.turns = nullptr;
     rt::Status s = rt::kSuccess;
