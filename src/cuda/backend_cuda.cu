@@ -1,3 +1,3 @@
 // The CUDA backend: the shared device text under CUDA's names.
-#include "cuda/rt_cuda.h"
+#include "cuda/stream_owner.h"
 #include "gpu/backend_gpu.inc"

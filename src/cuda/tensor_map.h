@@ -1,7 +1,7 @@
 // How tensors are described to Hopper's copy engine, and which it can walk through.
 #pragma once
 #include <cudaTypedefs.h>
-#include "cuda/rt_cuda.h"
+#include "cuda/driver.h"
 
 namespace fa {
 namespace gpu {
@@ -23,17 +23,11 @@ static inline int64_t sequences_of_k(const Problem& p) {
     return p.packed_k() ? 1 : p.paged() ? p.d.num_pages : p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
 }
 
-// The driver's function, looked up once: nothing of it is needed to load this module.
+// Looked up once.
 static inline PFN_cuTensorMapEncodeTiled_v12000 encoder() {
-    static void* found = nullptr;
-    if (!found) {
-        cudaDriverEntryPointQueryResult result;
-        void* f = nullptr;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result) == cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = f;
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+    static PFN_cuTensorMapEncodeTiled_v12000 found = nullptr;
+    if (!found) found = rt::driver_function<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled", 12000);
+    return found;
 }
 
 // Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN.

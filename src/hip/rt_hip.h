@@ -101,6 +101,10 @@ static inline Status allocate(void** p, uint64_t bytes) { return hipMalloc(p, by
 static inline Status release(void* p) { return hipFree(p); }
 static inline Status copy(void* to, const void* from, uint64_t bytes, Stream s) { return hipMemcpyAsync(to, from, bytes, hipMemcpyDefault, s); }
 static inline Status synchronize(Stream s) { return hipStreamSynchronize(s); }
+// Whether a stream is the current device's: not asked here.
+struct StreamOwner {};
+static inline StreamOwner stream_owner() { return {}; }
+static inline bool owns(StreamOwner*, int, Stream) { return true; }
 // The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;

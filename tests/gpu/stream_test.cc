@@ -202,5 +202,44 @@ TEST_F(Streams, EveryDeviceWorksAndTheCurrentOneStays) {
     cuda(cudaSetDevice(0));
 }
 
+// A launch on such a stream would run with the addresses of this handle's device. Not even a capture is disturbed by the question.
+TEST_F(Streams, OfAnotherDeviceAreRefused) {
+    int devices = 0;
+    cuda(cudaGetDeviceCount(&devices));
+    if (devices < 2) GTEST_SKIP() << "one device only";
+    cuda(cudaSetDevice(1));
+    const Stream theirs;
+    cuda(cudaSetDevice(0));
+    const Stream ours;
+    const Handle handle = make_handle();
+    const auto refused = [](fa_status_t status, fa_handle_t by) {
+        const std::string error = fa_last_error(by);
+        EXPECT_EQ(status, FA_INVALID_ARGUMENT);
+        EXPECT_NE(error.find("of another device: expected one of device 0"), std::string::npos) << error;
+    };
+    for (const auto& call : one_of_each(handle)) {
+        refused(call->enqueue(handle, theirs), handle);
+        for (const cudaStream_t taken : {cudaStream_t(ours), cudaStream_t(nullptr), cudaStreamLegacy, cudaStreamPerThread}) {
+            ASSERT_EQ(call->enqueue(handle, taken), FA_OK) << call->name() << ": " << handle.error();
+            cuda(cudaStreamSynchronize(taken));
+            EXPECT_EQ(call->check(), "") << call->name();
+        }
+        cudaGraph_t graph = nullptr;
+        size_t nodes = 0;
+        cuda(cudaStreamBeginCapture(ours, cudaStreamCaptureModeGlobal));
+        refused(call->enqueue(handle, theirs), handle);
+        ASSERT_EQ(call->enqueue(handle, ours), FA_OK) << call->name() << ": " << handle.error();
+        cuda(cudaStreamEndCapture(ours, &graph));
+        cuda(cudaGraphGetNodes(graph, nullptr, &nodes));
+        cuda(cudaGraphDestroy(graph));
+        EXPECT_GT(nodes, 0u) << call->name();
+    }
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = FA_BACKEND_CUDA, info.stream = theirs;
+    fa_handle_t none = nullptr;
+    refused(fa_create(&none, &info), nullptr);
+    EXPECT_EQ(none, nullptr);
+}
+
 }  // namespace
 }  // namespace test::gpu

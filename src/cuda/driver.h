@@ -1,0 +1,18 @@
+// The driver's own functions, looked up by name: nothing of it is needed to load this module.
+#pragma once
+#include "cuda/rt_cuda.h"
+
+namespace fa {
+namespace rt {
+
+// NULL: the driver has none of that name, as CUDA `version` knows it.
+template <class Function>
+Function driver_function(const char* name, unsigned version) {
+    cudaDriverEntryPointQueryResult result;
+    void* f = nullptr;
+    const Status s = cudaGetDriverEntryPointByVersion(name, &f, version, cudaEnableDefault, &result);
+    return s == kSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(f) : nullptr;
+}
+
+}  // namespace rt
+}  // namespace fa

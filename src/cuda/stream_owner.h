@@ -1,0 +1,40 @@
+// Whether a stream is the current device's, for machines of several. The run time takes launches on another's, which then read
+// wherever their addresses lead there.
+#pragma once
+#include <cudaTypedefs.h>
+#include "cuda/driver.h"
+
+namespace fa {
+namespace rt {
+
+// The driver says in 15 ns, at any time; the run time's own question for a stream's device ends a capture.
+struct StreamOwner {
+    PFN_cuStreamGetCtx_v9020 context_of;  // NULL: one device has all streams
+    PFN_cuCtxPushCurrent_v4000 enter;
+    PFN_cuCtxPopCurrent_v4000 leave;
+    CUcontext known;  // the last one found to be of the device
+};
+static inline StreamOwner stream_owner() {
+    int devices = 0;
+    StreamOwner o = {};
+    if (cudaGetDeviceCount(&devices) != kSuccess || devices < 2) return o;
+    o.enter = driver_function<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent", 4000);
+    o.leave = driver_function<PFN_cuCtxPopCurrent_v4000>("cuCtxPopCurrent", 4000);
+    if (o.enter && o.leave) o.context_of = driver_function<PFN_cuStreamGetCtx_v9020>("cuStreamGetCtx", 9020);
+    return o;
+}
+// Where nobody says, it is.
+static inline bool owns(StreamOwner* o, int device, Stream s) {
+    CUcontext context = nullptr;
+    if (!o->context_of || !s || o->context_of(s, &context) != CUDA_SUCCESS || context == o->known) return true;
+    int found = device;
+    if (o->enter(context) != CUDA_SUCCESS) return true;
+    const bool told = cudaGetDevice(&found) == kSuccess;
+    o->leave(&context);
+    if (told && found != device) return false;
+    o->known = context;
+    return true;
+}
+
+}  // namespace rt
+}  // namespace fa
