@@ -1,5 +1,6 @@
-// fa_rotary and fa_append_kv, which move rows. A row belongs to a team of lanes, each of which takes eight neighbouring elements at a time,
-// in one access of 16 bytes where they lie so. No lane waits for another: it rotates whole pairs, and writes only what it has read itself.
+// fa_rotary and fa_append_kv, which move rows. A row belongs to a team of lanes, each of which takes eight neighbouring elements at a
+// time, in one access of 16 bytes where they lie so. No lane waits for another: it rotates whole pairs, and writes only what it has
+// read itself.
 #pragma once
 #include "gpu/rowwise.h"
 
@@ -92,14 +93,16 @@ FA_DEVICE void store_eight(void* base, int64_t at, int32_t dtype, int n, const f
         EightBytes packed{};
         FA_UNROLL
         for (int i = 0; i < kEight; i++) {
-            const uint8_t byte = dtype == FA_E4M3 ? f32_to_e4m3(x[i]) : dtype == FA_E5M2 ? f32_to_e5m2(x[i]) : uint8_t(f32_to_i8(x[i]));
+            const uint8_t byte = dtype == FA_E4M3   ? f32_to_e4m3(x[i])
+                                 : dtype == FA_E5M2 ? f32_to_e5m2(x[i])
+                                                    : uint8_t(f32_to_i8(x[i]));
             packed.word[i / 4] |= uint32_t(byte) << 8 * (i & 3);
         }
         *reinterpret_cast<EightBytes*>(p) = packed;
     }
 }
 
-// How a row is dealt out: steps that rotate first, then those that copy. `turned` is the number of elements that rotate, 0 for none.
+// How a row is dealt out: steps that rotate first, then those that copy. `turned`: the number of elements that rotate, 0 for none.
 struct Deal {
     int dim, turned;
     bool interleaved;
@@ -136,7 +139,8 @@ FA_DEVICE Held load_step(const void* base, int64_t row, int32_t dtype, const Ste
 }
 
 // Rotation by a position's angles: `cos` and `sin` hold one for each pair.
-FA_DEVICE void rotate_step(const Held& held, int32_t dtype, const Step& s, const float* cos, const float* sin, float* own, float* partner) {
+FA_DEVICE void rotate_step(const Held& held, int32_t dtype, const Step& s, const float* cos, const float* sin, float* own,
+                           float* partner) {
     widen(held.own, dtype, own);
     if (!s.rotates) return;
     const int pair = s.partner ? s.at : s.at / 2, pairs = s.partner ? s.n : s.n / 2;
@@ -206,30 +210,33 @@ FA_DEVICE Source source_of(const AppendParams& x, int64_t b, int64_t t) {
     return {a.cu_seqlens_new ? 0 : b, begin + t, t < length};
 }
 
-// Its place in the cache, and the position that it is rotated by. Not valid: it goes nowhere.
+// What tells a new token's place in the cache: its key's number, or that of the sequence's first new one, and the cache's sequence.
+struct Signs {
+    const int32_t *key, *index;  // NULL: 0; b
+    int64_t b, later;            // tokens behind that key
+};
+FA_DEVICE Signs signs_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
+    const fa_append_kv_args_t& a = x.a;
+    const int32_t* const position = a.positions ? a.positions + (a.cu_seqlens_new ? row : b * a.seqlen_new + t) : nullptr;
+    const int32_t* const leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k + b : nullptr;
+    const int32_t* const first = x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k + b : leftpad;
+    const int32_t* const index = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx + b : nullptr;
+    return {position ? position : first, index, b, position ? 0 : t};
+}
+
+// The place, of any row. Not valid: it goes nowhere.
 struct Place {
-    int64_t outer, slot, position;
+    int64_t outer, slot, key;
     bool valid;
 };
-FA_DEVICE Place place_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
+FA_DEVICE Place place_of(const AppendParams& x, const Signs& signs) {
     const fa_attention_desc_t& d = x.p.d;
-    const fa_append_kv_args_t& a = x.a;
     constexpr Place nowhere{0, 0, 0, false};
-    const int64_t leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0;
-    int64_t slot = (x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k[b] : leftpad) + t;
-    if (a.positions) slot = a.positions[a.cu_seqlens_new ? row : b * a.seqlen_new + t];
-    if (slot < 0 || slot >= d.seqlen_k) return nowhere;
-    const int64_t position = slot - leftpad;
-    if (a.cos && (position < 0 || position >= a.max_position)) return nowhere;
-    int64_t outer = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
-    if (outer < 0 || outer >= (x.p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch)) return nowhere;
-    if (x.p.paged()) {
-        const int64_t page = slot / d.page_size;
-        outer = a.page_table[outer * d.page_table_stride + page];
-        slot -= page * d.page_size;
-        if (outer < 0 || outer >= d.num_pages) return nowhere;
-    }
-    return {outer, slot, position, true};
+    const int64_t key = signs.later + (signs.key ? *signs.key : 0), outer = signs.index ? *signs.index : signs.b;
+    if (key < 0 || key >= d.seqlen_k || outer < 0 || outer >= (signs.index ? d.kv_batch : d.batch)) return nowhere;
+    if (!x.p.paged()) return {outer, key, key, true};
+    const int64_t number = key / d.page_size, page = x.a.page_table[outer * d.page_table_stride + number];
+    return {page, key - number * d.page_size, key, page >= 0 && page < d.num_pages};
 }
 
 FA_FN float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
@@ -247,11 +254,17 @@ FA_DEVICE float largest_of(const float* x, int n, float top) {
     return top;
 }
 
-// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence?
-FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a) {
+// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys and
+// pages 32 bits, and a page a power of two of keys?
+FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
+    constexpr int64_t most = int64_t(1) << 31;
     const fa_attention_desc_t& d = p.d;
-    const auto whole = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) { return copy_width(base, stride, dim, dtype) == 16; };
-    return d.kv_dtype == d.q_dtype && !a.cu_seqlens_new && !a.seqused_new && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && !p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE) &&
+    const auto whole = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+        return copy_width(base, stride, dim, dtype) == 16;
+    };
+    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
+    return d.kv_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
+           d.seqlen_k <= most && a.seqlen_new <= most && d.kv_batch <= most && d.num_pages <= most && page_shift >= 0 &&
            whole(a.k, d.k_stride, d.dim_qk, d.kv_dtype) && whole(a.v, d.v_stride, d.dim_v, d.kv_dtype) &&
            whole(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && whole(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }
@@ -259,7 +272,8 @@ FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a) {
 inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
     int32_t shift = 0;
     while (shift < 31 && int64_t(1) << shift < p.d.page_size) shift++;
-    return {p, a, copies_rows(p, a), int64_t(1) << shift == p.d.page_size ? shift : -1};
+    if (p.paged() && int64_t(1) << shift != p.d.page_size) shift = -1;
+    return {p, a, copies_rows(p, a, shift), shift};
 }
 
 // What a team appends: the row of token t of sequence b, for one head, to k or v.
@@ -277,38 +291,46 @@ FA_DEVICE void settle(int64_t x) {
     if (uint32_t(x ^ x >> 32) == 0xdeadbeefu) rt::release_successor();
 }
 
-// Rows that need no arithmetic, of which each sequence has the same number. All that depends on the descriptor alone is settled before the
-// wait: what comes after is a chain of reads.
+// Rows that copies_rows() has let pass. What the descriptor says is settled before the wait, and numbers have 32 bits: what comes
+// after is a chain of reads, each of which waits for all that is done with the one before.
 FA_DEVICE void copy_row(const AppendParams& x, const Appended& row) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
-    const int64_t* const cs = row.is_v ? d.v_stride : d.k_stride;
-    const int64_t bytes = type_bytes(d.kv_dtype), all = (row.is_v ? d.dim_v : d.dim_qk) * bytes, outer_bytes = cs[0] * bytes, slot_bytes = cs[1] * bytes;
-    const int64_t first = rt::thread() % kTeam * 16;
-    const char* const from = static_cast<const char*>(row.is_v ? a.v_new : a.k_new) + source_index(x, row, {row.b, row.t, true}) * bytes + first;
-    char* const cache = static_cast<char*>(row.is_v ? a.v : a.k) + row.h * cs[2] * bytes + first;
-    const int32_t* const position = a.positions ? a.positions + row.b * a.seqlen_new + row.t : nullptr;
-    const int32_t* const length = x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k + row.b : x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k + row.b : nullptr;
-    const int32_t* const index = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx + row.b : nullptr;
-    const int32_t* const start = position ? position : length;
-    const int64_t later = position ? 0 : row.t, sequences = index ? d.kv_batch : d.batch, slots = d.seqlen_k, pages = d.num_pages, page_size = d.page_size;
-    settle(outer_bytes ^ slot_bytes ^ int64_t(from) ^ int64_t(cache) ^ int64_t(start) ^ int64_t(index) ^ later ^ sequences ^ slots ^ pages ^ all);
+    const int64_t* const stride = row.is_v ? d.v_stride : d.k_stride;
+    const int64_t bytes = type_bytes(d.kv_dtype), outer_bytes = stride[0] * bytes, slot_bytes = stride[1] * bytes;
+    const int all = int((row.is_v ? d.dim_v : d.dim_qk) * bytes), first = rt::thread() % kTeam * 16;
+    const char* const source = static_cast<const char*>(row.is_v ? a.v_new : a.k_new);
+    const char* const from = source + source_index(x, row, {row.b, row.t, true}) * bytes + first;
+    const Signs signs = signs_of(x, row.b, row.t, row.t);
+    const bool paged = x.p.paged();
+    const int64_t table_stride = paged ? d.page_table_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
+    const int64_t b = signs.index ? 0 : row.b;
+    char* cache = static_cast<char*>(row.is_v ? a.v : a.k) + row.h * stride[2] * bytes + b * sequence_bytes + first;
+    const int32_t* table = a.page_table + b * table_stride;
+    const uint32_t later = uint32_t(signs.later), keys = uint32_t(d.seqlen_k), sequences = uint32_t(d.kv_batch);
+    const uint32_t pages = uint32_t(d.num_pages), within = paged ? uint32_t(d.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    settle(outer_bytes ^ slot_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^ sequence_bytes);
+    settle(int64_t(signs.key) ^ int64_t(signs.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^ within);
     rt::wait_for_predecessor();
     if (row.b >= d.batch || first >= all) return;
     float piece[4];
     rt::load4(reinterpret_cast<const float*>(from), piece);
-    int64_t slot = later + (start ? *start : 0), outer = index ? *index : row.b;
-    settle(bits_of(piece[0]));  // all of it comes at once
-    if (slot < 0 || slot >= slots || outer < 0 || outer >= sequences) return;
-    if (x.p.paged()) {
-        const int64_t page = x.page_shift >= 0 ? slot >> x.page_shift : slot / page_size;
-        outer = a.page_table[outer * d.page_table_stride + page];
-        slot -= page * page_size;
-        if (outer < 0 || outer >= pages) return;
+    const uint32_t key = later + (signs.key ? uint32_t(*signs.key) : 0);
+    if (signs.index) {
+        const uint32_t outer = uint32_t(*signs.index);
+        if (outer >= sequences) return;
+        table += outer * table_stride;
+        cache += outer * sequence_bytes;
     }
-    char* const to = cache + outer * outer_bytes + slot * slot_bytes;
+    if (key >= keys) return;  // as is one below 0
+    char* to = cache + (key & within) * slot_bytes;
+    if (paged) {
+        const uint32_t page = uint32_t(table[key >> shift]);
+        if (page >= pages) return;
+        to += page * outer_bytes;
+    }
     rt::store4(reinterpret_cast<float*>(to), piece);
-    for (int64_t at = 16 * kTeam; first + at < all; at += 16 * kTeam) {
+    for (int at = 16 * kTeam; first + at < all; at += 16 * kTeam) {
         rt::load4(reinterpret_cast<const float*>(from + at), piece);
         rt::store4(reinterpret_cast<float*>(to + at), piece);
     }
@@ -327,8 +349,10 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     Held held{};  // on its way while the place is looked up
     if (source.valid && lane < deal.steps()) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
 
-    const Place place = source.valid ? place_of(x, b, t, source.row) : Place{0, 0, 0, false};
-    const int64_t turn = place.position * (a.rotary_dim / 2);
+    Place place = source.valid ? place_of(x, signs_of(x, b, t, source.row)) : Place{0, 0, 0, false};
+    const int64_t position = place.key - (place.valid && x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0);
+    if (a.cos && (position < 0 || position >= a.max_position)) place.valid = false;
+    const int64_t turn = position * (a.rotary_dim / 2);
     float own[kEight], partner[kEight];
     const auto take = [&](int number, const Step& s) {
         if (number != lane) held = load_step(from, from_row, d.q_dtype, s);
