@@ -127,15 +127,28 @@ template <class H, int Dims>
 FA_DEVICE void prepare_ahead(const HopperBackwardParams& a) {
     const Ahead& ahead = a.ahead;
     constexpr int kWarps = 3;
-    const auto part = [&] { return divide(rt::block_anew() / H::blocks, ahead.blocks); };
-    const auto end = [&] { return min((part().number + 2) * ahead.takes, ahead.all); };
-    if (part().rest >= ahead.helping) return;
-    int take = (part().number + 1) * ahead.takes + (part().rest * H::blocks + int(blockIdx.x) % H::blocks) * kWarps + int(threadIdx.x) / 32 - 1;
+    typename H::Shared& s = H::shared();
+    KeysTurn<H> own;
     FA_UNROLL_BY(1)
-    for (; take < end(); take += ahead.helping * H::blocks * kWarps) {
-        prepare_rows<Dims>(a, rt::unknown(take));
+    while (true) {
+        const auto index = [&] { return *const_cast<const volatile int*>(&s.block[own.i()].index); };
+        rt::barrier_wait(H::at(&s.barrier.k_full[own.i()]), own.parity());
+        if (index() < 0) return;
+        const auto next_part = [&] { return ahead.part_of(index()) + 1; };
+        const int place = index() - (next_part() - 1) * int(ahead.blocks.by);  // in the part
+        if (next_part() < ahead.parts && place < ahead.helping) {
+            int take = next_part() * ahead.takes + place * kWarps + int(threadIdx.x) / 32 - 1;
+            FA_UNROLL_BY(1)
+            for (; take < ahead.takes_end(next_part()); take += ahead.helping * kWarps) {
+                prepare_rows<Dims>(a, rt::unknown(take));
+                __syncwarp();
+                if (rt::unknown(threadIdx.x) % 32 == 0) rt::release_add(ahead.ready + next_part(), 1);
+            }
+        }
+        rt::barrier_arrive(H::at(&s.barrier.k_free[own.i()]));
         __syncwarp();
-        if (rt::unknown(threadIdx.x) % 32 == 0) rt::release_add(ahead.ready + part().number + 1, 1);
+        if (threadIdx.x % 32 == 0) own.count() = own.count() + 1;
+        __syncwarp();
     }
 }
 
@@ -153,7 +166,7 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM HopperBackwardParams a) {
     const int batch = int(index / uint32_t(d.heads_q)), head = int(index % uint32_t(d.heads_q));
     rt::release_successor();
     rt::wait_for_predecessor();
-    for (int part = int(rt::block()) * 256 + rt::thread() + 1; part < a.ahead.parts; part += int(gridDim.x) * 256) a.ahead.ready[part] = 0;
+    for (int part = int(rt::block()) * 256 + rt::thread(); part < a.ahead.parts; part += int(gridDim.x) * 256) a.ahead.ready[part] = 0;
     const Sequence seq = bounded_sequence(x.p, x.f, batch);
     const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
     if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
@@ -221,15 +234,15 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM HopperBackwardParams a)
     rt::wait_for_predecessor();
     const BackwardParams& x = a.x;
     const int index = int(rt::block()), pieces = int(a.split.by.by), group = index % kGroups, half = index / kGroups % 2;
-    const int number = index / (2 * kGroups) / H::blocks, rank = index / (2 * kGroups) % H::blocks;
+    const int number = index / (2 * kGroups);
     void* const out = half ? x.a.dk : x.a.dv;
     if (!out) return;
     KeyBlock t;
-    H::describe_block(a, a.split.from + number, 0, rank, t);
+    H::describe_block(a, a.split.from + number, 0, 0, t);
     float sum[16] = {};
-    const float* from = sums_of_split<Dims>(a, number * pieces * H::blocks + rank) + (half * kGroups + group) * 4096 + rt::thread() * 4;
+    const float* from = sums_of_split<Dims>(a, number * pieces) + (half * kGroups + group) * 4096 + rt::thread() * 4;
     FA_UNROLL_BY(2)
-    for (int piece = 0; piece < pieces; piece++, from += H::blocks * (2 * 128 * Dims))
+    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * Dims)
         FA_UNROLL for (int i = 0; i < 4; i++) {
             float more[4];
             rt::load4(from + i * 1024, more);

@@ -1,12 +1,13 @@
 // The backward kernel for Hopper: bf16 through the products of warpgroups. docs/hopper_backward.md tells how it works and what was tried.
 //
-// A block owns 128 keys of one kv head. Two warpgroups of consumers own 64 of them each, with their dk and dv in registers, and go through the
+// A block of keys is 128 of one kv head. Two warpgroups of consumers own 64 of them each, with their dk and dv in registers, and go through the
 // blocks of query rows that see any of them, head after head of the group; one thread brings q, dout and what belongs to their rows. Products
 // are transposed, keys by rows: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ leave weights and dSᵀ where dV += Pᵀ dO and dK += dSᵀ Q take them from registers.
 // Only dS goes through shared memory, for dQᵀ = Kᵀ dSᵀ needs all keys of the block; its sums are added to memory in f32, in the order of
 // registers, by bulk copies of one warp each. finish_sm90 makes dq of them.
 //
 // In a step the order is dP, weights, dV, dS while dV is under way, dQ of the step before, dK and the next S, dQ to memory while these are under way.
+// Where blocks of threads are persistent all this runs on over the border of two blocks of keys, but for the next S, which waits for dK.
 #pragma once
 #include "cuda/bwd_rows_sm90.h"
 
@@ -20,7 +21,6 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
     typename H::Shared& shared = H::shared();
     typename H::Barriers& barrier = shared.barrier;
     const BackwardParams& x = a.x;
-    const KeyBlock& t = shared.block;
     const int warp = rt::uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, team = warp / 4, c = lane % 4;
     const int own_key = team * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
     const float scale = x.p.d.scale * kLog2e;
@@ -29,14 +29,15 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
     float (&dq)[32] = reinterpret_cast<float (&)[32]>(dp);  // dP has become dS by then
     uint32_t p[Rows / 4], ds[Rows / 4];
     Ring<H::kSlots> slot;
-    const int first = rt::uniform(t.first), past = rt::uniform(t.past), full = rt::uniform(t.full), full_past = rt::uniform(t.full_past);
-    const int clean = rt::uniform(t.clean), clean_past = rt::uniform(t.clean_past);
-    int m = first, left = (past - first) * int(x.p.group);
+    Ring<H::kBlocks> keys;                       // the block of keys at work,
+    int first, past, full, full_past, m, left;  // its blocks of rows, the one at work, and how many there are yet
+    const int clean = rt::uniform(shared.block[0].clean), clean_past = rt::uniform(shared.block[0].clean_past);
     // Where this warp's part of the sums of dq lies, in memory and before it goes there.
     constexpr int kPart = H::kSumBytes / 8;
     const int blocks_of_head = int(x.padded_rows / Rows);
     // Of the block of rows whose dQ comes next, among all, or -1: none does yet; and of the one after it.
-    int place = -1, next_place = rt::uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / Rows) + m;
+    int place = -1, next_place;
+    int dq_keys = 0;  // in which slot its K lies
     const bool in_turns = H::any && a.turns;  // add_in_turns brings them to memory
     const uint32_t staged = H::sums() + warp * kPart;
     // dS as rows by keys, a panel of 64 keys for each warpgroup.
@@ -46,16 +47,6 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
     const auto release = [&](uint64_t& barrier) {
         __syncwarp();
         if (lane == 0) rt::barrier_arrive(H::at(&barrier));
-    };
-    const auto release_in_pair = [&](uint64_t& barrier) {
-        __syncwarp();
-        if (!H::pair && lane == 0) rt::barrier_arrive(H::at(&barrier));
-        if (H::pair && lane < 2) rt::barrier_arrive_at(H::at(&barrier), lane);
-    };
-    // LSE and delta of a slot, which threads have read for themselves, come with dout: here each speaks for itself.
-    const auto release_dout = [&](uint64_t& barrier) {
-        rt::barrier_arrive(H::at(&barrier));
-        if (H::pair && lane == 0) rt::barrier_arrive_at(H::at(&barrier), rt::cluster_rank() ^ 1);
     };
     const auto among_consumers = [&] { rt::named_sync(1, 256); };
     // Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN.
@@ -71,37 +62,40 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
     };
     const auto unclean = [&](int block) { return H::any && (block * Rows < clean || (block + 1) * Rows > clean_past); };
     const auto clear_rows = [&](uint32_t tile) { clear(tile, Count<Rows>{}, clean - m * Rows, clean_past - m * Rows); };
-    const auto issue_scores = [&] {
-        const uint64_t rows = rt::matrix_at(rt::not_kept(H::k_tile() + team * 8192), 16);
-        const uint64_t columns = rt::matrix_at(H::q_tile(slot.i), 16);
+    // `from`: the first row of the tile that is computed.
+    const auto issue_scores = [&](auto from) {
+        float (&part)[(Rows - from.value) / 2] = reinterpret_cast<float (&)[(Rows - from.value) / 2]>(s[from.value / 2]);
+        const uint64_t rows = rt::matrix_at(rt::not_kept(H::k_tile(keys.i) + team * 8192), 16);
+        const uint64_t columns = rt::matrix_at(H::q_tile(slot.i) + from.value * 128, 16);
         FA_UNROLL for (int i = 0; i < Dims / 16; i++)
-            Mma::multiply(s, rows + i / 4 * (H::keys * 8) + i % 4 * 2, columns + i / 4 * (Rows * 8) + i % 4 * 2, i > 0);
+            Mma::multiply(part, rows + i / 4 * (H::keys * 8) + i % 4 * 2, columns + i / 4 * (Rows * 8) + i % 4 * 2, i > 0);
         rt::products_commit();
     };
-    const auto issue_dp = [&] {
+    const auto issue_dp = [&](auto from) {
+        float (&part)[(Rows - from.value) / 2] = reinterpret_cast<float (&)[(Rows - from.value) / 2]>(dp[from.value / 2]);
         const uint64_t rows = rt::matrix_at(rt::not_kept(H::v_tile() + team * 8192), 16);
-        const uint64_t columns = rt::matrix_at(H::o_tile(slot.i), 16);
+        const uint64_t columns = rt::matrix_at(H::o_tile(slot.i) + from.value * 128, 16);
         FA_UNROLL for (int i = 0; i < Dims / 16; i++)
-            Mma::subtract(dp, rows + i / 4 * (H::keys * 8) + i % 4 * 2, columns + i / 4 * (Rows * 8) + i % 4 * 2);
+            Mma::subtract(part, rows + i / 4 * (H::keys * 8) + i % 4 * 2, columns + i / 4 * (Rows * 8) + i % 4 * 2);
         rt::products_commit();
     };
-    const auto issue_sum = [&](float (&sum)[Dims / 2], const uint32_t (&weights)[Rows / 4], uint32_t tile) {
+    const auto issue_sum = [&](float (&sum)[Dims / 2], const uint32_t (&weights)[Rows / 4], uint32_t tile, int from = 0) {
         const uint64_t right = rt::matrix_at(tile, Rows * 128);
-        FA_UNROLL for (int i = 0; i < Rows / 16; i++) Mma::multiply(sum, weights + 4 * i, right + i * 128);
+        FA_UNROLL for (int i = from / 16; i < Rows / 16; i++) Mma::multiply(sum, weights + 4 * i, right + i * 128);
         rt::products_commit();
     };
     const auto issue_dq = [&](int slot) {
-        const uint64_t rows = rt::matrix_at(H::k_tile() + (H::kPanels > 1 ? team * H::keys * 128 : 0), H::keys * 128);
+        const uint64_t rows = rt::matrix_at(H::k_tile(dq_keys) + (H::kPanels > 1 ? team * H::keys * 128 : 0), H::keys * 128);
         const uint64_t columns = rt::matrix_at(H::ds_tile(slot) + (H::kPanels > 1 ? 0 : team * H::kSumRows * 128), 16);
         FA_UNROLL for (int i = 0; i < H::keys / 16; i++)
             Mma::multiply_columns(dq, rows + i * 128, columns + i / 4 * (Rows * 8) + i % 4 * 2, i > 0);
         rt::products_commit();
     };
-    const auto mask_scores = [&] {
+    const auto mask_scores = [&](int from) {
         FA_UNROLL for (int r = 0; r < 2; r++) {
             const int2 seen = shared.seen[own_key + 8 * r];
             const int begin = seen.x - m * Rows - 2 * c, end = seen.y - m * Rows - 2 * c;
-            FA_UNROLL for (int i = 0; i < Rows / 2; i++)
+            FA_UNROLL for (int i = from / 2; i < Rows / 2; i++)
                 if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) s[i] = kNegInf;
         }
     };
@@ -121,19 +115,19 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
             else if (x.dq_sum) rt::add_floats(x.dq_sum + (int64_t(place) * 8 + warp) * (kPart / 4), staged, kPart);
         }
     };
-    const auto start_scores = [&] {
+    const auto start_scores = [&](auto from) {
         rt::barrier_wait(H::at(&barrier.q_full[slot.i]), slot.parity);
         if (unclean(m)) clear_rows(H::q_tile(slot.i));
         rt::forget(s);
         rt::products_begin();
-        issue_scores();
+        if constexpr (from.value < Rows) issue_scores(from);
     };
     // The sum of dP begins at delta.
-    const auto begin_dp = [&] {
+    const auto begin_dp = [&](int from) {
         rt::barrier_wait(H::at(&barrier.o_full[slot.i]), slot.parity);
         if (unclean(m)) clear_rows(H::o_tile(slot.i));
         const uint32_t delta = H::at(shared.delta[slot.i]) + 8 * c;
-        FA_UNROLL for (int i = 0; i < Rows / 8; i++) {
+        FA_UNROLL for (int i = from / 8; i < Rows / 8; i++) {
             const float2 d = rt::load8(delta + 32 * i);
             dp[4 * i] = dp[4 * i + 2] = d.x;
             dp[4 * i + 1] = dp[4 * i + 3] = d.y;
@@ -141,31 +135,34 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
         rt::pin(dp);
     };
     // Weights from S, which has arrived, and dV; dS from dP, while dV is under way.
-    const auto weigh = [&] {
+    const auto weigh = [&](auto from) {
         rt::pin(s);
-        if (m < full || m >= full_past) mask_scores();
-        rt::products_begin();
-        issue_dp();
-        rt::pin(s);
-        const uint32_t lse2 = H::at(shared.lse2[slot.i]) + 8 * c;
-        FA_UNROLL for (int i = 0; i < Rows / 8; i++) {
-            const float2 l = rt::load8(lse2 + 32 * i);
-            FA_UNROLL for (int e = 0; e < 4; e++) s[4 * i + e] = rt::exp2_fast(fmaf(s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
-            FA_UNROLL for (int e = 0; e < 2; e++) p[2 * i + e] = rt::pack_bf16(s[4 * i + 2 * e], s[4 * i + 2 * e + 1]);
+        if constexpr (from.value < Rows) {
+            if (m < full || m >= full_past) mask_scores(from.value);
+            rt::products_begin();
+            issue_dp(from);
+            rt::pin(s);
+            const uint32_t lse2 = H::at(shared.lse2[slot.i]) + 8 * c;
+            FA_UNROLL for (int i = from.value / 8; i < Rows / 8; i++) {
+                const float2 l = rt::load8(lse2 + 32 * i);
+                FA_UNROLL for (int e = 0; e < 4; e++) s[4 * i + e] = rt::exp2_fast(fmaf(s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
+                FA_UNROLL for (int e = 0; e < 2; e++) p[2 * i + e] = rt::pack_bf16(s[4 * i + 2 * e], s[4 * i + 2 * e + 1]);
+            }
+            rt::pin(p), rt::pin(dv);
+            rt::products_begin();
+            issue_sum(dv, p, H::o_tile(slot.i), from.value);
+            rt::products_left<1>();
+            rt::pin(dp);
         }
-        rt::pin(p), rt::pin(dv);
-        rt::products_begin();
-        issue_sum(dv, p, H::o_tile(slot.i));
-        rt::products_left<1>();
-        rt::pin(dp);
-        FA_UNROLL for (int i = 0; i < Rows / 4; i++) ds[i] = rt::pack_bf16(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
+        FA_UNROLL for (int i = 0; i < from.value / 4; i++) ds[i] = 0;
+        FA_UNROLL for (int i = from.value / 4; i < Rows / 4; i++) ds[i] = rt::pack_bf16(s[2 * i] * dp[2 * i], s[2 * i + 1] * dp[2 * i + 1]);
         rt::barrier_wait(H::at(&barrier.ds_free[slot.i]), slot.parity ^ 1);
         FA_UNROLL for (int i = 0; i < Rows / 16; i++) rt::store_matrices_transposed(H::ds_tile(slot.i) + ds_row + i * 2048, ds + 4 * i);
         rt::fence_for_products();
         release(barrier.ds_full[slot.i]);
         rt::products_left<0>();
         rt::pin(p), rt::pin(dv);
-        release_dout(barrier.o_free[slot.i]);
+        rt::barrier_arrive(H::at(&barrier.o_free[slot.i]));  // LSE and delta, which come with dout, threads have read for themselves
     };
     const auto start_dq = [&](int from, uint32_t parity) {
         rt::barrier_wait(H::at(&barrier.ds_full[from]), parity);
@@ -184,59 +181,94 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
         issue_sum(dk, ds, H::q_tile(slot.i));
     };
 
-    FA_UNROLL for (int i = 0; i < Dims / 2; i++) dv[i] = dk[i] = 0.f;
-    if (left > 0) {
-        if (const int i = int(threadIdx.x) - 128; i < H::keys) shared.seen[i] = rows_seeing(t.rule, t.key0 + i, i < t.keys, t.q_len);
-        among_consumers();
-        rt::barrier_wait(H::at(&barrier.k_full), 0);
-        rt::barrier_wait(H::at(&barrier.v_full), 0);
-        if (t.keys < H::keys) {
-            clear(H::k_tile(), Count<H::keys>{}, 0, t.keys);
-            clear(H::v_tile(), Count<H::keys>{}, 0, t.keys);
+    const auto open_keys = [&] {
+        const KeyBlock& t = shared.block[keys.i];
+        const int key = own_key - lane / 4 + lane;
+        first = rt::uniform(t.first), past = rt::uniform(t.past), full = rt::uniform(t.full), full_past = rt::uniform(t.full_past);
+        m = first, left = (past - first) * int(x.p.group);
+        next_place = rt::uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / Rows) + m;
+        __syncwarp();
+        if (lane < 16) shared.seen[key] = rows_seeing(t.rule, t.key0 + key, key < t.keys, t.q_len);
+        __syncwarp();
+        FA_UNROLL for (int i = 0; i < Dims / 2; i++) dv[i] = dk[i] = 0.f;
+    };
+    const auto store = [&](int which, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&sum)[Dims / 2]) {
+        const KeyBlock& t = shared.block[keys.i];
+        if (!H::any && t.index >= a.split.from) {
+            float* const sums = sums_of_split<Dims>(a, t.index - a.split.from) + which * (128 * Dims) + (rt::unknown(threadIdx.x) - 128) * 4;
+            FA_UNROLL for (int i = 0; i < Dims / 8; i++) rt::store4(sums + i * 1024, sum + 4 * i);
+        } else {
+            store_keys<Dims>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, sum);
         }
-    }
-    if (left > 0) {
-        start_scores();
-        rt::products_left<0>();
-        rt::pin(s);
-        begin_dp();
-        weigh();
-        while (--left > 0) {
-            const int own = slot.i, before = own ^ 1;
-            start_dq_before();
-            start_dk();
-            slot.next();
-            if (++m == past) m = first;
-            start_scores();
-            rt::products_left<2>();
-            add_sums(before);
-            place = next_place;
-            next_place += m == first ? blocks_of_head - (past - first) + 1 : 1;
-            rt::products_left<1>();
-            rt::pin(ds), rt::pin(dk);
-            release_in_pair(barrier.q_free[own]);
-            begin_dp();
-            rt::products_left<0>();
-            weigh();
-        }
+    };
+    const auto store_dv = [&] { store(0, x.a.dv, x.a.dv_stride, x.p.d.dim_v, 1.f, dv); };
+    const auto store_dk = [&] { store(1, x.a.dk, x.a.dk_stride, x.p.d.dim_qk, -x.p.d.scale, dk); };
+    // dQ of the step before has been computed. With the last one of a block of keys K goes back, and what describes the block.
+    const auto end_dq = [&](int before) {
+        if (H::persistent && dq_keys != keys.i) rt::barrier_arrive(H::at(&barrier.k_free[dq_keys]));
+        dq_keys = keys.i;
+        add_sums(before);
+        place = next_place;
+    };
+    // The first step of a block of keys, another one, and what follows the last one.
+    const auto enter = [&](auto from) {
+        start_scores(from);
+        rt::barrier_wait(H::at(&barrier.v_full), H::persistent ? keys.i : 0);
+        if (H::any && shared.block[0].keys < H::keys) clear(H::v_tile(), Count<H::keys>{}, 0, shared.block[0].keys);
+        if constexpr (from.value < Rows) rt::products_left<0>(), rt::pin(s);
+        begin_dp(from.value);
+        weigh(from);
+    };
+    const auto step = [&] {
+        const int own = slot.i;
         start_dq_before();
         start_dk();
+        slot.next();
+        if (++m == past) m = first;
+        start_scores(Count<0>{});
+        rt::products_left<2>();
+        end_dq(own ^ 1);
+        next_place += m == first ? blocks_of_head - (past - first) + 1 : 1;
         rt::products_left<1>();
-        add_sums(slot.i ^ 1);
+        rt::pin(ds), rt::pin(dk);
+        release(barrier.q_free[own]);
+        begin_dp(0);
+        rt::products_left<0>();
+        weigh(Count<0>{});
+    };
+    const auto leave = [&] {
+        start_dq_before();
+        start_dk();
+        store_dv();
         rt::products_left<0>();
         rt::pin(ds), rt::pin(dk);
-        place = next_place;
+        end_dq(slot.i ^ 1);
+        release(barrier.q_free[slot.i]);
+        store_dk();
+    };
+    open_keys();
+    if (H::persistent || left > 0) {
+        rt::barrier_wait(H::at(&barrier.k_full[0]), 0);
+        if (H::any && shared.block[0].keys < H::keys) clear(H::k_tile(), Count<H::keys>{}, 0, shared.block[0].keys);
+        while (true) {
+            // The first 64 rows may see none of the second warpgroup's keys.
+            const KeyBlock& t = shared.block[keys.i];
+            if (H::persistent && team == 1 && rt::uniform(t.key0 + t.rule.begin) >= m * Rows) enter(Count<64>{});
+            else enter(Count<0>{});
+            while (--left > 0) step();
+            leave();
+            if (!H::persistent) break;
+            keys.next();
+            rt::barrier_wait(H::at(&barrier.k_full[keys.i]), keys.parity);
+            if (rt::uniform(shared.block[keys.i].index) < 0) break;
+            slot.next();
+            open_keys();
+        }
         start_dq(slot.i, slot.parity);
         rt::products_left<0>();
         add_sums(slot.i);
-    }
-    if (const int index = H::any ? 0 : int(blockIdx.x) / H::blocks; !H::any && index >= a.split.from) {
-        float* const sums = sums_of_split<Dims>(a, (index - a.split.from) * H::blocks + (H::pair ? rt::cluster_rank() : 0)) + (threadIdx.x - 128) * 4;
-        FA_UNROLL for (int i = 0; i < Dims / 8; i++) rt::store4(sums + i * 1024, dv + 4 * i);
-        FA_UNROLL for (int i = 0; i < Dims / 8; i++) rt::store4(sums + (Dims / 8 + i) * 1024, dk + 4 * i);
     } else {
-        store_keys<Dims>(a, t, own_key, x.a.dv, x.a.dv_stride, 0, x.p.d.dim_v, 1.f, dv);
-        store_keys<Dims>(a, t, own_key, x.a.dk, x.a.dk_stride, 0, x.p.d.dim_qk, -x.p.d.scale, dk);
+        store_dv(), store_dk();
     }
     if (lane == 0) rt::sums_read();
 }
@@ -247,18 +279,14 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<Dims, Rows, way>::threads), 1) backward
     static_assert(H::kSharedBytes <= kMostShared, "");
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) H::init_barriers();
-    if (threadIdx.x == 32) {
-        const Quotient work = H::work(a, int(blockIdx.x));
-        H::describe_block(a, work.number, work.rest, H::pair ? rt::cluster_rank() : 0, H::shared().block);
-    }
+    if (threadIdx.x == 32) H::describe(a, int(blockIdx.x), H::shared().block[0]);
     if (threadIdx.x == 64) rt::fetch_map(&a.q), rt::fetch_map(&a.k), rt::fetch_map(&a.v), rt::fetch_map(&a.dout);
-    if (H::pair) rt::cluster_sync();
-    else __syncthreads();
+    __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
     if (rt::uniform(int(threadIdx.x) / 128) == 0) {
         rt::give_registers<24>();
-        if (threadIdx.x == 0) load_all<H, Rows>(a, H::pair ? rt::cluster_rank() : 0);
+        if (threadIdx.x == 0) load_all<H, Rows>(a);
         else if (!H::any && threadIdx.x >= 32) return prepare_ahead<H, Dims>(a);
         else if (H::any && threadIdx.x == 32 && a.turns) add_in_turns<H, Rows>(a);
         else return;
@@ -266,7 +294,6 @@ FA_KERNEL void FA_BOUNDS((HopperBackward<Dims, Rows, way>::threads), 1) backward
         rt::take_registers<240>();
         accumulate<Dims, Rows, way>(a);
     }
-    if (H::pair) rt::cluster_sync();  // the other block may still write here
 }
 
 }  // namespace gpu

@@ -53,20 +53,21 @@ struct Ahead {
     static constexpr int rows = 32;  // that a warp takes at once
     uint32_t* ready;                 // [parts] how often that many rows have been prepared there; counted from the second part on
     int parts;                       // 1: prepare_sm90 does all
-    Divisor blocks;                  // of a part: blocks or pairs
-    int takes, all;                  // rows / 32 of a part, but perhaps the last, and of the call
+    Divisor blocks;                  // of a part; the last one may have more
+    int takes, all;                  // rows / 32 of a part, and of the call
     Divisor takes_of_head, heads_q;
     int padded_rows_of_one;          // of a sequence
-    int helping;                     // blocks or pairs of a part
+    int helping;                     // blocks of a part
     int64_t o_step, dout_step;       // bytes, between the rows that a lane reads
-    FA_MEMBER int takes_of(int part) const { return min(all - part * takes, takes); }
+    FA_MEMBER int part_of(int block) const { return min(divide(block, blocks).number, parts - 1); }
+    FA_MEMBER int takes_end(int part) const { return part + 1 < parts ? (part + 1) * takes : all; }
 };
 
 // The blocks that would be the last ones at work, with most multiprocessors idle, are split by rows. add_split_sm90 adds up what they leave.
 struct Split {
-    int from;      // the first block, or pair, that is split
+    int from;      // the first block that is split
     Divisor by;
-    float* sums;   // [blocks or pairs][by][1 or 2][dv, dk][keys x dims], in the order of accumulate's registers
+    float* sums;   // [blocks][by][dv, dk][keys x dims], in the order of accumulate's registers
 };
 struct HopperBackwardParams {
     CUtensorMap q, dout, k, v;
@@ -74,6 +75,9 @@ struct HopperBackwardParams {
     // Blocks go through `section` kv heads at a time, and in those through the same keys of all before the next keys.
     Divisor section_blocks, section, last_section, heads_kv;
     int sections, key_blocks;  // key blocks of a kv head, for pairs those of two
+    int blocks;                // or pairs, pieces of split ones among them
+    int at_work;               // of those at once: each takes the next one when it has brought all that it needs
+    int* begun;                // how many were taken so
     bool last_first;           // within a head
     Ahead ahead;
     Split split;
@@ -88,7 +92,7 @@ struct alignas(16) KeyBlock {
     int clean, clean_past, keys, key0;      // keys: how many there are, 0 and less: none
     int batch, kv_head, q_begin, k_row;     // k_row: of key0
     RowRule rule;
-    int row0, q_len, k_len;                 // row0: in arrays of padded rows
+    int row0, q_len, k_len, index;          // row0: in arrays of padded rows; index: of the block in the call, or -1: there is none
 };
 
 // The work of a block or pair: its place in the order, and the part of its rows.
@@ -101,41 +105,41 @@ FA_DEVICE Quotient work_of(const HopperBackwardParams& a, int index) {
 template <int n>
 struct Count { static constexpr int value = n; };
 
-// What a kernel is for. any: all that hopper_backward.cu takes. plain: calls whose rows all exist and see a key, and whose sums of dq are
-// added as they come: no row has to be cleared, no turn taken. pair: those without a mask, by two blocks that share what they read. wide: all
-// but those in turns, by such pairs (bwd_wide_sm90.h).
-enum class Way { any, plain, pair, wide };
+// What a kernel is for. any: all that hopper_backward.cu takes. plain: calls whose rows all exist and see a key, whose blocks of keys are all
+// seen, and whose sums of dq are added as they come: no row has to be cleared, no turn taken. wide: all but those in turns, by pairs of blocks
+// that share what they read (bwd_wide_sm90.h).
+enum class Way { any, plain, wide };
 
 constexpr int kMostShared = 232448;  // bytes that a block may have
 
 template <int Dims, int Rows, Way way, int Keys = 128>
 struct HopperBackward {
-    static constexpr bool any = way == Way::any || way == Way::wide, pair = way == Way::pair || way == Way::wide;
+    static constexpr bool any = way != Way::plain, pair = way == Way::wide, persistent = way == Way::plain;
     static constexpr int keys = Keys, threads = 384, blocks = pair ? 2 : 1, kSlots = 2;
+    static constexpr int kBlocks = persistent ? 2 : 1;  // of keys, whose K is there
     static constexpr int kPanels = Dims / 64;
     static constexpr int kKeyBytes = keys * Dims * 2, kRowBytes = Rows * Dims * 2, kScoreBytes = Rows * keys * 2, kSumBytes = Rows * Dims * 4;
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kSumRows = kPanels == 1 ? Rows / 2 : Rows;
     static constexpr int kSumParts = kPanels == 1 ? 8 : Dims / 16;  // one warp's registers each
     struct Barriers {
-        uint64_t k_full, v_full, q_full[kSlots], q_free[kSlots], o_full[kSlots], o_free[kSlots], ds_full[kSlots], ds_free[kSlots];
+        uint64_t k_full[kBlocks], k_free[kBlocks], v_full, q_full[kSlots], q_free[kSlots], o_full[kSlots], o_free[kSlots], ds_full[kSlots], ds_free[kSlots];
         uint64_t sums_full, sums_free;  // where sums are added in turns
     };
     struct Shared {
         float lse2[kSlots][Rows], delta[kSlots][Rows];
         int2 seen[keys];  // the rows that see each key
-        KeyBlock block;
+        KeyBlock block[kBlocks];
+        int turn[4];  // blocks of keys that a warp of the loading thread's has done with
         Barriers barrier;
     };
-    static constexpr int kMatrices = 2 * kKeyBytes + 2 * kSlots * kRowBytes + kSlots * kScoreBytes + kSumBytes;
+    static constexpr int kMatrices = (kBlocks + 1) * kKeyBytes + 2 * kSlots * kRowBytes + kSlots * kScoreBytes + kSumBytes;
     static constexpr int kSharedBytes = kMatrices + int(sizeof(Shared));
-    // In pairs a block brings half of the rows, or every second panel, to both.
-    static constexpr int row_box = pair && kPanels == 1 ? Rows / 2 : Rows;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kMatrices); }
     FA_MEMBER static uint32_t at(const void* p) { return rt::shared_address(p); }
-    FA_MEMBER static uint32_t k_tile() { return at(rt::shared_memory()); }
-    FA_MEMBER static uint32_t v_tile() { return k_tile() + kKeyBytes; }
+    FA_MEMBER static uint32_t k_tile(int i = 0) { return at(rt::shared_memory()) + i * kKeyBytes; }
+    FA_MEMBER static uint32_t v_tile() { return k_tile(kBlocks); }
     FA_MEMBER static uint32_t q_tile(int i) { return v_tile() + kKeyBytes + i * kRowBytes; }
     FA_MEMBER static uint32_t o_tile(int i) { return q_tile(kSlots) + i * kRowBytes; }
     FA_MEMBER static uint32_t ds_tile(int i) { return o_tile(kSlots) + i * kScoreBytes; }
@@ -143,23 +147,29 @@ struct HopperBackward {
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
-        rt::barrier_init(at(&b.k_full), 1), rt::barrier_init(at(&b.v_full), 1);
+        for (int i = 0; i < 4; i++) shared().turn[i] = 0;
+        // K goes back with what describes the block, which all but the loading warp read.
+        for (int i = 0; i < kBlocks; i++) rt::barrier_init(at(b.k_full + i), 1), rt::barrier_init(at(b.k_free + i), threads - 32);
+        rt::barrier_init(at(&b.v_full), 1);
         for (int i = 0; i < kSlots; i++) {
-            rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8 * blocks);
-            rt::barrier_init(at(b.o_full + i), 1), rt::barrier_init(at(b.o_free + i), 8 * 32 + 8 * (blocks - 1));
+            rt::barrier_init(at(b.q_full + i), 1), rt::barrier_init(at(b.q_free + i), 8);
+            rt::barrier_init(at(b.o_full + i), 1), rt::barrier_init(at(b.o_free + i), 8 * 32);
             rt::barrier_init(at(b.ds_full + i), 8), rt::barrier_init(at(b.ds_free + i), 8);
         }
         rt::barrier_init(at(&b.sums_full), 8), rt::barrier_init(at(&b.sums_free), 1);
         rt::barrier_init_done();
     }
 
-    // The block's place in the order, which it shares with the other one of a pair.
-    FA_MEMBER static Quotient work(const HopperBackwardParams& a, int index) { return any ? Quotient{index / blocks, 0} : work_of(a, index / blocks); }
+    FA_MEMBER static void describe(const HopperBackwardParams& a, int index, KeyBlock& t) {
+        const Quotient work = any ? Quotient{index, 0} : work_of(a, index);
+        t.index = index;
+        describe_block(a, work.number, work.rest, 0, t);
+    }
     FA_MEMBER static void describe_block(const HopperBackwardParams& a, int index, int part, int rank, KeyBlock& t) {
         const Problem& p = a.x.p;
-        const Quotient section = divide(index, a.section_blocks);
-        const Quotient within = divide(section.rest, section.number + 1 == a.sections ? a.last_section : a.section);
-        const Quotient head = divide(section.number * int(a.section.by) + within.rest, a.heads_kv);
+        const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
+        const Quotient within = divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
+        const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_kv);
         const int block = a.last_first ? a.key_blocks - 1 - within.number : within.number;
         t.batch = head.number;
         t.kv_head = head.rest;
@@ -205,62 +215,85 @@ struct HopperBackward {
     }
 };
 
-// A block of rows of q or dout to one slot.
+// A block of rows of q or dout to one slot; in pairs each block brings every second panel to both.
 template <class H>
 FA_DEVICE void load_rows(uint32_t to, const CUtensorMap* map, uint32_t barrier, int rank, int row, int head, int sequence) {
     constexpr int bytes = H::kRowBytes / H::kPanels;
-    if constexpr (H::blocks == 2 && H::kPanels == 1) {
-        rt::copy_box_to_pair(to + rank * bytes / 2, map, barrier, 0, row + rank * H::row_box, head, sequence, rt::kEvictLast);
-    } else {
-        FA_UNROLL for (int i = 0; i < H::kPanels; i++) {
-            if (H::blocks == 1) rt::copy_box(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
-            else if (i % 2 == rank) rt::copy_box_to_pair(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
-        }
+    FA_UNROLL for (int i = 0; i < H::kPanels; i++) {
+        if (!H::pair) rt::copy_box(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
+        else if (i % 2 == rank) rt::copy_box_to_pair(to + i * bytes, map, barrier, 64 * i, row, head, sequence, rt::kEvictLast);
     }
 }
 
 // Until blocks of the part before have prepared the rows.
-template <class H>
-FA_DEVICE void wait_for_rows(const HopperBackwardParams& a) {
-    const int part = divide(H::work(a, int(blockIdx.x)).number, a.ahead.blocks).number;
+FA_DEVICE void wait_for_rows(const HopperBackwardParams& a, int index) {
+    const int part = a.ahead.part_of(work_of(a, index).number);
     if (part == 0) return;
-    while (rt::acquire_load(a.ahead.ready + part) != uint32_t(a.ahead.takes_of(part))) {}
+    while (rt::acquire_load(a.ahead.ready + part) != uint32_t(a.ahead.takes_end(part) - part * a.ahead.takes)) {}
     rt::fence_for_copies();
 }
 
+// Threads with few registers count the blocks of keys in shared memory, each warp for itself, and the steps in one register.
+template <class H>
+struct KeysTurn {
+    FA_MEMBER static volatile int& count() { return H::shared().turn[rt::unknown(threadIdx.x) / 32]; }
+    FA_MEMBER static int i() { return count() % H::kBlocks; }
+    FA_MEMBER static uint32_t parity() { return uint32_t(count()) / H::kBlocks % 2; }
+};
+template <int slots>
+struct StepTurn {
+    uint32_t n = 0;
+    FA_MEMBER int i() const { return int(n % slots); }
+    FA_MEMBER uint32_t parity() const { return n / slots % 2; }
+};
+
+// One thread brings all, of one block of keys after the other. When the last rows of one are under way it takes the next: blocks of different
+// lengths then end together, and two steps are left for K to come.
 template <class H, int rows>
-FA_DEVICE void load_all(const HopperBackwardParams& a, int rank) {
+FA_DEVICE void load_all(const HopperBackwardParams& a) {
     typename H::Shared& s = H::shared();
     typename H::Barriers& b = s.barrier;
-    const KeyBlock& t = s.block;
-    const auto load_keys = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
-        rt::barrier_expect(H::at(&barrier), H::kKeyBytes);
-        FA_UNROLL for (int i = 0; i < H::kPanels; i++)
-            rt::copy_box(to + i * H::keys * 128, map, H::at(&barrier), 64 * i, t.k_row, t.kv_head, a.x.p.packed_k() ? 0 : t.batch, rt::kEvictFirst);
-    };
-    if (t.first == t.past) return;
-    load_keys(H::k_tile(), &a.k, b.k_full);
-    if constexpr (!H::any) wait_for_rows<H>(a);
-    const int group = int(a.x.p.group), sequence = a.x.p.packed_q() ? 0 : t.batch;
-    Ring<H::kSlots> slot;
-    bool first = true;
-    for (int g = 0; g < group; g++) {
-        const int head = t.kv_head * group + g;
-        const int row0 = head * int(a.x.padded_rows) + t.row0;
-        for (int m = t.first; m < t.past; m++) {
-            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, int more) {
-                rt::barrier_wait(H::at(&free), slot.parity ^ 1);
-                rt::barrier_expect(H::at(&full), H::kRowBytes + more);
-                load_rows<H>(to, map, H::at(&full), rank, t.q_begin + m * rows, head, sequence);
-            };
-            load(H::q_tile(slot.i), &a.q, b.q_full[slot.i], b.q_free[slot.i], 0);
-            if (first) load_keys(H::v_tile(), &a.v, b.v_full);
-            first = false;
-            load(H::o_tile(slot.i), &a.dout, b.o_full[slot.i], b.o_free[slot.i], 2 * rows * 4);
-            rt::copy_bytes(H::at(s.delta[slot.i]), a.x.delta + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i]));
-            rt::copy_bytes(H::at(s.lse2[slot.i]), a.x.lse2 + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i]));
-            slot.next();
+    StepTurn<H::kSlots> slot;
+    KeysTurn<H> own;
+    if (s.block[0].first == s.block[0].past) return;
+    while (true) {
+        const KeyBlock& t = s.block[own.i()];
+        const auto load_keys = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
+            rt::barrier_expect(H::at(&barrier), H::kKeyBytes);
+            FA_UNROLL for (int i = 0; i < H::kPanels; i++)
+                rt::copy_box(to + i * H::keys * 128, map, H::at(&barrier), 64 * i, t.k_row, t.kv_head, a.x.p.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+        };
+        load_keys(H::k_tile(own.i()), &a.k, b.k_full[own.i()]);
+        if constexpr (!H::any) wait_for_rows(a, t.index);
+        for (int g = 0; g < int(a.x.p.group); g++) {
+            const int head = t.kv_head * int(a.x.p.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
+            for (int m = t.first; m < t.past; m++) {
+                const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& free, int more) {
+                    rt::barrier_wait(H::at(&free), slot.parity() ^ 1);
+                    rt::barrier_expect(H::at(&full), H::kRowBytes + more);
+                    load_rows<H>(to, map, H::at(&full), 0, t.q_begin + m * rows, head, a.x.p.packed_q() ? 0 : t.batch);
+                };
+                load(H::q_tile(slot.i()), &a.q, b.q_full[slot.i()], b.q_free[slot.i()], 0);
+                load(H::o_tile(slot.i()), &a.dout, b.o_full[slot.i()], b.o_free[slot.i()], 2 * rows * 4);
+                rt::copy_bytes(H::at(s.delta[slot.i()]), a.x.delta + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i()]));
+                rt::copy_bytes(H::at(s.lse2[slot.i()]), a.x.lse2 + row0 + m * rows, rows * 4, H::at(&b.o_full[slot.i()]));
+                slot.n++;
+                if (g > 0 || m > t.first) continue;
+                // V goes where that of the block before lay, which its last step has read when it gives dout back.
+                rt::barrier_wait(H::at(&b.o_free[slot.i()]), slot.parity() ^ 1);
+                load_keys(H::v_tile(), &a.v, b.v_full);
+            }
         }
+        if (!H::persistent) return;
+        const int index = a.at_work + atomicAdd(a.begun, 1);
+        own.count() = own.count() + 1;
+        rt::barrier_wait(H::at(&b.k_free[own.i()]), own.parity() ^ 1);
+        KeyBlock& next = s.block[own.i()];
+        if (index >= a.blocks) {
+            next.index = -1;
+            return rt::barrier_arrive(H::at(&b.k_full[own.i()]));
+        }
+        H::describe(a, index, next);
     }
 }
 
@@ -282,7 +315,7 @@ FA_DEVICE uint32_t turn_of(bool last_first, const KeyBlock& t, int m) {
 template <class H, int rows>
 FA_DEVICE void add_in_turns(const HopperBackwardParams& a) {
     typename H::Barriers& b = H::shared().barrier;
-    const KeyBlock& t = H::shared().block;
+    const KeyBlock& t = H::shared().block[0];
     const int blocks_of_head = int(a.x.padded_rows / rows);
     int place = t.kv_head * int(a.x.p.group) * blocks_of_head + t.row0 / rows + t.first, m = t.first;
     for (int left = (t.past - t.first) * int(a.x.p.group), parity = 0; left > 0; left--, parity ^= 1) {

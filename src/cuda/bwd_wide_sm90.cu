@@ -8,7 +8,7 @@ namespace gpu {
 namespace {
 
 using H = WideBackward;
-constexpr HopperBackwardKernel kHow{H::dims, Way::wide, 0, H::threads, H::kSharedBytes, H::row_box, backward_wide_sm90, prepare_sm90<H::dims>,
+constexpr HopperBackwardKernel kHow{H::dims, Way::wide, H::threads, H::kSharedBytes, backward_wide_sm90, prepare_sm90<H::dims>,
                                     finish_sm90<H::dims, H::rows>, nullptr};
 constexpr NativeBackward kList[] = {{"bwd_sm90_256", H::rows, H::keys, H::dims, &kHow}};
 

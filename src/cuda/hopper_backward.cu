@@ -36,10 +36,12 @@ bool serves(const HopperBackwardKernel& h, const Problem& p) {
     if (h.way == Way::any) return true;
     if (in_order(p)) return false;
     if (h.way == Way::wide) return true;
-    if (!sequences_alike(p) || p.d.seqlen_k < h.from) return false;
-    if (h.way == Way::pair) return !bounded_right(p) && !(p.d.flags & FA_WINDOW);
-    const RowBand seeing = row_band(rule_of_all(p), 0, p.d.seqlen_k, p.d.seqlen_q);
-    return seeing.begin <= 0 && seeing.end >= p.d.seqlen_q;
+    if (!sequences_alike(p)) return false;
+    // All rows see a key, and the keys of every block are seen.
+    const MaskRule rule = rule_of_all(p);
+    const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
+    const RowBand all = row_band(rule, 0, p.d.seqlen_k, rows);
+    return all.begin <= 0 && all.end >= rows && row_band(rule, 0, 128, rows).end > 0 && row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
 }
 
 constexpr int kDims[] = {64, 128, 256};
@@ -54,17 +56,17 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
     return max_of(cache / bytes, int64_t(1));
 }
 
-int blocks_together(const HopperBackwardKernel& h) { return h.way == Way::pair || h.way == Way::wide ? 2 : 1; }
+int blocks_together(const HopperBackwardKernel& h) { return h.way == Way::wide ? 2 : 1; }
 
 // The order of a kernel's blocks, the parts of it whose rows are prepared one after the other, and the blocks at its end that are split by rows.
 struct Order {
-    int64_t heads, key_blocks, section;  // kv heads of all sequences; of each, blocks or pairs; heads that take turns
-    int64_t part;                        // heads
+    int64_t heads, key_blocks;           // kv heads of all sequences; of each, blocks or pairs
+    int64_t sections, section;           // heads that take turns; the last section has what remains as well
+    int64_t parts, part;                 // heads; the last part likewise
     int64_t split, pieces;               // blocks or pairs, and in how many each
-    int64_t parts() const { return ceil_div(heads, part); }
     int64_t helping() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that prepare rows of the next
-    int64_t helpers_end() const { return parts() > 1 ? (parts() - 2) * part * key_blocks + helping() : 0; }
-    int64_t counters() const { return part < heads ? round_up(parts(), int64_t(4)) : 0; }
+    int64_t helpers_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helping() : 0; }
+    int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
 Order order_of(const NativeBackward& native, const rt::Device& device, const Problem& p) {
     const HopperBackwardKernel& h = hopper(native);
@@ -72,16 +74,19 @@ Order order_of(const NativeBackward& native, const rt::Device& device, const Pro
     Order o;
     o.heads = d.batch * d.heads_kv;
     o.key_blocks = ceil_div(d.seqlen_k, native.keys * blocks_together(h));
-    // Where blocks differ in length the long ones of some heads come first.
-    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
-    o.section = differ ? min_of(kv_heads_in_cache(p, h.dims), o.heads) : 1;
     const int64_t slots = device.multiprocessors / blocks_together(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
+    // Where blocks differ in length the long ones of some heads come first, and behind the last section's long ones must be short ones enough.
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
+    const int64_t together = max_of(kv_heads_in_cache(p, h.dims), slots * 7 / 4 / o.key_blocks);
+    o.sections = differ ? max_of(o.heads / together, int64_t(1)) : o.heads;
+    o.section = o.heads / o.sections;
     // A part of short blocks lasts longer than one of them, so that its rows' turn comes in time; very short ones have no time for them at all.
     const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
-    // Pairs of 128 dims are slower for it, by 1 %.
-    const bool fits = h.way == Way::plain || (h.way == Way::pair && h.dims == 64), by_parts = fits && d.o_dtype == d.q_dtype && steady;
+    const bool by_parts = h.way == Way::plain && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
-    o.part = by_parts ? min_of(round_up(max_of(least / o.key_blocks, int64_t(1)), o.section), o.heads) : o.heads;
+    o.part = round_up(max_of(least / o.key_blocks, int64_t(1)), o.section);
+    o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
+    if (o.parts == 1) o.part = o.heads;
     o.split = 0, o.pieces = 1;
     // What is left of whole rounds of blocks alike. A piece's start and end take as long as a few steps.
     const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
@@ -144,8 +149,8 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     const fa_attention_desc_t& d = p.d;
     HopperBackwardParams a;
     a.x = x;
-    if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.row_box) ||
-        !describe(&a.dout, x.a.dout, d.q_dtype, x.a.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), h.row_box) ||
+    if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
+        !describe(&a.dout, x.a.dout, d.q_dtype, x.a.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
         !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys) ||
         !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys))
         return cudaErrorInvalidValue;
@@ -153,12 +158,15 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     const int together = blocks_together(h);
     const int64_t chunks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), takes_of_chunk = kPaddedRows / Ahead::rows;
     a.key_blocks = int(order.key_blocks);
-    a.sections = int(ceil_div(order.heads, order.section));
+    a.sections = int(order.sections);
     a.section_blocks = divisor(order.section * order.key_blocks);
     a.section = divisor(order.section);
-    a.last_section = divisor(order.heads - (a.sections - 1) * order.section);
+    a.last_section = divisor(order.heads - (order.sections - 1) * order.section);
     a.ahead.ready = static_cast<uint32_t*>(memory);
-    a.ahead.parts = int(order.parts());
+    a.ahead.parts = int(order.parts);
+    a.begun = static_cast<int*>(memory);
+    a.blocks = int(order.key_blocks * order.heads + order.split * (order.pieces - 1));
+    a.at_work = h.way == Way::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
     a.ahead.blocks = divisor(order.part * order.key_blocks);
     a.ahead.takes = int(order.part * chunks_of_head * takes_of_chunk);
     a.ahead.all = int(order.heads * chunks_of_head * takes_of_chunk);
@@ -182,7 +190,7 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     }
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, order.part * chunks_of_head, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
-    s = rt::launch_after(h.kernel, together * (order.key_blocks * order.heads + order.split * (order.pieces - 1)), h.threads, h.shared_bytes, stream, a, together);
+    s = rt::launch_after(h.kernel, together * a.at_work, h.threads, h.shared_bytes, stream, a, together);
     if (s == rt::kSuccess && order.split > 0)
         s = rt::launch_after(h.add_split, order.split * together * 2 * (h.dims / 32), 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_sum) return s;

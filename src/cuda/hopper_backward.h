@@ -11,9 +11,7 @@ enum class Way;  // bwd_tiles_sm90.h
 struct HopperBackwardKernel {
     int dims;           // of q, k and v, at most
     Way way;
-    int from;           // keys
     int threads, shared_bytes;
-    int row_box;        // rows of q and of dout that a copy brings
     void (*kernel)(HopperBackwardParams);
     void (*prepare)(HopperBackwardParams);
     void (*finish)(BackwardParams);
