@@ -85,10 +85,10 @@ sanitize() {
     beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
-# compare run|beside NAME SUITES FILE: with torch; figures go to FILE.json. Beside the checks there is time for more rounds.
+# compare run|beside NAME SUITES FILE: with torch; figures go to FILE.json. Beside the checks there is time for more rounds than after them.
 compare() {
-    local effort=(--fast)
-    [ "$1" = run ] || effort+=(--rounds 9)
+    local effort=(--fast --rounds 9)
+    [ "$1" = beside ] || effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
     "$1" "$2" python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
 }
@@ -107,6 +107,8 @@ if [ "$(nvidia-smi -L | wc -l)" -ge 3 ] && has_torch; then
     CUDA_VISIBLE_DEVICES=2 compare_backward beside
 fi
 sanitize memcheck
+beside "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
+beside "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
 if [ -n "$quick" ]; then
     spread "6,000 random calls against the oracle" "$(shards Random 6)"
     spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
@@ -121,8 +123,6 @@ else
 fi
 run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 run "graphs, and a decode loop in one; pages" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
-run "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
-run "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
 run "flashattn verify" "$build/cli/flashattn" verify
 run "a program without CUDA" "$build/tests/gpu/fa_gpu_without_cuda"
 run "the example of a decode loop" "$build/tests/gpu/fa_gpu_decode_loop"
