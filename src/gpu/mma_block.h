@@ -160,18 +160,25 @@ struct MatrixBlock {
     FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
         return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
     }
-    // Rows of whole words, `count` of them from `base` on.
+    // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes beside
+    // its own instruction is what these rows cost.
     FA_MEMBER static void load_words(const Source& from, const char* base, int count, char* to) {
         constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
         const int first = rt::thread() / across;
+        const int64_t step = down * from.row;
         for (int c = rt::thread() % across; c < units; c += across) {
             const bool whole = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
             const uint32_t begin = rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
-            FA_UNROLL_BY(8)
-            for (int r = 0; r < Keys; r += down) {
-                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, whole && first + r < count);
-                at += down * from.row;
+            const auto copy = [&](int r, bool there) {
+                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
+                at += step;
+            };
+            if (count >= Keys) {
+                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, whole);
+            } else {
+                FA_UNROLL_BY(4)
+                for (int r = 0; r < Keys; r += down) copy(r, whole && first + r < count);
             }
         }
     }
