@@ -20,7 +20,9 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
     using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
-    FA_MEMBER static void multiply_qk(const ForwardParams& x, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
+    // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
+    template <class Type>
+    FA_MEMBER static void multiply_qk(Type type, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
                                       int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
@@ -56,7 +58,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                             FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
                 if (i + 1 < all) load(i + 1);
                 typename Mma::Right right[steps];
-                Mma::template widen_k<kWidened>(right, stored[i % 2], x.p.d.kv_dtype);
+                Mma::template widen_k<kWidened>(right, stored[i % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
                     FA_UNROLL for (int m = 0; m < RowTiles; m++)
                         Mma::multiply(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
@@ -129,7 +131,8 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
     }
     // Folds one tile's scores into (m, l, o), with `v` its values; `kept`: see kept_scores; NULL: all. The products of one tile of 16 keys run
     // beside the exponentials of the next.
-    FA_MEMBER static void fold_tile(const ForwardParams& x, float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v,
+    template <class Type>
+    FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v,
                                     int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
         PerRow factor, shift;
         fold_maxima(unit, score, m, factor, shift);
@@ -173,7 +176,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 }
                 if (j + 1 < all) load(j + 1);
                 typename Mma::Right right[steps];
-                Mma::template widen_v<kWidened>(right, stored[j % 2], x.p.d.kv_dtype);
+                Mma::template widen_v<kWidened>(right, stored[j % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
                     FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][first + c], left[i], right[c]);
             }
@@ -220,9 +223,10 @@ struct WarpPart {
 };
 
 // Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
-template <class M, Kind kind>
-FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int begin, int end, float unit, float k_factor,
-                               typename M::PerRow& m, typename M::PerRow& l, typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
+template <class M, Kind kind, class Type>
+FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+                               float k_factor, typename M::PerRow& m, typename M::PerRow& l,
+                               typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
@@ -276,7 +280,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int
             const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
             if (pieces)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::multiply_qk(x, q, M::slot(slot), w.row0, w.key0, score);
+            M::multiply_qk(type, q, M::slot(slot), w.row0, w.key0, score);
             if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
             if (general && s.tile.work & kScores)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
@@ -300,7 +304,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, const WarpPart<M>& w, int
             const bool drop = general && s.tile.work & kDrop;
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::fold_tile(x, unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
+            M::fold_tile(type, unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
@@ -368,7 +372,10 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
     const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
-    const float unit = pass_over_keys<M, kind>(x, w, begin, end, product, k_factor, m, l, o);
+    const auto pass = [&](auto type) { return pass_over_keys<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
+    float unit;
+    if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.kv_dtype);
+    else unit = Mma::by_type(x.p.d.kv_dtype, pass);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
