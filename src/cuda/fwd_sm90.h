@@ -30,7 +30,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     float s[Keys / 2], o[DV / 2], reference[2] = {}, shift[2], l[2] = {};
     uint32_t p[Keys / 4];
     Ends ends[2], any{};  // of the keys that the two rows see, where a mask says so, and of those that some row of the warp does
-    int n, low, inner, edge, blocks_left, q_slot, begun = 0;  // begun: has the tile a sum?
+    int n, low, inner, edge, skips, blocks_left, q_slot, begun = 0;  // skips: blocks that come before our first. begun: has the tile a sum?
     Ring<KSlots> k, v;
     Ring<QSlots> q;
     Ring<H::kTiles> slot;
@@ -54,7 +54,10 @@ FA_DEVICE void consume(const HopperParams& a) {
         v.next();
     };
     const auto last = [&] { return work == Work::alibi ? blocks_left == 0 : n == low; };  // block of the tile?
-    const auto skipped = [&] { return pair && mask != Mask::none ? rt::uniform(tile->skip) : 0; };
+    // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that none but a first block is
+    // masked. They go without turns, in which one would have to wait for those that are not there yet.
+    constexpr bool kOwn = own_diagonals(mask, Keys, H::rows), kTurns = !kOwn;
+    static_assert(!kOwn || (!pair && Groups <= KSlots), "the old rows' last values wait in a slot while the first has its own keys brought");
     const auto open_tile = [&]() -> bool {
         const HopperTile* const next = &shared.tile[slot.i];
         rt::barrier_wait(at(next->told), slot.parity);
@@ -69,10 +72,17 @@ FA_DEVICE void consume(const HopperParams& a) {
         edge = mask == Mask::none ? 0 : rt::uniform(blocks.y);
         low = mask == Mask::band ? rt::uniform(blocks.z) : 0;
         inner = mask == Mask::band ? rt::uniform(blocks.w) : 0;
+        skips = pair && mask != Mask::none ? rt::uniform(tile->skip) : 0;
+        if constexpr (kOwn) {
+            const int row = tile->row0 + 64 * group, top = min(n, rt::uniform(top_block<H, mask>(a.reach, *tile, row, 64)));
+            edge = rt::uniform(ends_of<mask>(a.reach, row, tile->off, tile->k_len).end / Keys);
+            skips = n - top;
+            n = top;
+        }
         blocks_left = n - low;
         if constexpr (work == Work::alibi) n = rt::uniform(tile->first());
         scores.open(x, *tile, own_row);
-        for (int i = 0; i < skipped(); i++) {
+        for (int i = 0; i < skips; i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
         }
@@ -95,7 +105,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         return !kSkip || (any.begin < first + 32 && any.end > first);
     };
     const auto skip_values = [&] {
-        for (int i = 0; i < skipped(); i++) {
+        for (int i = 0; i < skips; i++) {
             rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
             free_v();
         }
@@ -103,7 +113,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     const auto clear_values = [&] {
         const int left = tile->k_len - n * Keys;
-        if ((x.alike && !(H::pages && a.piece)) || left >= Keys) return;
+        if (kOwn || (x.alike && !(H::pages && a.piece)) || left >= Keys) return;
         rt::barrier_wait(at(shared.barrier.v_full[v.i]), v.parity);
         const int pieces = (Keys - left) * 8;
         for (int i = int(threadIdx.x) - 128; i < pieces * H::kVPanels; i += 128 * Groups)
@@ -125,7 +135,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         FA_UNROLL for (int i = 0; i < Keys / 16; i++) {
             Mma::multiply(o, p + 4 * i, right + i * 128, !kBegin || i > 0 ? 1 : begun);
             // Two products early: the next one's first takes as long to begin.
-            if (pass_turn && i == Keys / 16 - 3) rt::named_arrive(1 + (group + 1) % Groups, 256);
+            if (kTurns && pass_turn && i == Keys / 16 - 3) rt::named_arrive(1 + (group + 1) % Groups, 256);
         }
         rt::products_commit();
         begun = 1;
@@ -150,9 +160,10 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     // Weights of those rows that are wanted, straight to pairs; `sum` gets their sums, and s stays as it is. Parts that do not count have
     // weights of 0. exponent(i, r): of score i, in row r, in log2 units.
+    constexpr float kNothing = DQ <= 64 ? -0.f : 0.f;  // adding to −0 takes no instruction; with 256 dims that makes a spill larger
     const auto exponentials = [&](auto counts, const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
         FA_UNROLL for (int r = 0; r < 2; r++)
-            if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = 0.f;
+            if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = kNothing;
         FA_UNROLL for (int part = 0; part < Keys / 32; part++)
             if (counts(part)) {
                 FA_UNROLL for (int i = 8 * part; i < 8 * part + 8; i++) {
@@ -341,7 +352,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // branch parts the averages from the new tile's weights, so that the one runs where the other waits.
     const auto step = [&](auto fresh, auto masked, const HopperTile* old) {
         rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
-        rt::named_sync(1 + group, 256);
+        if (kTurns) rt::named_sync(1 + group, 256);
         kBegin ? rt::forget(s) : rt::pin(s);
         rt::pin(o), rt::pin(p);
         rt::products_begin();
@@ -378,7 +389,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
     };
 
-    if (group == Groups - 1) rt::named_arrive(1, 256);  // the first warpgroup has the first turn
+    if (kTurns && group == Groups - 1) rt::named_arrive(1, 256);  // the first warpgroup has the first turn
     if (!open_tile()) return;
     rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
     rt::pin(s);

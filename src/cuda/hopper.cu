@@ -108,10 +108,12 @@ bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem
     return (h.mask != Mask::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.blocks;
 }
 
-// Proportional to the time that a kernel should take: tiles, in waves, times what one costs.
+// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. Blocks that take tiles as they come to have room
+// for them end together, but not before the longest tile does, and under a causal mask others are shorter.
 double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
     const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.blocks;
-    const double waves = counts_tiles(h, device, p) ? double(tiles) / double(room) : double(ceil_div(tiles, room));
+    const double keys = h.mask == Mask::causal ? 1 - .5 * min_of(double(p.d.seqlen_q) / double(p.d.seqlen_k), 1.0) : 1;  // of the average tile
+    const double waves = counts_tiles(h, device, p) ? max_of(keys * double(tiles) / double(room), 1.0) : double(ceil_div(tiles, room));
     return waves * h.rows * h.cost;
 }
 
@@ -122,7 +124,8 @@ const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& de
     for (int i = 0; i < list.count; i++) {
         const HopperKernel& h = hopper(list.native[i]);
         if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || p.d.seqlen_k < h.from) continue;
-        if ((h.blocks > 1 && !sequences_alike(p)) || (p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
+        if ((h.blocks > 1 || own_diagonals(h.mask, h.keys, h.rows)) && !sequences_alike(p)) continue;
+        if ((p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
         const double time = time_of(h, device, p);
         if (best && time >= least) continue;
         best = &list.native[i];

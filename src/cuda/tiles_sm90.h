@@ -41,8 +41,12 @@ struct alignas(16) HopperTile {
     int k_len, off, key0, sequence;   // off: within ±2^30; key0, sequence: where key 0 lies
     uint64_t told, done;              // barriers: this has been written; o has been
     FA_MEMBER int first() const { return turn > low ? turn - 1 : low; }
+    FA_MEMBER int last_row(int first, int rows) const { return max(min(first + rows, q_len) - 1, first); }  // of some, the last that there is
     FA_MEMBER int after(int n) const { return n >= turn ? n + 1 : n > low ? n - 1 : turn; }
 };
+
+// Does each warpgroup begin at its own diagonal? Then they clear no values together, and sequences must all be alike, as pairs want them.
+constexpr bool own_diagonals(Mask mask, int keys, int rows) { return mask == Mask::causal && keys == 64 && rows == 4 * keys; }
 
 FA_DEVICE uint32_t at(const uint64_t& barrier) { return rt::shared_address(&barrier); }
 
@@ -113,6 +117,12 @@ FA_DEVICE Ends ends_of(const Reach& reach, int row, int off, int k_len) {
     return e;
 }
 
+// The last block of keys that some of `rows` rows sees; one without keys is one, too, all of it masked.
+template <class H, Mask mask>
+FA_DEVICE int top_block(const Reach& reach, const HopperTile& t, int row0, int rows) {
+    return max((ends_of<mask>(reach, t.last_row(row0, rows), t.off, t.k_len).end + H::keys - 1) / H::keys, 1) - 1;
+}
+
 template <class H, Mask mask, bool pair>
 FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperTile& t) {
     const ForwardParams& x = a.x;
@@ -139,10 +149,8 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
     t.key0 = int(seq.k_begin);
     t.sequence = x.p.packed_k() ? 0 : x.alike ? t.batch : int(seq.kv_index);
-    // A tile without keys gets a block, too, all of it masked.
     const auto ends = [&](int row) { return ends_of<mask>(a.reach, row, t.off, t.k_len); };
-    const auto last_row = [&](int row0) { return max(min(row0 + H::rows, t.q_len) - 1, row0); };
-    const auto top_of = [&](int row0) { return max((ends(last_row(row0)).end + H::keys - 1) / H::keys, 1) - 1; };
+    const auto top_of = [&](int row0) { return top_block<H, mask>(a.reach, t, row0, H::rows); };
     t.top = top_of(t.row0);
     t.skip = pair && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
     t.edge = mask == Mask::none ? t.top + 1 : ends(t.row0).end / H::keys;
@@ -152,7 +160,7 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
         t.top = max(min(t.top, span.x - 1), t.low);
         t.low = min(max(t.low, a.mask.blocks - span.y), t.top);
     }
-    t.inner = mask == Mask::band ? (ends(last_row(t.row0)).begin + H::keys - 1) / H::keys : 0;
+    t.inner = mask == Mask::band ? (ends(t.last_row(t.row0, H::rows)).begin + H::keys - 1) / H::keys : 0;
     t.turn = t.top + t.skip + 1;
     // ALiBi's scores fall to both sides of the diagonal; with the smallest first, the reference would move with each block.
     if (mask == Mask::band && x.p.has(FA_OPERAND_ALIBI))
