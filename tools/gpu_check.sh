@@ -85,26 +85,29 @@ sanitize() {
     beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
-# compare run|beside NAME SUITES FILE: with torch; figures go to FILE.json. Beside the checks there is time for more rounds than after them.
+# compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json. Beside the checks there is time
+# for more rounds than after them.
 compare() {
-    local effort=(--fast --rounds 9)
+    local effort=(--fast --rounds $((devices > 2 ? 9 : 7)))
     [ "$1" = beside ] || effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
-    "$1" "$2" python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
+    "$1" "$2" bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
+        python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
 }
 has_torch() { python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; }
 suites() { PYTHONPATH=bench python3 -c 'from compare.work import SUITES; print(*SUITES, sep="\n")' | grep "$@" | paste -sd,; }
 compare_forward() { compare "$1" "comparison with torch" "$(suites -v '^backward')" comparison; }
-compare_backward() { compare "$1" "comparison of gradients" "$(suites '^backward')" gradients; }
+compare_backward() { compare "$1" "comparison of gradients" "$(suites '^backward')" gradients "${2-}"; }
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
 printf '%s%s\n' "$device" "${quick:+, quick}"
-# A comparison wants a device for itself: where there are three, beside the checks, and else at the end.
-alone=1
-if [ "$(nvidia-smi -L | wc -l)" -ge 3 ] && has_torch; then
+# A comparison wants a device for itself: where there are three, or two, one comparison after the other, beside the checks, and else at the end.
+alone=1 devices=$(nvidia-smi -L | wc -l)
+if [ "$devices" -ge 2 ] && has_torch; then
     alone=
     CUDA_VISIBLE_DEVICES=1 compare_forward beside
-    CUDA_VISIBLE_DEVICES=2 compare_backward beside
+    if [ "$devices" -eq 2 ]; then CUDA_VISIBLE_DEVICES=1 compare_backward beside "${aside["comparison with torch"]}"
+    else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
 fi
 sanitize memcheck
 beside "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
