@@ -104,7 +104,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {256, 256}})
             for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
-                                       Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}})
+                                       Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
                 for (int mask = dense; mask < masks; mask++)
                     for (int layout = alike; layout < layouts; layout++) {
                         Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
