@@ -244,12 +244,13 @@ FA_DEVICE void load_blocks(const HopperParams& a) {
         rt::barrier_wait(at(t.told), slot.parity);
         if (t.top < 0) return;
         const int head = t.kv_head, sequence = t.sequence, blocks = t.top + t.skip - t.low + 1;
-        for (int left = blocks, n = t.first(); left > 0; left--, n = t.after(n)) {
+        for (int left = blocks, n = t.first();; left--, n = t.after(n)) {
             if (keys && a.counter && left == min(blocks, H::kLead)) rt::barrier_arrive(at(s.barrier.nearly_done));
             rt::barrier_wait(at(free[ring.i]), ring.parity ^ 1);
             load_block<H, pair, keys ? H::kQPanels : H::kVPanels>(keys ? H::k_tile(ring.i) : H::v_tile(ring.i), keys ? &a.k : &a.v,
                                                                   at(full[ring.i]), rank, t.key0 + n * H::keys, head, sequence);
             ring.next();
+            if (left == 1) break;  // the tile may be another's from here on
         }
     }
 }
