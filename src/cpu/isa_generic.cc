@@ -19,7 +19,7 @@ inline V max_v(V a, V b) { return a > b ? a : b; }
 
 // 1.5 · 2^23: a float this large has no fraction, so that adding it rounds, and the integer is left in the low bits. What is below
 // kFaintest leaves rubbish in f and in the bits, which scale2 replaces by 0.
-constexpr float kRounder = 0x1.8p+23f;
+constexpr float kRounder = 0x1.8p+23f, kPowerUnit = 1;
 
 inline V exp2_parts(V x, V& f) {
     const V n = x - 0.5f + kRounder;

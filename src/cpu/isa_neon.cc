@@ -18,6 +18,7 @@ inline V splat(float x) { return vdupq_n_f32(x); }
 inline V fma_v(V a, V b, V c) { return vfmaq_f32(c, a, b); }
 inline V max_v(V a, V b) { return vmaxnmq_f32(a, b); }  // a number rather than a NaN
 
+constexpr float kPowerUnit = 1;
 inline V exp2_parts(V x, V& f) {
     const V n = vrndmq_f32(x);
     f = x - n;
