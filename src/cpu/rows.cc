@@ -19,6 +19,22 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed where they lie.
 bool straight(const Problem& p, const RowTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
 
+const float* q_row(const Call& c, const RowTile& t, int64_t position) {
+    return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
+}
+float* o_row(const Call& c, const RowTile& t, int64_t position) {
+    return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
+}
+
+// Asks for such rows of the tile behind this one, which comes next: no processor foresees what lies so far apart.
+template <class T>
+void fetch_behind(const Call& c, const RowTile& t, T* row(const Call&, const RowTile&, int64_t), int64_t dim) {
+    constexpr int64_t kLine = 64 / sizeof(float);
+    const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
+    for (int64_t i = t.first + t.rows; i < end; i++)
+        for (int64_t x = 0; x < dim; x += kLine) __builtin_prefetch(row(c, t, i) + x, 0, 2);
+}
+
 }  // namespace
 
 bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
@@ -59,9 +75,9 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     t.q = w.q + slot * dim * kMaxRows;
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
     if (straight(p, t, p.d.q_dtype)) {
+        fetch_behind(c, t, q_row, dim);
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
-        const float* const q = static_cast<const float*>(c.a->q) + query_index(p, p.d.q_stride, t.seq, t.batch, t.first, t.kv_head);
-        return c.k->transpose(q, p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
+        return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
     Lanes place(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, place.next())
@@ -128,7 +144,8 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     bool written = false;
     if (!t.method->by_rows) {
         written = straight(p, t, p.d.o_dtype);
-        lines = written ? static_cast<float*>(c.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, t.first, t.kv_head) : w.v;
+        if (written) fetch_behind(c, t, o_row, dim);
+        lines = written ? o_row(c, t, t.first) : w.v;
         c.k->average(sums.o, t.vectors, dim, factor, scale);
         c.k->transpose(sums.o, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
