@@ -1,5 +1,6 @@
 #include "forward.h"
 #include <atomic>
+#include "matrix.h"
 #include "types.h"
 
 namespace fa {
@@ -208,9 +209,9 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     s.method = tile_method(p, k);
     if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
-    // Of so few keys none are streamed from memory, and rows that fill most of a vector's lanes want no sums across them.
+    // Of so few keys none are streamed from memory, and rows that fill most of their vectors' lanes want no sums across them.
     const int64_t rows = p.d.seqlen_q * p.group;
-    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= k.lanes) return;
+    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kFewRows) return;
     s.few = few_method(p, k);
     if (rows <= s.few.rows) s.method = s.few;
     else matrix_method(p, k, &s.method);
