@@ -217,6 +217,16 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     else matrix_method(p, k, &s.method);
 }
 
+// Row tiles of an item: as many as the method likes, but fewer where there would not be enough items to go round. Coarser items for equal
+// shares would fetch keys less often, and lose a fifth on 16 cores, of which some are always slower than others.
+int panel_for(const Call& c, int64_t tiles, int64_t workers) {
+    constexpr int64_t kItemsPerWorker = 4;
+    const int64_t most = c.method.panel;
+    if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.preparations == 0)
+        return int(ceil_div(c.blocks, ceil_div(c.blocks, most)));  // equal parts of a head, which fetch its keys by themselves
+    return int(max_of(min_of(most, tiles / (kItemsPerWorker * workers)), 1));
+}
+
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
 
 }  // namespace
@@ -273,11 +283,9 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);
     } else {
-        // Fewer tiles to an item where there would not be enough items to go round; one by one when counting, as the formulas do.
-        constexpr int64_t kItemsPerWorker = 4;
         const int64_t parts = s.side_by_side ? s.max_splits : 1;
-        const bool alone = c.count || (s.side_by_side && !c.method.heads);
-        job.panel = alone ? 1 : int(max_of(min_of(c.method.panel, s.items * parts / (kItemsPerWorker * workers)), 1));
+        const bool alone = c.count || (s.side_by_side && !c.method.heads);  // as the formulas count
+        job.panel = alone ? 1 : panel_for(c, s.items * parts, workers);
         const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
         if (s.side_by_side) {
             run(items() * parts, run_split);
