@@ -47,8 +47,8 @@ void gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head
     }
 }
 
-// The masks of keys that no band removes.
-void gather_masks(const Call& c, const RowTile& t, int64_t key, int keys, float* lines) {
+// The masks of keys that no band removes; how many keys they keep. Only where those are some is there anything in `lines`.
+int gather_masks(const Call& c, const RowTile& t, int64_t key, int keys, float* lines) {
     const int64_t* ms = c.p->d.mask_stride;
     const uint8_t* masks[kMaxRows];
     Lanes at(t, c.p->group);
@@ -56,7 +56,9 @@ void gather_masks(const Call& c, const RowTile& t, int64_t key, int keys, float*
         masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.member) * ms[1] + at.position * ms[2] + key;
         fetch_next(reinterpret_cast<const char*>(masks[lane]) + keys, kTileKeys);
     }
-    c.k->spread_masks(masks, t.rows, keys, lines);
+    const int kept = c.k->count_masks(masks, t.rows, keys);
+    if (kept > 0 && kept < t.rows * keys) c.k->spread_masks(masks, t.rows, keys, lines);
+    return kept;
 }
 
 }  // namespace
@@ -84,19 +86,20 @@ Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int
     }
     const float* lines = w.s;
     int64_t stride = kTileKeys;
+    int kept = -1;  // not counted yet
     if (kind == Tile::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1) {
         const int64_t* bs = p.d.bias_stride;
         lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
         stride = bs[2];
         for (int r = 0; r < t.rows; r++) fetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
     } else if (kind == Tile::full && !bias) {
-        gather_masks(c, t, key, keys, w.s);
+        kept = gather_masks(c, t, key, keys, w.s);
     } else {
         Lanes at(t, p.group);
         for (int lane = 0; lane < t.rows; lane++, at.next())
             gather_line(c, t, at.position, t.kv_head * at.group + at.member, key, keys, w.s + lane * kTileKeys);
     }
-    const int kept = c.k->count_kept(lines, stride, t.rows, keys);
+    if (kept < 0) kept = c.k->count_kept(lines, stride, t.rows, keys);
     if (kept == 0) return Addend::nothing_kept;
     if (kept == t.rows * keys && !bias) return Addend::none;
     if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));

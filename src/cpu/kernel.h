@@ -96,6 +96,8 @@ struct Kernels {
     void (*remove_masked)(const uint8_t* mask, float* line, int count);
     // 0, or −inf where the mask is 0, for rows of masks: lines of kTileKeys.
     void (*spread_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
+    // How many keys such masks keep.
+    int (*count_masks)(const uint8_t* const* masks, int rows, int keys);
     // How many elements of the lines, `stride` apart, are not −inf.
     int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
     // Zeroes the weights that dropout removes, of keys [key, key + keys).
