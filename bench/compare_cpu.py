@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "bindings" / "python")]
 
 from compare.cpu.ceilings import find_tool  # noqa: E402
-from compare.cpu.work import SUITES, jobs_of, parse_job, parse_threads  # noqa: E402
+from compare.cpu.work import BY_TOOL, SUITES, jobs_of, parse_job, parse_threads  # noqa: E402
 from compare.judge import Effort  # noqa: E402
 from compare.report import compare  # noqa: E402
 from compare.work import parse_suites  # noqa: E402
@@ -58,7 +58,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     usual = QUICK if options.quick else FULL
     options.effort = Effort(options.rounds or usual.rounds, options.milliseconds or usual.milliseconds, usual.first_only)
     if options.tool is None:
-        options.suite = [suite for suite in options.suite if suite not in ("ceilings", "scaling")]
+        options.suite = [suite for suite in options.suite if suite not in BY_TOOL]
     return options
 
 

@@ -33,10 +33,11 @@ class Jobs(unittest.TestCase):
 
     def test_suites_run_where_they_say_something(self):
         jobs = jobs_of(list(SUITES), [1, 16])
-        self.assertEqual([job for job in jobs if job.endswith("1 thread")], [job_name(s, 1) for s in ("prefill", "backward", "decode", "ceilings")])
+        self.assertEqual([job for job in jobs if job.endswith("1 thread")], [job_name(s, 1) for s in ("ceilings", "prefill", "backward", "decode")])
         self.assertEqual([parse_job(job)[0] for job in jobs if job.endswith("16 threads")], list(SUITES))
         self.assertNotIn("scaling", [parse_job(job)[0] for job in jobs_of(list(SUITES), [2, 16])])
         self.assertEqual(jobs_of(["scaling", "options"], [1]), ["options, 1 thread"])
+        self.assertEqual(jobs_of(["options", "scaling"], [1, 2])[0], "scaling, 2 threads")  # before any team of threads spins
 
     def test_every_thread_has_rows(self):
         for n in (512, 2048, 8192):

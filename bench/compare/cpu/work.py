@@ -4,16 +4,17 @@ from __future__ import annotations
 
 # name: what a row of it compares
 SUITES = {
+    "ceilings": "against what the machine can do, by `flashattn bench`: multiply-adds, AMX, reading K and V; tiny calls; AVX2",
+    "scaling": "all threads against one, each as a share of its ceiling, by `flashattn bench`",
     "prefill": "as many rows as keys, against torch's FLASH and MATH, and onnxruntime; causal against this library's dense calls",
     "backward": "gradients of as many rows as keys, against torch's FLASH",
     "decode": "one query row, against torch and onnxruntime, K and V hot and from memory",
     "models": "bf16 and f32 at head dimensions of models, against torch",
     "packed": "many sequences of 8 to 128, against torch on a padded batch",
     "options": "masks, biases and pages against this library's plain call at equal work",
-    "ceilings": "against what the machine can do, by `flashattn bench`: multiply-adds, AMX, reading K and V; tiny calls; AVX2",
-    "scaling": "all threads against one, each as a share of its ceiling, by `flashattn bench`",
 }
 ON_EACH_THREAD_COUNT = {"prefill", "backward", "decode", "ceilings"}  # the others on the largest
+BY_TOOL = {"ceilings", "scaling"}  # by `flashattn bench`
 COLD_BYTES = 1e9  # sets of K and V that rotate add up to this, more than a server's L3 holds
 
 
@@ -26,9 +27,10 @@ def parse_threads(text: str, available: int) -> list[int]:
 
 
 def jobs_of(suites: list[str], threads: list[int]) -> list[str]:
-    """'prefill, 1 thread' and so on. Scaling needs two counts to compare."""
+    """'prefill, 1 thread' and so on. Scaling needs two counts to compare. The tool's own suites come first: a worker that has once had
+    a team of threads may leave them spinning on the cores, and the tool, another process, would find them taken."""
     jobs = []
-    for suite in suites:
+    for suite in sorted(suites, key=lambda name: name not in BY_TOOL):
         for count in threads:
             if suite == "scaling" and (count == 1 or threads[0] != 1):
                 continue
