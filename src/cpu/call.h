@@ -33,9 +33,9 @@ struct Method {
     void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
     // Folds keys [begin, end) into the sums, still clear, of neighbouring row tiles.
     void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
-    // Where sums of o may stay with the method: fold_keys() leaves them there for a RowSums whose o is NULL, and this writes one row's
-    // average to o, `factor` and `scale` being those of Kernels.average_row(). NULL where they may not.
-    void (*write_average)(const Call&, const RowTile&, int lane, float factor, float scale, void* to, Scratch&) = nullptr;
+    // Where sums of o may stay with the method: fold_keys() leaves them there for a RowSums whose o is NULL, and this writes the averages of
+    // the tile's rows, `factor` and `scale` being those of Kernels.average_row(). NULL where they may not.
+    void (*write_averages)(const Call&, const RowTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
     double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
     bool matrix = false;  // of `few`: by matrix instructions
 };
@@ -65,7 +65,7 @@ struct Call {
 
 // State of one row tile over some keys: sums measured from m, in the units of kHeadroomUnit.
 struct RowSums {
-    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says; NULL: Method.write_average() knows it
+    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says; NULL: Method.write_averages() knows it
     float* m;  // [width]
     float* l;
 };
@@ -150,8 +150,9 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w);
 // o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
 
-// Addresses of the tile's rows of q in memory.
+// Addresses of the tile's rows of q and of o in memory.
 void point_q(const Call& c, const RowTile& t, const char** rows);
+void point_o(const Call& c, const RowTile& t, char** rows);
 
 // keys.cc: key side.
 enum class Operand { k, v };

@@ -137,7 +137,7 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
         RowSums total[kMostPanel];
         for (int i = 0; i < count; i++) {
             total[i] = w.total[i];
-            if (splits == 1 && tiles[0].method->write_average) total[i].o = nullptr;
+            if (splits == 1 && tiles[0].method->write_averages) total[i].o = nullptr;
         }
         fold_split(c, *job.s, tiles, count, 0, total, w);
         for (int64_t split = 1; split < splits; split++) {

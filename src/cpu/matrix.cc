@@ -171,18 +171,14 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
 }
 
 void end_pair(const Call& c, const MatrixShape& shape, const RowTile& t, const Pair& pair, RowSums& sums) {
-    const Problem& p = *c.p;
     const float scale = scale_of_v(c, t);
     if (pair.empty) memset(pair.o, 0, size_t(shape.o_bytes()));
-    for (int lane = 0; lane < t.rows; lane++) {
-        float* const o = sums.o ? sums.o + lane * p.d.dim_v : nullptr;
-        c.k->matrix->finish_row(shape, pair, lane, scale, o, sums.m + lane, sums.l + lane);
-    }
+    c.k->matrix->finish_rows(shape, pair, t.rows, scale, sums.o, sums.m, sums.l);
 }
 
-void write_average(const Call& c, const RowTile& t, int lane, float factor, float o_scale, void* to, Scratch& w) {
+void write_averages(const Call& c, const RowTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
     const Own& own = own_of(w);
-    c.k->matrix->write_average(own.shape, own.pairs[t.slot], lane, scale_of_v(c, t), factor, o_scale, static_cast<uint16_t*>(to));
+    c.k->matrix->write_averages(own.shape, own.pairs[t.slot], t.rows, scale_of_v(c, t), factor, o_scale, to);
 }
 
 // Keys that some row of a pair sees, and those that all of its rows see.
@@ -271,7 +267,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
     *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,
-          d.o_dtype == FA_BF16 ? write_average : nullptr, k.matrix->speed};
+          d.o_dtype == FA_BF16 ? write_averages : nullptr, k.matrix->speed};
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

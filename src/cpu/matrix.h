@@ -128,10 +128,10 @@ struct MatrixKernels {
     void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
-    // The sums of one row as RowSums has them, o times `scale`, unless it is NULL.
-    void (*finish_row)(const MatrixShape&, const Pair&, int row, float scale, float* o, float* m, float* l);
-    // The table's average_row() of that o, as bf16.
-    void (*write_average)(const MatrixShape&, const Pair&, int row, float scale, float factor, float o_scale, uint16_t* to);
+    // The sums of the pair's first rows as RowSums has them, o times `scale`, unless it is NULL.
+    void (*finish_rows)(const MatrixShape&, const Pair&, int rows, float scale, float* o, float* m, float* l);
+    // The table's average_row() of that o, as bf16, row by row.
+    void (*write_averages)(const MatrixShape&, const Pair&, int rows, float scale, const float* factor, float o_scale, char* const* to);
 
     const FewMatrixKernels* few;  // NULL: none
 

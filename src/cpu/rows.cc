@@ -94,6 +94,15 @@ void point_q(const Call& c, const RowTile& t, const char** rows) {
         rows[lane] = element(static_cast<const char*>(c.a->q), query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member), p.d.q_dtype);
 }
 
+void point_o(const Call& c, const RowTile& t, char** rows) {
+    const Problem& p = *c.p;
+    Lanes at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        const int64_t head = t.kv_head * p.group + at.member;
+        rows[lane] = element(c.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
+    }
+}
+
 void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
     if (sums.o) memset(sums.o, 0, size_t(dim_v) * (t.method->by_rows ? t.rows : t.width) * sizeof(float));
     memset(sums.l, 0, size_t(t.width) * sizeof(float));
@@ -149,20 +158,18 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         c.k->average(sums.o, t.vectors, dim, factor, scale);
         c.k->transpose(sums.o, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
+    char* to[kMaxRows];
+    if (!written) point_o(c, t, to);
+    if (!lines) t.method->write_averages(c, t, factor, scale, to, w);
+    for (int lane = 0; lines && lane < t.rows; lane++) {
+        float* const line = lines + lane * dim;
+        if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
+        if (!written) c.k->narrow[p.d.o_dtype](line, dim, to[lane]);
+    }
     Lanes place(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, place.next()) {
-        const int64_t position = place.position, head = t.kv_head * p.group + place.member;
-        const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        char* const to = element(c.a->o, at, p.d.o_dtype);
-        if (lines) {
-            float* const line = lines + lane * dim;
-            if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
-            if (!written) c.k->narrow[p.d.o_dtype](line, dim, to);
-        } else {
-            t.method->write_average(c, t, lane, factor[lane], scale, to, w);
-        }
-        if (p.has(FA_OPERAND_LSE))
-            c.a->lse[lse_index(p, p.d.lse_stride, t.seq, t.batch, head, position)] = log_sum_exp({sums.m[lane], sums.l[lane]});
+    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, place.next()) {
+        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + place.member, place.position);
+        c.a->lse[at] = log_sum_exp({sums.m[lane], sums.l[lane]});
     }
     if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }
