@@ -8,7 +8,7 @@ namespace cpu {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr int kChunkSteps = 16;                         // 1024 keys of 64 dims, 256 KB with v, stay in the second-level cache for a panel
+constexpr int kPieceSteps = 16;                         // that a worker packs at once for all
 constexpr int64_t kMostPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
 MatrixShape shape_of(const Problem& p) {
@@ -20,6 +20,10 @@ MatrixShape shape_of(const Problem& p) {
     s.columns = 2 * int(ceil_div(p.d.dim_v, 32));
     return s;
 }
+
+// Steps of a panel that follow each other, whose k and v stay in the second-level cache: 1 MB of it with heads of 128 dims. At each end of
+// them a row tile's sums go to memory and come back, and products have no weights beside them.
+int64_t chunk_steps(const MatrixShape& s) { return s.k_bytes() + s.v_bytes() <= 32 << 10 ? 32 : 16; }
 
 // A worker's memory, of which this is the beginning.
 struct Own {
@@ -50,9 +54,9 @@ int64_t carve_own(const Problem& p, char* memory) {
         pair.rows = carver.take<MatrixRow>(kPairRows);
         if (memory) own.pairs[i] = pair;
     }
-    own.steps = carver.take<Step>(kPanel * kChunkSteps);
+    own.steps = carver.take<Step>(kPanel * chunk_steps(s));
     own.slots = carver.take<char>(kMatrixSlots);
-    own.packed = carver.take<uint16_t>(kChunkSteps * (s.k_bytes() + s.v_bytes()) / 2);
+    own.packed = carver.take<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
     own.converted = carver.take<uint16_t>(int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
     if (memory) *place = own;
     return carver.used;
@@ -97,15 +101,15 @@ uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
     return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
 
-// Work of all panels of a sequence and kv head, done once: a chunk of its steps.
+// Work of all panels of a sequence and kv head, done once: a piece of its steps.
 void prepare(const Call& c, int64_t index, Scratch& w) {
-    const int64_t chunks = ceil_div(most_steps(*c.p), kChunkSteps), head = index / chunks;
+    const int64_t pieces = ceil_div(most_steps(*c.p), kPieceSteps), head = index / pieces;
     RowTile t;
     t.batch = head / c.p->d.heads_kv;
     t.kv_head = head % c.p->d.heads_kv;
     t.seq = sequence_of(*c.p, *c.a, t.batch);
     const Own& own = own_of(w);
-    const int64_t first = index % chunks * kChunkSteps, end = min_of(first + kChunkSteps, ceil_div(t.seq.k_len, kStepKeys));
+    const int64_t first = index % pieces * kPieceSteps, end = min_of(first + kPieceSteps, ceil_div(t.seq.k_len, kStepKeys));
     for (int64_t step = first; step < end; step++) pack_step(c, t, step * kStepKeys, shared_step(c, t, step), own);
 }
 
@@ -243,8 +247,8 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         last = max_of(last, seen[i].some.end);
     }
     // Steps lie at multiples of kStepKeys, wherever the split begins.
-    for (int64_t chunk = first / kStepKeys; chunk * kStepKeys < last; chunk += kChunkSteps) {
-        const int64_t steps = min_of(kChunkSteps, ceil_div(last, kStepKeys) - chunk);
+    for (int64_t chunk = first / kStepKeys; chunk * kStepKeys < last; chunk += chunk_steps(shape)) {
+        const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kStepKeys) - chunk);
         uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : own.packed;
         if (!c.shared)
             for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, packed + s * step_values(shape), own);
@@ -271,7 +275,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
-        m->preparations = heads * ceil_div(steps, kChunkSteps);
+        m->preparations = heads * ceil_div(steps, kPieceSteps);
     }
     return true;
 }
