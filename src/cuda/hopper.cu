@@ -112,8 +112,10 @@ bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem
 // for them end together, but not before the longest tile does, and under a causal mask others are shorter.
 double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
     const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.blocks;
-    const double keys = h.mask == Mask::causal ? 1 - .5 * min_of(double(p.d.seqlen_q) / double(p.d.seqlen_k), 1.0) : 1;  // of the average tile
-    const double waves = counts_tiles(h, device, p) ? max_of(keys * double(tiles) / double(room), 1.0) : double(ceil_div(tiles, room));
+    const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;
+    const double keys = h.mask == Mask::causal ? 1 - .5 * square : 1;  // of the average tile
+    const double shared = keys * double(tiles) / double(room);
+    const double waves = !counts_tiles(h, device, p) ? double(ceil_div(tiles, room)) : shared > 1 ? shared : 1;
     return waves * h.rows * h.cost;
 }
 
