@@ -101,7 +101,8 @@ compare_backward() { compare "$1" "comparison of gradients" "$(suites '^backward
 
 device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)
 printf '%s%s\n' "$device" "${quick:+, quick}"
-# A comparison wants a device for itself: where there are three, or two, one comparison after the other, beside the checks, and else at the end.
+# A comparison wants a device for itself. Where there are three both run beside the checks, where there are two one after the other, and
+# where there is one at the end.
 alone=1 devices=$(nvidia-smi -L | wc -l)
 if [ "$devices" -ge 2 ] && has_torch; then
     alone=
