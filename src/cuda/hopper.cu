@@ -10,22 +10,17 @@ namespace {
 
 const HopperKernel& hopper(const Native& native) { return *static_cast<const HopperKernel*>(native.how); }
 
-template <class T>
-HopperKernels kernels_of_width(int dims) {
-    switch (dims) {
-        case 64: return hopper_kernels<T, 64>();
-        case 96: return hopper_kernels<T, 96>();
-        case 128: return hopper_kernels<T, 128>();
-        case 192: return hopper_kernels<T, 192>();
-        default: return hopper_kernels<T, 256>();
-    }
-}
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
-enum class Types { both, bf16 };
-#define FA_SM90(DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots, from, cost, types) \
-    static_assert(Types::types == Types::bf16 || (DQ != 96 && DQ != 192), "of these widths CMake compiles none for f16");
-#include "cuda/kernels_sm90.def"
-#undef FA_SM90
+
+constexpr struct Unit {
+    int32_t dtype;
+    int width;
+    HopperKernels (*kernels)();
+} kUnits[] = {
+#define FA_HOPPER_UNIT(T, dims, unit) {kIsF16<T> ? FA_F16 : FA_BF16, dims, hopper_kernels<T, dims, unit>},
+#include "hopper_units.inc"
+#undef FA_HOPPER_UNIT
+};
 
 Mask mask_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;
@@ -119,19 +114,25 @@ double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p
     return waves * h.rows * h.cost;
 }
 
-// Of a list's kernels for a mask the one that should take the least time; NULL: none takes the call.
-const Native* fastest(const HopperKernels& list, Mask mask, const rt::Device& device, const Problem& p) {
+// Of a width's kernels for a mask the one that should take the least time; NULL: none takes the call.
+const Native* fastest(int width, Mask mask, const rt::Device& device, const Problem& p) {
+    const Work work = work_on_scores(p);
     const Native* best = nullptr;
     double least = 0;
-    for (int i = 0; i < list.count; i++) {
-        const HopperKernel& h = hopper(list.native[i]);
-        if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work_on_scores(p) || p.d.seqlen_k < h.from) continue;
-        if ((h.blocks > 1 || own_diagonals(h.mask, h.keys, h.rows)) && !sequences_alike(p)) continue;
-        if ((p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
-        const double time = time_of(h, device, p);
-        if (best && time >= least) continue;
-        best = &list.native[i];
-        least = time;
+    for (const Unit& unit : kUnits) {
+        if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
+        const HopperKernels list = unit.kernels();
+        if (!(list.kinds & kind_of(mask, work))) continue;
+        for (int i = 0; i < list.count; i++) {
+            const HopperKernel& h = hopper(list.native[i]);
+            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work || p.d.seqlen_k < h.from) continue;
+            if ((h.blocks > 1 || own_diagonals(h.mask, h.keys, h.rows)) && !sequences_alike(p)) continue;
+            if ((p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
+            const double time = time_of(h, device, p);
+            if (best && time >= least) continue;
+            best = &list.native[i];
+            least = time;
+        }
     }
     return best;
 }
@@ -142,9 +143,8 @@ const Native* native_for(const rt::Device& device, const Problem& p) {
     if (!takes(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
-        const HopperKernels list = p.d.q_dtype == FA_F16 ? kernels_of_width<F16>(width) : kernels_of_width<Bf16>(width);
         for (const Mask mask : {mask_of(p), Mask::band})
-            if (const Native* const best = fastest(list, mask, device, p)) return best;
+            if (const Native* const best = fastest(width, mask, device, p)) return best;
     }
     return nullptr;
 }
@@ -182,14 +182,15 @@ rt::Status prepare_native(const rt::Device& device) {
     if (!encoder()) return cudaErrorInsufficientDriver;
     const rt::Status packs = rt::prepare(pack_mask, device);
     if (packs != rt::kSuccess) return packs;
-    for (const int width : kWidths)
-        for (const HopperKernels& list : {kernels_of_width<F16>(width), kernels_of_width<Bf16>(width)})
-            for (int i = 0; i < list.count; i++) {
-                const HopperKernel& h = hopper(list.native[i]);
-                if (!h.kernel) continue;
-                const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
-                if (s != rt::kSuccess) return s;
-            }
+    for (const Unit& unit : kUnits) {
+        const HopperKernels list = unit.kernels();
+        for (int i = 0; i < list.count; i++) {
+            const HopperKernel& h = hopper(list.native[i]);
+            if (!h.kernel) continue;
+            const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            if (s != rt::kSuccess) return s;
+        }
+    }
     return rt::kSuccess;
 }
 

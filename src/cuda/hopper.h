@@ -1,4 +1,4 @@
-// What the host knows of a compiled kernel of fwd_sm90.h, and the lists of them: a translation unit for each type and width of q.
+// What the host knows of a compiled kernel of fwd_sm90.h, and the lists of them.
 #pragma once
 #include "gpu/native.h"
 
@@ -21,17 +21,16 @@ struct HopperKernel {
     int key_box, value_box;  // rows of k and of v that a copy brings
     void (*kernel)(HopperParams);
 };
+
+// A translation unit's kernels: of a type and a width of q, and of some kinds of calls.
 struct HopperKernels {
-    const Native* native;  // its `how` is a HopperKernel
+    const Native* native;  // `how` is a HopperKernel, an empty one where the unit does not compile it
     int count;
+    unsigned kinds;
 };
-template <class T, int dims>
+constexpr unsigned kind_of(Mask mask, Work work) { return 1u << (4 * int(mask) + int(work)); }
+template <class T, int dims, int unit>
 HopperKernels hopper_kernels();
-// kernels_sm90.def lists none for these.
-template <>
-inline HopperKernels hopper_kernels<F16, 96>() { return {}; }
-template <>
-inline HopperKernels hopper_kernels<F16, 192>() { return {}; }
 
 }  // namespace gpu
 }  // namespace fa
