@@ -112,7 +112,7 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
 }
 
 // A GPU may sum in other ways when it has to give the same bits every time, and says so: the worse of the two is what it gets.
-void run(const ForwardCase& c, const Kernels& kernels, const Done& done) {
+void run_backward(const ForwardCase& c, const Kernels& kernels, const Done& done) {
     BackwardCall call(c);
     const oracle::BackwardReading r = call.reading();
     const std::vector<oracle::Target> want = oracle::targets(r, oracle::backward(r, r.upstream()));
@@ -142,7 +142,7 @@ std::vector<Trial> backward_trials() {
         if (!has_gradients(c)) continue;
         const auto shared = std::make_shared<ForwardCase>(std::move(c));
         trials.push_back(
-            {"gradients: " + shared->name, [shared](const auto& kernels, const auto& done) { run(*shared, kernels, done); }});
+            {"gradients: " + shared->name, [shared](const auto& kernels, const auto& done) { run_backward(*shared, kernels, done); }});
     }
     return trials;
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kBatch = 2, kHeads = 4, kRows = 37, kDim = 64, kRotary = 32, kPositions = 200;
 
-fa_attention_desc_t describe(int32_t q_dtype) {
+fa_attention_desc_t describe_cache(int32_t q_dtype) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = q_dtype;
     d.batch = kBatch;
@@ -60,7 +60,7 @@ void merge(int32_t o_dtype, bool accumulate, const Kernels& kernels, const Done&
     const std::vector<unsigned char> o_before = o;
     const std::vector<float> lse_before = lse, sinks = {1, 0, -1, 2};
 
-    fa_attention_desc_t d = describe(FA_F32);
+    fa_attention_desc_t d = describe_cache(FA_F32);
     d.o_dtype = o_dtype;
     d.operands = FA_OPERAND_LSE | (accumulate ? 0 : FA_OPERAND_SINKS);
     fa_merge_args_t a = FA_MERGE_ARGS_INIT;
@@ -84,7 +84,7 @@ void rotary(int32_t dtype, bool interleaved, const Kernels& kernels, const Done&
     const std::vector<unsigned char> x = normals(rng, kBatch * kRows * kHeads * kDim, dtype);
     std::vector<unsigned char> out(x.size());
     const std::vector<int32_t> offsets = {0, 150};
-    fa_attention_desc_t d = describe(dtype);
+    fa_attention_desc_t d = describe_cache(dtype);
     fa_rotary_args_t a = FA_ROTARY_ARGS_INIT;
     a.flags = interleaved ? FA_ROTARY_INTERLEAVED : 0;
     a.x = x.data();
@@ -112,7 +112,7 @@ void append(int32_t q_dtype, int32_t cache_dtype, const Kernels& kernels, const 
     for (int64_t i = 0; i < kBatch * kPagesPerRow; ++i) pages.push_back(int32_t(kPages - 1 - i));
     const std::vector<int32_t> used = {0, 130};
 
-    fa_attention_desc_t d = describe(q_dtype);
+    fa_attention_desc_t d = describe_cache(q_dtype);
     d.kv_dtype = cache_dtype;
     d.page_size = kPage;
     d.num_pages = kPages;

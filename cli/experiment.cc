@@ -10,7 +10,7 @@
 namespace tool {
 namespace {
 
-fa_attention_desc_t describe(const Shape& shape, int32_t algorithm) {
+fa_attention_desc_t describe_forward(const Shape& shape, int32_t algorithm) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_F32;
     d.batch = shape.batch;
@@ -35,7 +35,7 @@ class Bench {
 
     // Why the algorithm cannot run here; "" when it can.
     std::string obstacle(int32_t algorithm) {
-        const fa_attention_desc_t d = describe(shape_, algorithm);
+        const fa_attention_desc_t d = describe_forward(shape_, algorithm);
         uint64_t workspace = 0;
         const fa_status_t status = fa_workspace_size(handle_, &d, FA_OP_FORWARD, &workspace);
         if (backend_ == FA_BACKEND_CPU) handle_.check(status);  // what the CPU cannot compute, nothing can
@@ -47,7 +47,7 @@ class Bench {
 
     double run(int32_t algorithm) {
         if (!tensors_) tensors_ = std::make_unique<Tensors>(handle_, uint64_t(tensor_bytes(shape_)));
-        const fa_attention_desc_t d = describe(shape_, algorithm);
+        const fa_attention_desc_t d = describe_forward(shape_, algorithm);
         const auto start = std::chrono::steady_clock::now();
         handle_.check(fa_forward(handle_, &d, tensors_->q.get(), tensors_->k.get(), tensors_->v.get(), tensors_->o.get()));
         handle_.check(fa_synchronize(handle_));

@@ -4,7 +4,7 @@
 namespace tool {
 namespace {
 
-constexpr uint64_t kSeed = 0x5eed;
+constexpr uint64_t kCaseSeed = 0x5eed;
 constexpr double kIntegerUnit = 40;  // int8 holds normal numbers times this; the de-scale factors are about its inverse
 
 const int32_t* data_of(const std::vector<int32_t>& list) { return list.empty() ? nullptr : list.data(); }
@@ -24,7 +24,7 @@ const float* ForwardCall::floats(int64_t count, double low, double high) {
     return values;
 }
 
-ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kSeed) {
+ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     a.cu_seqlens_q = data_of(c.cu_q);
     a.cu_seqlens_k = data_of(c.cu_k);
@@ -35,7 +35,7 @@ ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kSeed) {
     a.page_table = data_of(c.pages);
     a.causal_offset = data_of(c.offsets);
     if (c.d.dropout_p > 0) {
-        a.seed = kSeed;
+        a.seed = kCaseSeed;
         a.offset = 7;
     }
     const oracle::Reading shape(c.d, a);

@@ -33,7 +33,7 @@ int32_t p_dtype_of(const Kernel& kernel, const oracle::Reading& r) {
     return in_f32 ? int32_t(FA_F32) : r.q_dtype;
 }
 
-void run(const ForwardCase& c, const Kernels& kernels, const Done& done) {
+void run_forward(const ForwardCase& c, const Kernels& kernels, const Done& done) {
     ForwardCall call(c);
     const oracle::Reading& r = call.reading();
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), 1});
@@ -51,7 +51,7 @@ std::vector<Trial> forward_trials() {
     std::vector<Trial> trials;
     for (ForwardCase& c : forward_cases()) {
         const auto shared = std::make_shared<ForwardCase>(std::move(c));
-        trials.push_back({shared->name, [shared](const auto& kernels, const auto& done) { run(*shared, kernels, done); }});
+        trials.push_back({shared->name, [shared](const auto& kernels, const auto& done) { run_forward(*shared, kernels, done); }});
     }
     return trials;
 }

@@ -12,7 +12,7 @@
 namespace tool {
 namespace {
 
-struct Result {
+struct Checked {
     std::string trial;
     std::vector<Outcome> outcomes;  // one for each kernel
 };
@@ -66,18 +66,18 @@ std::string cell_of(const Outcome& o) {
     return number + (o.passed() ? " ✓" : " FAIL");
 }
 
-std::string bound_of(const Result& r) {
+std::string bound_of(const Checked& r) {
     for (const Outcome& o : r.outcomes)
         if (o.norm) return scientific(o.norm_bound);
         else if (o.share) return "share ≤ 1";
     return "rounding";
 }
 
-void print(const Machine& machine, const std::vector<Result>& results) {
+void print(const Machine& machine, const std::vector<Checked>& results) {
     std::vector<std::string> titles = {"case", "bound"};
     for (const Kernel& k : machine.kernels) titles.push_back(k.name);
     Table table(titles, 1);
-    for (const Result& r : results) {
+    for (const Checked& r : results) {
         std::vector<std::string> row = {r.trial, bound_of(r)};
         for (const Outcome& o : r.outcomes) row.push_back(cell_of(o));
         table.add(row);
@@ -88,16 +88,16 @@ void print(const Machine& machine, const std::vector<Result>& results) {
            "element\n"
            "as a share of its own bound, which is checked in every row; \"rounding\": each element is the nearest value of its "
            "type.\n";
-    for (const Result& r : results)
+    for (const Checked& r : results)
         for (size_t k = 0; k < r.outcomes.size(); ++k)
             if (!r.outcomes[k].fault.empty())
                 std::cout << (r.outcomes[k].supported ? "FAIL " : "not supported: ") << r.trial << ", " << machine.kernels[k].name
                           << ": " << r.outcomes[k].fault << "\n";
 }
 
-Json json_of(const Machine& machine, const std::vector<Result>& results) {
+Json json_of(const Machine& machine, const std::vector<Checked>& results) {
     Json cases = Json::array();
-    for (const Result& r : results) {
+    for (const Checked& r : results) {
         Json list = Json::array();
         for (size_t k = 0; k < r.outcomes.size(); ++k) {
             const Outcome& o = r.outcomes[k];
@@ -121,7 +121,7 @@ void verify(bool json) {
     std::vector<Trial> trials = forward_trials();
     for (auto* const more : {backward_trials, cache_trials})
         for (Trial& t : more()) trials.push_back(std::move(t));
-    std::vector<Result> results;
+    std::vector<Checked> results;
     int64_t passed = 0, failed = 0, unsupported = 0;
     {
         Progress progress(trials.size());

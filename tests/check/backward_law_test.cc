@@ -7,9 +7,7 @@
 namespace test {
 namespace {
 
-using Bits = std::vector<std::vector<unsigned char>>;
-
-Bits run_bits(const Handle& handle, BackwardCase& b) {
+std::vector<std::vector<unsigned char>> run_bits(const Handle& handle, BackwardCase& b) {
     EXPECT_EQ(b.run(handle), FA_OK) << handle.error() << "\n" << b.describe();
     return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv), bytes_of(b.dbias), bytes_of(b.dsinks)};
 }
@@ -25,7 +23,7 @@ BackwardCase ready(const Handle& handle, Case c, Rng& rng, bool with_dlse = fals
 }
 
 // Grouped heads, several tiles and chunks of keys, a bias that is summed over sequences and rows.
-Case big_case(Rng& rng, int32_t dtype = FA_F32) {
+Case big_backward_case(Rng& rng, int32_t dtype = FA_F32) {
     Case c = shaped({2, 4, 2, 150, 700, 32, 24}, dtype);
     causal(c, FA_ALIGN_BOTTOM_RIGHT);
     c.d.operands |= FA_OPERAND_BIAS | FA_OPERAND_SINKS;
@@ -42,14 +40,14 @@ TEST(Failures, F44_F45_F49_F51_F52_same_gradients_for_any_number_of_threads) {
     Rng rng(81);
     const auto same = [&](BackwardCase& b) {
         ASSERT_TRUE(!testing_the_cpu() || handle.set(FA_PARAM_THREADS, 1));
-        const Bits one = run_bits(handle, b);
+        const auto one = run_bits(handle, b);
         for (const int64_t threads : {2, 3, 8}) {
             ASSERT_TRUE(!testing_the_cpu() || handle.set(FA_PARAM_THREADS, threads));
             ASSERT_TRUE(run_bits(handle, b) == one) << threads << " threads\n" << b.describe();
         }
     };
     for (const int32_t dtype : {FA_F32, FA_BF16}) {
-        Case c = big_case(rng, dtype);
+        Case c = big_backward_case(rng, dtype);
         c.d.flags |= FA_DETERMINISTIC;
         BackwardCase b = ready(handle, std::move(c), rng);
         same(b);
@@ -74,7 +72,7 @@ TEST(Failures, F44_F49_F51_same_gradients_every_time) {
     c.bind(rng);
     c.fill_normal(rng);
     BackwardCase b = ready(handle, std::move(c), rng);
-    const Bits first = run_bits(handle, b);
+    const auto first = run_bits(handle, b);
     for (int n = 0; n < 1000; n++) ASSERT_TRUE(run_bits(handle, b) == first) << n;
 }
 
@@ -82,11 +80,11 @@ TEST(Failures, F41_F50_F58_stale_workspace_backward) {
     const Handle handle = make_handle();
     Rng rng(83);
     for (int n = 0; n < 3; n++) {
-        Case c = big_case(rng, n == 1 ? FA_F16 : FA_F32);
+        Case c = big_backward_case(rng, n == 1 ? FA_F16 : FA_F32);
         c.d.flags |= FA_DETERMINISTIC;
         if (n == 2) c.d.dropout_p = 0.3f;
         BackwardCase b = ready(handle, std::move(c), rng);
-        const Bits without = run_bits(handle, b);
+        const auto without = run_bits(handle, b);
         uint64_t bytes = 0;
         ASSERT_EQ(fa_workspace_size(handle, &b.c.d, FA_OP_BACKWARD, &bytes), FA_OK);
         b.use_workspace(bytes, rng);  // NaN before each call
@@ -99,16 +97,16 @@ TEST(Failures, F41_F50_F58_stale_workspace_backward) {
 TEST(BackwardLaws, EachGradientByItself) {
     const Handle handle = make_handle();
     Rng rng(84);
-    Case c = big_case(rng);
+    Case c = big_backward_case(rng);
     c.d.flags |= FA_DETERMINISTIC;
     BackwardCase b = ready(handle, std::move(c), rng);
-    const Bits all = run_bits(handle, b);
+    const auto all = run_bits(handle, b);
     const fa_backward_args_t full = b.a;
     void* fa_backward_args_t::*const three[] = {&fa_backward_args_t::dq, &fa_backward_args_t::dk, &fa_backward_args_t::dv};
     for (int only = 0; only < 5; only++) {
         for (int n = 0; n < 3; n++) b.a.*three[n] = n == only ? full.*three[n] : nullptr;
         b.a.dbias = only == 3 ? full.dbias : nullptr, b.a.dsinks = only == 4 ? full.dsinks : nullptr;
-        const Bits one = run_bits(handle, b);
+        const auto one = run_bits(handle, b);
         for (size_t n = 0; n < 5; n++)
             EXPECT_EQ(one[n], n == size_t(only) ? all[n] : std::vector<unsigned char>(all[n].size(), kPoison)) << only << " " << n;
     }

@@ -3,15 +3,11 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include "support/backward_case.h"
 #include "support/shaped.h"
 
 namespace test {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr int64_t kFar = int64_t(1) << 33;  // elements: beyond 32 bits as a count, and more so as bytes
 
 // Forward, backward, and the check, for a case that is bound and filled.
 std::string differentiate(const Handle& handle, BackwardCase& b, Rng& rng) {

@@ -5,8 +5,6 @@
 namespace test {
 namespace {
 
-constexpr int64_t kFar = int64_t(1) << 33;  // elements: beyond 32 bits as a count, and more so as bytes
-
 // q, k, v, o and LSE in address space that has no memory behind it but where rows lie.
 struct SparseCase {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;

@@ -1,14 +1,11 @@
 // Known failures of emptiness, stale memory and NaN. Names carry the ids of docs/failures.md.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include "check/isa.h"
 #include "support/shaped.h"
 
 namespace test {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Sequences of the lengths given, in every layout; each must come out right beside the others.
 void expect_lengths_right(const Handle& handle, const std::vector<int32_t>& rows, const std::vector<int32_t>& keys, int64_t dim) {

@@ -7,8 +7,6 @@
 namespace test {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 struct Data {
     const char* name;
     Case::Pick q, k, v;

@@ -2,13 +2,10 @@
 // folded at the end, and a product is over before anything can be masked.
 #include <gtest/gtest.h>
 #include <cmath>
-#include <limits>
 #include "support/shaped.h"
 
 namespace test {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Few rows and many take different kernels.
 constexpr int64_t kFewAndMany[] = {2, 70};

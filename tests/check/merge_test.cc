@@ -9,8 +9,6 @@
 namespace test {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 // One random call: any layout, any type, parts that are empty, lengths of every kind.
 class RandomMerge {
   public:

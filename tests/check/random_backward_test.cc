@@ -5,9 +5,9 @@
 namespace test {
 namespace {
 
-constexpr int kShards = 10, kCasesPerShard = 1000;
+constexpr int kGradientShards = 10, kGradientsPerShard = 1000;
 
-std::string run_one(const Handle& handle, uint64_t seed) {
+std::string run_gradients(const Handle& handle, uint64_t seed) {
     BackwardCase b(random_differentiable_case(seed));
     Rng rng(derive(seed, 2));
     const Settings s(rng);
@@ -29,12 +29,12 @@ std::string run_one(const Handle& handle, uint64_t seed) {
 class RandomBackward : public testing::TestWithParam<int> {};
 
 TEST_P(RandomBackward, AgreesWithTheOracle) {
-    run_shard(GetParam(), kCasesPerShard, run_one, [](uint64_t) { return ""; });
+    run_shard(GetParam(), kGradientsPerShard, run_gradients, [](uint64_t) { return ""; });
 }
 
-INSTANTIATE_TEST_SUITE_P(Shard, RandomBackward, testing::Range(0, kShards));
+INSTANTIATE_TEST_SUITE_P(Shard, RandomBackward, testing::Range(0, kGradientShards));
 
-TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_one(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), ""); }
+TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_gradients(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), ""); }
 
 // The generator itself: every option that has gradients turns up, and every choice among these.
 TEST(RandomBackwardCase, ReachesEveryOption) {

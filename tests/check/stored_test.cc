@@ -7,14 +7,14 @@
 namespace test {
 namespace {
 
-struct Types {
+struct StoredTypes {
     int32_t q, kv;
 };
 
-class Stored : public testing::TestWithParam<Types> {
+class Stored : public testing::TestWithParam<StoredTypes> {
   protected:
     const Handle handle = make_handle();
-    const Types types = GetParam();
+    const StoredTypes types = GetParam();
     Rng rng{derive(261, uint64_t(types.q * 16 + types.kv))};
 
     Case make(const Shape& shape) {
@@ -147,8 +147,8 @@ TEST_P(Stored, FactorsThatAreNoNumbers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Stored,
-                         testing::Values(Types{FA_F16, FA_E4M3}, Types{FA_F16, FA_E5M2}, Types{FA_F16, FA_I8},
-                                         Types{FA_BF16, FA_E4M3}, Types{FA_BF16, FA_E5M2}, Types{FA_BF16, FA_I8}),
+                         testing::Values(StoredTypes{FA_F16, FA_E4M3}, StoredTypes{FA_F16, FA_E5M2}, StoredTypes{FA_F16, FA_I8},
+                                         StoredTypes{FA_BF16, FA_E4M3}, StoredTypes{FA_BF16, FA_E5M2}, StoredTypes{FA_BF16, FA_I8}),
                          [](const auto& info) {
                              return std::string(oracle::name_of(info.param.q)) + "_" + oracle::name_of(info.param.kv);
                          });

@@ -81,12 +81,12 @@ TEST(OneHandle, CallbackMayNotCallBack) {
 }
 
 // A caller's pool: backwards, each body on a thread of its own.
-struct Pool {
+struct ReenteringPool {
     fa_handle_t handle = nullptr;
     std::atomic<int> calls{0}, bodies{0};
 
     static void run(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
-        Pool& pool = *static_cast<Pool*>(user);
+        ReenteringPool& pool = *static_cast<ReenteringPool*>(user);
         pool.calls++;
         for (int64_t i = n - 1; i >= 0; i--) {
             std::thread([&] {
@@ -99,9 +99,9 @@ struct Pool {
 };
 
 TEST(ParallelFor, CallersPoolDoesTheWork) {
-    Pool pool;
+    ReenteringPool pool;
     pool.handle = make_handle([&](fa_create_info_t& info) {
-        info.parallel_for = Pool::run;
+        info.parallel_for = ReenteringPool::run;
         info.parallel_user = &pool;
     });
     for (const int threads : {2, 3}) {

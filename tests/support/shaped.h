@@ -1,9 +1,13 @@
 // Hand-made cases: a shape first, then whatever the test is about.
 #pragma once
+#include <limits>
 #include "support/case.h"
 #include "support/handle.h"
 
 namespace test {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr int64_t kFar = int64_t(1) << 33;  // elements: beyond 32 bits as a count, and more so as bytes
 
 struct Shape {
     int64_t batch, heads_q, heads_kv, rows, keys, dim_qk, dim_v;
