@@ -25,7 +25,7 @@ enter() {
     printf '\n== %s\n' "$step"
 }
 
-packages=(g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
+packages=(git g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
     cargo rustc golang-go hipcc libamdhip64-dev rocm-device-libs clang-19 lld-19 clang-tools-19)
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
 tools/install_packages.sh "${packages[@]}"

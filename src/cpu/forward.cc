@@ -242,7 +242,8 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     const double bytes = double(d.batch * d.heads_kv) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.kv_dtype);
-    s.flops = max_of(s.flops / s.method.speed, kFlopsOfByte * bytes);
+    s.flops /= s.method.speed;
+    if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
     s.worker_bytes = scratch_bytes(p, s.method, s.few);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;

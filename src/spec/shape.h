@@ -6,8 +6,18 @@ namespace fa {
 
 FA_FN int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 FA_FN int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-FA_FN int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-FA_FN int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Of whole numbers: floats would lose their fractions, so they do not compile.
+template <class A, class B>
+FA_FN int64_t min_of(A a, B b) {
+    static_assert(A(1) / 2 == 0 && B(1) / 2 == 0, "");
+    return int64_t(a) < int64_t(b) ? int64_t(a) : int64_t(b);
+}
+template <class A, class B>
+FA_FN int64_t max_of(A a, B b) {
+    static_assert(A(1) / 2 == 0 && B(1) / 2 == 0, "");
+    return int64_t(a) > int64_t(b) ? int64_t(a) : int64_t(b);
+}
 
 // Query heads come in contiguous groups that share one k and v head.
 FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_kv) { return head / (heads_q / heads_kv); }
