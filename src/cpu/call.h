@@ -8,7 +8,7 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kMostPanel = 16;
+constexpr int kMostPanel = 32;
 
 struct Call;
 struct RowTile;

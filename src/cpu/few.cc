@@ -20,6 +20,7 @@ constexpr int kMostPartKeys = kFewPartKeys;
 int part_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kPartBytes ? kMostPartKeys : 16; }
 // Addresses of so many keys are looked up at once.
 constexpr int kStretch = 4 * kTileKeys;
+constexpr int kMostHeads = 16;  // of a panel
 // De-scale factors go into scores and weights where that cannot overflow nor lose bits; others meet the stored values first.
 constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 0x1p40f;
 
@@ -362,7 +363,7 @@ Method few_method(const Problem& p, const Kernels& k) {
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
     const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
-    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostPanel) : 2;
+    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostHeads) : 2;
     int64_t own;
     carve(p, k, int(rows), int(panel), nullptr, &own);
     return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few, nullptr, 1, by_matrix(p, k)};

@@ -164,9 +164,10 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
 
 Method tile_method(const Problem& p, const Kernels& k) {
     // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
-    constexpr int64_t kFewestTiles = 8, kKept = 1 << 20;
+    constexpr int64_t kFewestTiles = 8, kKept = 1 << 20, kMostRows = 1024;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
-    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, kMostPanel), kFewestTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
+    const int64_t most = min_of(kMostPanel, kMostRows / k.rows);
+    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, most), kFewestTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
 }
 
 void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
