@@ -6,18 +6,19 @@ namespace fa {
 
 FA_FN int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 FA_FN int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
-// Of whole numbers: floats would lose their fractions, so they do not compile.
+FA_FN int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+FA_FN int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+// Floats would lose their fractions, so they do not compile.
+template <bool fractions>
+struct Deleted {};
+template <>
+struct Deleted<true> {
+    using Result = int64_t;
+};
 template <class A, class B>
-FA_FN int64_t min_of(A a, B b) {
-    static_assert(A(1) / 2 == 0 && B(1) / 2 == 0, "");
-    return int64_t(a) < int64_t(b) ? int64_t(a) : int64_t(b);
-}
+typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result min_of(A, B) = delete;
 template <class A, class B>
-FA_FN int64_t max_of(A a, B b) {
-    static_assert(A(1) / 2 == 0 && B(1) / 2 == 0, "");
-    return int64_t(a) > int64_t(b) ? int64_t(a) : int64_t(b);
-}
+typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result max_of(A, B) = delete;
 
 // Query heads come in contiguous groups that share one k and v head.
 FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_kv) { return head / (heads_q / heads_kv); }
