@@ -15,12 +15,28 @@ constexpr int kWidths[] = {64, 96, 128, 192, 256};
 constexpr struct Unit {
     int32_t dtype;
     int width;
+    unsigned kinds;
     HopperKernels (*kernels)();
 } kUnits[] = {
-#define FA_HOPPER_UNIT(T, dims, unit) {kIsF16<T> ? FA_F16 : FA_BF16, dims, hopper_kernels<T, dims, unit>},
+#define FA_HOPPER_UNIT(T, dims, unit, kinds) {kIsF16<T> ? FA_F16 : FA_BF16, dims, kinds, hopper_kernels<T, dims, unit>},
 #include "hopper_units.inc"
 #undef FA_HOPPER_UNIT
 };
+constexpr bool has(const Unit& unit, int32_t dtype, int width, unsigned kind) {
+    return unit.dtype == dtype && unit.width == width && unit.kinds & kind;
+}
+
+constexpr int units_with(int32_t dtype, int width, unsigned kind) {
+    int count = 0;
+    for (const Unit& unit : kUnits) count += has(unit, dtype, width, kind);
+    return count;
+}
+enum class Types { both, bf16 };
+#define FA_SM90(DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots, from, cost, types)                       \
+    static_assert(units_with(FA_BF16, DQ, FA_KIND(mask, work)) == 1 &&                                            \
+                  (Types::types == Types::bf16 || units_with(FA_F16, DQ, FA_KIND(mask, work)) == 1), "of one unit");
+#include "cuda/kernels_sm90.def"
+#undef FA_SM90
 
 Mask mask_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;
@@ -120,9 +136,8 @@ const Native* fastest(int width, Mask mask, const rt::Device& device, const Prob
     const Native* best = nullptr;
     double least = 0;
     for (const Unit& unit : kUnits) {
-        if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
+        if (!has(unit, p.d.q_dtype, width, kind_of(mask, work))) continue;
         const HopperKernels list = unit.kernels();
-        if (!(list.kinds & kind_of(mask, work))) continue;
         for (int i = 0; i < list.count; i++) {
             const HopperKernel& h = hopper(list.native[i]);
             if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work || p.d.seqlen_k < h.from) continue;

@@ -26,9 +26,9 @@ struct HopperKernel {
 struct HopperKernels {
     const Native* native;  // `how` is a HopperKernel, an empty one where the unit does not compile it
     int count;
-    unsigned kinds;
 };
 constexpr unsigned kind_of(Mask mask, Work work) { return 1u << (4 * int(mask) + int(work)); }
+#define FA_KIND(mask, work) kind_of(Mask::mask, Work::work)
 template <class T, int dims, int unit>
 HopperKernels hopper_kernels();
 
