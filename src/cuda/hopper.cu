@@ -112,7 +112,10 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }
 
-int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q * ceil_div(p.d.seqlen_q, h.rows * h.blocks); }
+// Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
+bool by_heads(const HopperKernel& h, const Problem& p) { return h.blocks > 1 && p.group % 2 == 0; }
+int64_t row_tiles_of(const HopperKernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, by_heads(h, p) ? h.rows : h.rows * h.blocks); }
+int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (by_heads(h, p) ? 2 : 1) * row_tiles_of(h, p); }
 
 // Do blocks take tiles as they come to have room? Where tiles differ, and there are more than one for each.
 bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem& p) {
@@ -226,9 +229,10 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int room = device.multiprocessors / h.blocks;
-    a.row_tiles = int(ceil_div(d.seqlen_q, h.rows * h.blocks));
+    a.by_heads = by_heads(h, p);
+    a.row_tiles = int(row_tiles_of(h, p));
     a.tiles = int(tiles_of(h, p));
-    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q));
+    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.by_heads ? 2 : 1));
     a.counter = nullptr;
     if (counts_tiles(h, device, p)) {
         a.counter = static_cast<int*>(memory);

@@ -26,7 +26,8 @@ struct HopperParams {
     int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
     PackedMask mask;
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share
-    int row_tiles;  // of a head, for pairs those of two
+    bool by_heads;  // do the blocks of a pair take two query heads that share k and v, instead of rows of one?
+    int row_tiles;  // of a head, or of a pair
     int tiles;
     int section;    // heads whose tiles are taken longest first, before those of the next ones; 0: head after head
 };
@@ -126,7 +127,8 @@ FA_DEVICE int top_block(const Reach& reach, const HopperTile& t, int row0, int r
 template <class H, Mask mask, bool pair>
 FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperTile& t) {
     const ForwardParams& x = a.x;
-    const int heads_q = int(x.p.d.heads_q), heads = int(x.p.d.batch) * heads_q;
+    const bool by_heads = pair && a.by_heads, by_rows = pair && !a.by_heads;
+    const int heads_q = int(x.p.d.heads_q), heads = int(x.p.d.batch) * heads_q / (by_heads ? 2 : 1);
     int tile, head;
     if (a.section) {  // longest first, in sections of heads whose k and v the cache holds
         const int first = index / (a.section * a.row_tiles) * a.section, within = index - first * a.row_tiles;
@@ -137,10 +139,11 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
         head = index / a.row_tiles;
         tile = index - head * a.row_tiles;
     }
+    if (by_heads) head = 2 * head + rank;
     t.batch = head / heads_q;
     t.head = head - t.batch * heads_q;
     t.kv_head = t.head / int(x.p.group);
-    t.row0 = (pair ? 2 * tile + rank : tile) * H::rows;
+    t.row0 = (by_rows ? 2 * tile + rank : tile) * H::rows;
     const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
     t.q_begin = int(seq.q_begin);
     t.q_len = int(seq.q_len);
@@ -152,7 +155,7 @@ FA_DEVICE void describe_tile(const HopperParams& a, int index, int rank, HopperT
     const auto ends = [&](int row) { return ends_of<mask>(a.reach, row, t.off, t.k_len); };
     const auto top_of = [&](int row0) { return top_block<H, mask>(a.reach, t, row0, H::rows); };
     t.top = top_of(t.row0);
-    t.skip = pair && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
+    t.skip = by_rows && mask != Mask::none ? top_of((2 * tile + 1) * H::rows) - t.top : 0;
     t.edge = mask == Mask::none ? t.top + 1 : ends(t.row0).end / H::keys;
     t.low = mask == Mask::band ? min(ends(t.row0).begin / H::keys, t.top) : 0;
     if (mask == Mask::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key

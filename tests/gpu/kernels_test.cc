@@ -92,13 +92,13 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
 }
 
 // Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
-// of several, over pages.
+// of several, over pages; for pairs, with and without query heads that share keys.
 std::vector<Case> tall_cases(const Handle& handle) {
     struct Shape {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
-    enum { alike, ragged, in_pages, layouts };
+    enum { alike, alone, ragged, in_pages, layouts };  // alone: every query head has keys of its own
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16})
@@ -107,18 +107,21 @@ std::vector<Case> tall_cases(const Handle& handle) {
                                        Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
                 for (int mask = dense; mask < masks; mask++)
                     for (int layout = alike; layout < layouts; layout++) {
-                        Case c = shaped({shape.batch, shape.heads, shape.heads / 2, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
+                        const int64_t heads_kv = layout == alone ? shape.heads : shape.heads / 2;
+                        Case c = shaped({shape.batch, shape.heads, heads_kv, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
-                        if (layout != alike) {
+                        if (layout >= ragged) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                         }
                         if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
                         const std::vector<std::string> names = kernels_of(handle, c.d);
                         if (names.empty() || names[0].rfind("fwd_sm90", 0) != 0) continue;
-                        if (known.insert(names[0] + (layout == in_pages ? " over pages" : "")).second) cases.push_back(std::move(c));
+                        const bool pair = names[0].find("_pair") != std::string::npos;
+                        const char* const way = layout == in_pages ? " over pages" : pair && layout == alone ? " of one head" : "";
+                        if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
                     }
     return cases;
 }
