@@ -164,9 +164,10 @@ FA_DEVICE void consume(const HopperParams& a) {
     const auto exponentials = [&](auto counts, const bool (&wanted)[2], auto exponent, float (&sum)[4]) {
         FA_UNROLL for (int r = 0; r < 2; r++)
             if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = kNothing;
-        FA_UNROLL for (int part = 0; part < Keys / 32; part++)
+        FA_UNROLL for (int part = 0; part < (Keys + 31) / 32; part++) {
+            const int past = min(8 * part + 8, Keys / 4);
             if (counts(part)) {
-                FA_UNROLL for (int i = 8 * part; i < 8 * part + 8; i++) {
+                FA_UNROLL for (int i = 8 * part; i < past; i++) {
                     const int r = i % 2;
                     if (!wanted[r]) continue;
                     const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
@@ -175,8 +176,9 @@ FA_DEVICE void consume(const HopperParams& a) {
                     p[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
                 }
             } else {
-                FA_UNROLL for (int i = 8 * part; i < 8 * part + 8; i++) p[i] = 0;
+                FA_UNROLL for (int i = 8 * part; i < past; i++) p[i] = 0;
             }
+        }
     };
     // Scores as they are, but for bands. `nan`: is one NaN? So is what keys of a page that does not exist have come as.
     const auto finish_scores = [&](bool nan) {

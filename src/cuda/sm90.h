@@ -248,7 +248,7 @@ struct Products;
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                                       \
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")                                  \
     FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")                                                     \
-    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 160, FA_N72, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72)), "%80", "%81", "%82")                                 \
+    FA_PRODUCTS_OF_SHARED(multiply, "0, 0", type, 176, FA_N80, FA_COMMA(FA_D64, FA_D8(64), FA_D8(72), FA_D8(80)), "%88", "%89", "%90") \
     FA_SUBTRACT_SHARED(type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33")                                                                  \
     FA_SUBTRACT_SHARED(type, 128, FA_N56, FA_COMMA(FA_D64), "%64", "%65")                                                                 \
     FA_PRODUCTS_OF_SHARED(multiply_columns, "1, 0", type, 64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")                                \
