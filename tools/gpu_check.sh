@@ -82,6 +82,7 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 sanitize() {
     local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
     beside "$1 over every kernel" "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    beside "$1 over every kernel of Hopper" "${checked[@]}" --gtest_filter='EveryKernel.OfHopperAgreesWithTheOracle'
     beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
@@ -111,8 +112,10 @@ if [ "$devices" -ge 2 ] && has_torch; then
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
 fi
 sanitize memcheck
-beside "every kernel, and the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*'
-beside "every backward kernel, likewise" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*'
+beside "every kernel" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*-*Times*'
+beside "every backward kernel" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*-*Times*'
+beside "the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
+beside "the same gradients a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
 if [ -n "$quick" ]; then
     spread "6,000 random calls against the oracle" "$(shards Random 6)"
     spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
