@@ -25,6 +25,7 @@ record() {
     if [ "$status" -eq 0 ]; then passed=$((passed + 1)); else
         word=FAILED failed=$((failed + 1))
         mapfile -t logs_to_show < <(grep -l '^\[  FAILED  \]' "$@" || printf '%s\n' "$@")
+        grep -h -m 30 '^=========' "${logs_to_show[@]}" || true  # the sanitizer's first words
         tail -q -n 40 "${logs_to_show[@]}"
     fi
     grep -h -B1 -A1 ': Skipped$' "$@" | grep -v '^--$\|: Skipped$\|^\[' | sort | uniq -c | sed 's/^ */   skipped /' || true
