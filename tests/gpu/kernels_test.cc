@@ -50,6 +50,8 @@ std::set<std::string> listed_kernels() {
     return names;
 }
 
+bool of_hopper(const std::string& name) { return name.rfind("fwd_sm90", 0) == 0; }
+
 // The kernels that a forward launches, from the words of fa_explain.
 std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_desc_t& d) {
     char text[512];
@@ -57,7 +59,7 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
-    if (names[0].rfind("fwd_mma", 0) == 0 || names[0].rfind("fwd_sm90", 0) == 0) names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
+    if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0])) names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
     const bool split = words.find(" splits") != std::string::npos, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (split) names.push_back(words.find("combine_rows") != std::string::npos ? "combine_rows" : "combine_splits");
     if (scores) names.push_back("write_scores");
@@ -118,7 +120,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
                         }
                         if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
                         const std::vector<std::string> names = kernels_of(handle, c.d);
-                        if (names.empty() || names[0].rfind("fwd_sm90", 0) != 0) continue;
+                        if (names.empty() || !of_hopper(names[0])) continue;
                         const bool pair = names[0].find("_pair") != std::string::npos;
                         const char* const way = layout == in_pages ? " over pages" : pair && layout == alone ? " of one head" : "";
                         if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
@@ -152,7 +154,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
                     if (work == mask_operand) c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
                     if (shape.heads > 2 && work == 5) paged(c, 48);
                     const std::vector<std::string> names = kernels_of(handle, c.d);
-                    if (names.empty() || names[0].rfind("fwd_sm90", 0) != 0) continue;
+                    if (names.empty() || !of_hopper(names[0])) continue;
                     // Many heads fill the device, and take their time to judge: only for what few do not lead to.
                     if (known.insert({names[0], work}).second || shape.heads == 2) cases.push_back(std::move(c));
                 }
@@ -182,8 +184,6 @@ std::string run_on_device(const Handle& handle, Case& c) {
     const int64_t scores = c.d.batch * c.d.heads_q * c.d.seqlen_q * c.d.seqlen_k;
     return check_against_oracle(c, c.d.q_dtype, scores > 10'000'000 ? 7 : 1);
 }
-
-bool of_hopper(const std::string& name) { return name.rfind("fwd_sm90", 0) == 0; }
 
 // How often listed kernels were met, all of which are to be.
 struct Met {
