@@ -97,12 +97,6 @@ FA_DEVICE int block_anew() {
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
     return index;
 }
-// 0, of which not even the assembler knows: what is mixed with it is computed anew.
-FA_DEVICE uint32_t hidden_zero() {
-    uint32_t zero;
-    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
-    return zero;
-}
 // Word j of lane i of four neighbours becomes word i of lane j.
 FA_DEVICE void transpose_words(uint32_t (&word)[4]) {
     const int lane = int(threadIdx.x) % 4;
