@@ -34,47 +34,51 @@ record() {
   {\"name\": \"$name\", \"passed\": $([ "$status" -eq 0 ] && echo true || echo false), \"tests\": $tests, \"seconds\": $seconds}"
 }
 
-# run NAME COMMAND…
+# deal PROCESSES LOG COMMAND…: a test program's tests dealt out to several processes, for much of their time goes into the oracle's one thread.
+deal() {
+    local processes=$1 log=$2 status=0 jobs=()
+    shift 2
+    for ((n = 0; n < processes; n++)); do
+        GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n timeout 400 "$@" >"$log.$n" 2>&1 &
+        jobs+=($!)
+    done
+    for job in "${jobs[@]}"; do wait "$job" || status=$?; done
+    return "$status"
+}
+log_of() { printf '%s' "$logs/${1//[^a-z0-9]/_}"; }
+
+# run NAME PROCESSES COMMAND…
 run() {
-    local name=$1 begin=$SECONDS status=0 log=$logs/${1//[^a-z0-9]/_}
-    shift
-    timeout 400 "$@" >"$log" 2>&1 || status=$?
-    record "$name" $((SECONDS - begin)) "$status" "$log"
+    local name=$1 begin=$SECONDS status=0 log
+    log=$(log_of "$1")
+    deal "$2" "$log" "${@:3}" || status=$?
+    record "$name" $((SECONDS - begin)) "$status" "$log".*
 }
 
-# beside NAME COMMAND…: as run, beside what follows; settle waits for all of these and tells of them.
+# beside NAME PROCESSES COMMAND…: as run, beside what follows; settle waits for all of these and tells of them.
 declare -A aside=()
 beside() {
-    local name=$1 log=$logs/${1//[^a-z0-9]/_}
-    shift
+    local log
+    log=$(log_of "$1")
     (
         SECONDS=0 status=0
-        timeout 400 "$@" >"$log" 2>&1 || status=$?
-        printf '%d %d\n' "$SECONDS" "$status" >"$log.end"
+        deal "$2" "$log" "${@:3}" || status=$?
+        printf '%d %d\n' "$SECONDS" "$status" >"$log-end"
     ) &
-    aside[$name]=$!
+    aside[$1]=$!
 }
 settle() {
     local name log seconds status
     wait "${aside[@]}" || true
     while IFS= read -r name; do
-        log=$logs/${name//[^a-z0-9]/_}
-        read -r seconds status <"$log.end"
-        record "$name" "$seconds" "$status" "$log"
+        log=$(log_of "$name")
+        read -r seconds status <"$log-end"
+        record "$name" "$seconds" "$status" "$log".*
     done < <(printf '%s\n' "${!aside[@]}" | sort)
 }
 
-# spread NAME FILTER: the tests of fa_check that the filter names, dealt out to several processes: their time goes into the oracle.
-spread() {
-    local name=$1 filter=$2 begin=$SECONDS status=0 log=$logs/${1//[^a-z0-9]/_} jobs=()
-    local processes=$(($(nproc) < 12 ? $(nproc) : 12))
-    for ((n = 0; n < processes; n++)); do
-        GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$n timeout 400 "$check" --gtest_brief=1 --gtest_filter="$filter" >"$log.$n" 2>&1 &
-        jobs+=($!)
-    done
-    for job in "${jobs[@]}"; do wait "$job" || status=1; done
-    record "$name" $((SECONDS - begin)) "$status" "$log".*
-}
+# spread NAME FILTER: the tests of fa_check that the filter names.
+spread() { run "$1" $(($(nproc) < 12 ? $(nproc) : 12)) "$check" --gtest_brief=1 --gtest_filter="$2"; }
 
 # shards SUITE N: the first N of its random calls' shards, each of 1,000.
 shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; done; }
@@ -82,9 +86,9 @@ shards() { for ((n = 0; n < $2; n++)); do printf 'Shard/%s.*/%d:' "$1" "$n"; don
 # sanitize TOOL: over some calls of every kernel, beside what follows.
 sanitize() {
     local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
-    beside "$1 over every kernel" "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
-    beside "$1 over every kernel of Hopper" "${checked[@]}" --gtest_filter='EveryKernel.OfHopperAgreesWithTheOracle'
-    beside "$1 over every backward kernel" "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
+    beside "$1 over every kernel" 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
+    beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel.*'
+    beside "$1 over every backward kernel" 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
 # compare run|beside NAME SUITES FILE [PID]: with torch, when process PID has ended; figures go to FILE.json. Beside the checks there is time
@@ -93,7 +97,7 @@ compare() {
     local effort=(--fast --rounds $((devices > 2 ? 9 : 7)))
     [ "$1" = beside ] || effort=(--fast --rounds 3)
     [ -z "$quick" ] || effort=(--quick)
-    "$1" "$2" bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
+    "$1" "$2" 1 bash -c '[ -z "$0" ] || tail --pid="$0" -f /dev/null; exec "$@"' "${5-}" \
         python3 -W ignore bench/compare_gpu.py --suite "$3" "${effort[@]}" --json "$logs/$4.json"
 }
 has_torch() { python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; }
@@ -113,10 +117,15 @@ if [ "$devices" -ge 2 ] && has_torch; then
     else CUDA_VISIBLE_DEVICES=2 compare_backward beside; fi
 fi
 sanitize memcheck
-beside "every kernel" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*-*Times*'
-beside "every backward kernel" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*-*Times*'
-beside "the same bits a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
-beside "the same gradients a thousand times" "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
+beside "every kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*:*EveryHopperKernel.*-*Times*'
+beside "every backward kernel" 9 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel*-*Times*'
+beside "the same bits a thousand times" 2 "$gpu" --gtest_brief=1 --gtest_filter='EveryKernel.*Times*'
+beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
+beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
+beside "graphs, and a decode loop in one; pages" 1 "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
+beside "flashattn verify" 1 "$build/cli/flashattn" verify
+beside "a program without CUDA" 1 "$build/tests/gpu/fa_gpu_without_cuda"
+beside "the example of a decode loop" 1 "$build/tests/gpu/fa_gpu_decode_loop"
 if [ -n "$quick" ]; then
     spread "6,000 random calls against the oracle" "$(shards Random 6)"
     spread "3,000 random gradients against the oracle" "$(shards RandomBackward 3)"
@@ -129,21 +138,16 @@ else
     spread "10,000 random gradients against the oracle" "$(shards RandomBackward 10)"
     spread "all other checks" '*-Shard/*:Oracle*:Judge.*:AccuracyStudy.*:Guards.*'
 fi
-run "streams, threads, devices" "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
-run "graphs, and a decode loop in one; pages" "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
-run "flashattn verify" "$build/cli/flashattn" verify
-run "a program without CUDA" "$build/tests/gpu/fa_gpu_without_cuda"
-run "the example of a decode loop" "$build/tests/gpu/fa_gpu_decode_loop"
 settle
 # These want the device for themselves.
-run "no memory, refused launches, a fault" "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
-[ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
-run "the cost of a call" "$build/bench/fa_bench_calls" "$logs/calls.json"
-cat "$logs/the_cost_of_a_call"
+run "no memory, refused launches, a fault" 1 "$gpu" --gtest_brief=1 --gtest_filter='DeviceFailures.*'
+[ -n "$quick" ] || run "more than 2^31 elements, more than 65,535 items" 1 "$gpu" --gtest_brief=1 --gtest_filter='Sizes.*'
+run "the cost of a call" 1 "$build/bench/fa_bench_calls" "$logs/calls.json"
+cat "$logs/the_cost_of_a_call.0"
 if has_torch; then
-    run "flashattn.torch" env PYTHONPATH="$PWD/bindings/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
+    run "flashattn.torch" 1 env PYTHONPATH="$PWD/bindings/python" python3 -W ignore -m unittest -v tests/ffi/python/test_torch.py
     [ -z "$alone" ] || { compare_forward run; compare_backward run; }
-    cat "$logs/comparison_with_torch" "$logs/comparison_of_gradients"
+    cat "$logs/comparison_with_torch.0" "$logs/comparison_of_gradients.0"
 fi
 
 # part NAME FILE: a member of the results, where the file is there.

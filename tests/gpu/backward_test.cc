@@ -116,32 +116,34 @@ TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
     }
 }
 
+struct LongCall {
+    Shape shape;
+    bool masked;
+};
+void PrintTo(const LongCall& call, std::ostream* out) { *out << call.shape.batch * call.shape.heads_q << " heads, " << call.shape.rows << " rows"; }
+
 // Calls of several rounds of blocks, where the Hopper kernels prepare rows while others are at work, and split the blocks of the last round.
-TEST_F(EveryBackwardKernel, AgreesInCallsOfSeveralRounds) {
+class SeveralRounds : public Gpu, public testing::WithParamInterface<LongCall> {};
+
+TEST_P(SeveralRounds, AgreeWithTheOracle) {
     const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
     Rng rng(256);
-    const struct {
-        Shape shape;
-        bool masked;
-    } calls[] = {
-        {{1, 56, 56, 2050, 540, 8, 8}, false},    // many blocks, some of them split
-        {{2, 25, 25, 4100, 260, 8, 8}, true},     // longest first
-        {{1, 437, 437, 300, 300, 8, 8}, true},    // in two sections of heads, of which the second has one more
-        {{2, 51, 17, 600, 600, 8, 8}, true},      // grouped heads
-        {{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
-        {{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
-        {{1, 6, 6, 300, 4200, 8, 8}, false},      // few steps a block
-        {{1, 2, 1, 2100, 4200, 8, 8}, false},     // one round, rows of two heads
-    };
-    for (const auto& call : calls) {
-        Case c = shaped(call.shape, FA_BF16);
-        if (call.masked) causal(c, FA_ALIGN_TOP_LEFT);
-        c.bind(rng);
-        c.fill_normal(rng);
-        BackwardCase b = differentiable(forward, std::move(c), rng, false);
-        ASSERT_EQ(run_on_device(handle, b), "") << b.describe();
-    }
+    Case c = shaped(GetParam().shape, FA_BF16);
+    if (GetParam().masked) causal(c, FA_ALIGN_TOP_LEFT);
+    c.bind(rng);
+    c.fill_normal(rng);
+    BackwardCase b = differentiable(forward, std::move(c), rng, false);
+    EXPECT_EQ(run_on_device(handle, b), "") << b.describe();
 }
+INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, SeveralRounds,
+                         testing::Values(LongCall{{1, 56, 56, 2050, 540, 8, 8}, false},    // many blocks, some of them split
+                                         LongCall{{2, 25, 25, 4100, 260, 8, 8}, true},     // longest first
+                                         LongCall{{1, 437, 437, 300, 300, 8, 8}, true},    // in two sections of heads, the second has one more
+                                         LongCall{{2, 51, 17, 600, 600, 8, 8}, true},      // grouped heads
+                                         LongCall{{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
+                                         LongCall{{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
+                                         LongCall{{1, 6, 6, 300, 4200, 8, 8}, false},      // few steps a block
+                                         LongCall{{1, 2, 1, 2100, 4200, 8, 8}, false}));   // one round, rows of two heads
 
 // With another stream at work beside it, which moves the blocks about.
 TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {

@@ -1,5 +1,6 @@
 // Every listed kernel: found through fa_explain, compared with the oracle, and asked for the same bits a thousand times. Small enough for
 // the compute sanitizer.
+#include <algorithm>
 #include <map>
 #include <set>
 #include "gpu/gpu.h"
@@ -185,12 +186,13 @@ std::string run_on_device(const Handle& handle, Case& c) {
     return check_against_oracle(c, c.d.q_dtype, scores > 10'000'000 ? 7 : 1);
 }
 
-// How often listed kernels were met, all of which are to be.
+// How often those of the listed kernels were met that are `wanted`, all of which are to be.
 struct Met {
     std::map<std::string, int> count;
-    explicit Met(bool hopper) {
+    template <class Wanted>
+    explicit Met(Wanted wanted) {
         for (const std::string& name : listed_kernels())
-            if (of_hopper(name) == hopper) count[name] = 0;
+            if (wanted(name)) count[name] = 0;
     }
     ~Met() {
         for (const auto& [name, calls] : count) {
@@ -215,7 +217,7 @@ void check(const Handle& handle, std::vector<Case> cases, Met& met, uint64_t see
 // Random calls, until each kernel has some, and plain ones.
 TEST_F(EveryKernel, AgreesWithTheOracle) {
     const Handle handle = make_handle();
-    Met met(false);
+    Met met([](const std::string& name) { return !of_hopper(name); });
     size_t waiting = met.count.size();
     for (uint64_t n = 0; n < 20000 && waiting > 0; n++) {
         Case c = random_case(derive(231, n));
@@ -235,12 +237,40 @@ TEST_F(EveryKernel, AgreesWithTheOracle) {
     }
 }
 
-TEST_F(EveryKernel, OfHopperAgreesWithTheOracle) {
+// Those of one width and type: a test for each, as most of the time goes into the oracle, which has one thread.
+struct Part {
+    const char *width, *dtype;
+    bool operator()(const std::string& name) const {
+        const std::string begin = std::string("fwd_sm90_") + width + "x", end = std::string(" ") + dtype;
+        return name.rfind(begin, 0) == 0 && name.rfind(end) == name.size() - end.size();
+    }
+};
+void PrintTo(const Part& part, std::ostream* out) { *out << part.width << ' ' << part.dtype; }
+
+class EveryHopperKernel : public EveryKernel, public testing::WithParamInterface<Part> {};
+
+TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Part& part = GetParam();
     const Handle handle = make_handle();
-    Met met(true);
-    check(handle, tall_cases(handle), met, 234);
-    check(handle, worked_cases(handle), met, 235);
+    const auto of_part = [&](std::vector<Case> cases) {
+        const auto others = [&](const Case& c) { return !part(kernels_of(handle, c.d)[0]); };
+        cases.erase(std::remove_if(cases.begin(), cases.end(), others), cases.end());
+        return cases;
+    };
+    Met met(part);
+    check(handle, of_part(tall_cases(handle)), met, 234);
+    check(handle, of_part(worked_cases(handle)), met, 235);
+}
+const Part kParts[] = {{"64", "bf16"}, {"96", "bf16"}, {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"},
+                       {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
+INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
+
+TEST_F(EveryKernel, OfHopperIsInAPart) {
+    for (const std::string& name : listed_kernels()) {
+        const auto parts = std::count_if(std::begin(kParts), std::end(kParts), [&](const Part& part) { return part(name); });
+        EXPECT_EQ(parts, of_hopper(name) ? 1 : 0) << name;
+    }
 }
 
 // With another stream at work beside it, which moves the blocks about.
