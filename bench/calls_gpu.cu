@@ -120,13 +120,13 @@ struct Cache {
     }
 };
 
-// A forward of a few rows, which hardly occupies the device.
+// A forward of a few rows, which hardly occupies the device. With a fixed split size no cluster folds the splits, but a second kernel.
 struct Small {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
-    Small(cudaStream_t stream, bool split) {
+    Small(cudaStream_t stream, int num_splits, int64_t split_size = 0) {
         d.q_dtype = FA_BF16, d.batch = 1, d.heads_q = 8, d.heads_kv = 8, d.seqlen_q = 1, d.seqlen_k = 256, d.dim_qk = 64;
-        d.num_splits = split ? 2 : 1;
+        d.num_splits = num_splits, d.split_size = split_size;
         a.q = device<uint16_t>(8 * 64), a.o = device<uint16_t>(8 * 64);
         a.k = device<uint16_t>(256 * 8 * 64), a.v = device<uint16_t>(256 * 8 * 64);
         must(fa_workspace_size(handle, &d, FA_OP_FORWARD, &a.workspace_size));
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = FA_BACKEND_CUDA;
     if (fa_create(&handle, &info) != FA_OK) return std::fprintf(stderr, "%s\n", fa_last_error(nullptr)), 1;
-    const Small whole(stream, false), split(stream, true);
+    const Small whole(stream, 1), cluster(stream, 2), splits(stream, 0, 128);
     const Cache plain(false, stream), paged(true, stream);
     const auto launch = [&] { empty<<<128, 128, 0, stream>>>(); };
     const auto forward = [](const auto& c) { return [&c] { must(fa_forward_ex(handle, &c.d, &c.a)); }; };
@@ -158,7 +158,8 @@ int main(int argc, char** argv) {
     const double bare = cpu_time(stream, launch), node = device_time(stream, launch);
     report("cpu, bare launch", bare, bare);
     report("cpu, forward in one kernel", cpu_time(stream, forward(whole)), bare);
-    report("cpu, forward in splits, two kernels", cpu_time(stream, forward(split)), bare);
+    report("cpu, forward in splits, a cluster", cpu_time(stream, forward(cluster)), bare);
+    report("cpu, forward in splits, two kernels", cpu_time(stream, forward(splits)), bare);
     report("cpu, append_kv", cpu_time(stream, append(plain)), bare);
     report("cpu, append_kv over pages", cpu_time(stream, append(paged)), bare);
     report("device, empty kernel in a graph", node, node);

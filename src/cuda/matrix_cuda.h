@@ -19,6 +19,31 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
+// Blocks of a cluster, on Hopper: all wait for all, with what they have written to shared memory; and what lies where p does, in another's.
+FA_DEVICE void cluster_sync() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+#endif
+}
+FA_DEVICE uint32_t address_at(uint32_t address, int rank) {
+    uint32_t there = address;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
+    return there;
+}
+FA_DEVICE void load4_at(const float* p, int rank, float to[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(address_at(shared_address(p), rank)) : "memory");
+#endif
+}
+FA_DEVICE void load2_at(const float* p, int rank, float* first, float* second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(*first), "=f"(*second) : "r"(address_at(shared_address(p), rank)) : "memory");
+#endif
+}
+
 FA_DEVICE void store_shared(uint32_t address, uint32_t word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory"); }
 
 // n words of global memory at an address that is a multiple of their size.

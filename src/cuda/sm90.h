@@ -34,12 +34,6 @@ FA_DEVICE int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-FA_DEVICE void cluster_sync() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
-FA_DEVICE uint32_t address_at(uint32_t address, int rank) {  // of another block's shared memory
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
 // Without .release, which would cost a fence: what it announces are reads that have ended.
 FA_DEVICE void barrier_arrive_there(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 FA_DEVICE void barrier_arrive_at(uint32_t barrier, int rank) { barrier_arrive_there(address_at(barrier, rank)); }

@@ -23,6 +23,11 @@ FA_DEVICE float load_shared(uint32_t address) {
     return x;
 }
 
+// A cluster has one block.
+FA_DEVICE void cluster_sync() { barrier(); }
+FA_DEVICE void load4_at(const float* p, int, float to[4]) { memcpy(to, p, 16); }
+FA_DEVICE void load2_at(const float* p, int, float* first, float* second) { *first = p[0], *second = p[1]; }
+
 FA_DEVICE void store_shared(uint32_t address, uint32_t word) { memcpy(shared_memory() + address, &word, 4); }
 
 struct LoadArgs {

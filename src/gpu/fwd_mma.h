@@ -6,6 +6,9 @@
 // folded at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
 // slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
 // Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
+//
+// Splits of the keys leave sums for a kernel that folds them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
+// other's shared memory and fold there: no second launch, and nothing goes through memory.
 #pragma once
 #include "gpu/mma_scores.h"
 
@@ -349,10 +352,15 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     rt::wait_for_predecessor();
     if (!known) {
         rt::release_successor();  // not before: a fold reads lengths before it waits
-        if (t.valid < M::rows && (!x.partial_o || split == 0))
+        if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
-    if (idle) return;
+    constexpr bool gathers = M::key_warps > 1 && kind != Kind::general;
+    if (idle) {
+        if constexpr (gathers)
+            if (__builtin_expect(x.together, 0)) M::stage_nothing(), M::fold_cluster(x, int(split));
+        return;
+    }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
     const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
     const int end = rt::uniform(s.row[t.valid - 1].end);
@@ -379,6 +387,11 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
+    if constexpr (gathers)
+        if (__builtin_expect(x.together, 0)) {  // out of the others' way: their instructions come from memory, too
+            M::stage_folded();
+            return M::fold_cluster(x, int(split));
+        }
     const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
     if constexpr (M::key_warps > 1) M::finish_rows(x, split, index0, all);
     else M::finish_rows_cold(x, split, index0, all);

@@ -53,7 +53,7 @@ struct MatrixBlock {
     struct Shared {
         Tile tile;
         Row row[rows];
-        RowState state[KeyWarps][rows];
+        alignas(8) RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
         int64_t output[rows];          // where a row's output begins
         int64_t place[kPlaces][Keys];  // page · 2^32 + row in it, or see find_pieces; −1: not there
@@ -333,20 +333,26 @@ struct MatrixBlock {
                         o[i][c].x[e] * factor[Sum::slot(e)];
         }
     }
-    // A row's state over all key warps, LSE, and what its sums are to be multiplied by.
+    // A row's state over all key warps, and what their sums are to be multiplied by.
+    FA_MEMBER static RowState fold_warps(int r) {
+        Shared& s = shared();
+        RowState state = s.state[0][r];
+        s.factor[0][r] = 1.f;
+        FA_UNROLL_BY(1)
+        for (int w = 1; w < KeyWarps; w++) {
+            const Fold f = fa::fold(state, s.state[w][r]);
+            for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
+            s.factor[w][r] = f.scale_b;
+            state = f.state;
+        }
+        return state;
+    }
+    // The same, LSE, and what a row's sums are to be multiplied by.
     FA_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
         Shared& s = shared();
         const Tile& t = s.tile;
         for (int r = rt::thread(); r < t.valid; r += threads) {
-            RowState state = s.state[0][r];
-            s.factor[0][r] = 1.f;
-            FA_UNROLL_BY(1)
-            for (int w = 1; w < KeyWarps; w++) {
-                const Fold f = fa::fold(state, s.state[w][r]);
-                for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
-                s.factor[w][r] = f.scale_b;
-                state = f.state;
-            }
+            const RowState state = fold_warps(r);
             if (x.partial_o) {
                 x.state[split * all + index0 + r] = state;
                 s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
@@ -372,6 +378,57 @@ struct MatrixBlock {
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = fmaf(part[e], shared().factor[w][r], sum[e]);
             }
         }
+    }
+    // For a block without keys in a cluster of splits.
+    FA_MEMBER static void stage_nothing() {
+        for (int r = rt::thread(); r < rows; r += threads) shared().state[0][r] = empty_row();
+    }
+    // Sums and states over all key warps, to be read by the cluster.
+    FA_MEMBER static void stage_folded() {
+        Shared& s = shared();
+        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = fold_warps(r);
+        rt::barrier();
+        for (int i = rt::thread(); i < s.tile.valid * (D / 4); i += threads) {
+            float sum[4];
+            sum_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
+            rt::store4(output_at(0, i / (D / 4), i % (D / 4) * 4), sum);
+        }
+    }
+    // Each block of a cluster of splits folds some of its rows' columns: a team of 16 lanes for four columns, a lane for each split.
+    FA_MEMBER static void fold_cluster(const ForwardParams& x, int rank) {
+        rt::cluster_sync();
+        const Shared& s = shared();
+        const Tile& t = s.tile;
+        constexpr int teams = threads / kMostTogether;
+        const int lane = rt::thread() % kMostTogether, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.p.group);
+        for (int first = rank * teams; first < items; first += splits * teams) {
+            const int item = first + rt::thread() / kMostTogether, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
+            RowState state = empty_row();
+            float sum[4] = {};
+            if (lane < splits) rt::load2_at(&s.state[0][r].m, lane, &state.m, &state.l);
+            if (state.l != 0.f) rt::load4_at(output_at(0, r, column), lane, sum);
+            float m = state.m;
+            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
+            const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);
+            state = {m, state.l * factor};
+            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
+            FA_UNROLL for (int e = 0; e < 4; e++) {
+                sum[e] *= factor;
+                FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
+            }
+            const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
+            const bool writes = lane == 0 && item < items;
+            const Finish f = finish_here(x, t.seq, t.batch, head, row, state, writes && column == 0);
+            if (!writes || column >= x.p.d.dim_v) continue;
+            const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, row, head) + column;
+            if (x.o_plain) {
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], f.factor);
+                Mma::store4(static_cast<Element*>(x.a.o) + at, sum);
+            } else {
+                for (int e = 0; e < 4 && column + e < x.p.d.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
+            }
+        }
+        rt::cluster_sync();  // others may still read here
     }
     FA_MEMBER static void write_rows(const ForwardParams& x) {
         const Shared& s = shared();

@@ -22,6 +22,8 @@ constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, 
 constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
 
 // What a forward call fixes, in the form that kernels take.
+constexpr int kMostTogether = 16;  // splits that a cluster folds
+
 struct ForwardParams {
     Problem p;
     fa_forward_args_t a;
@@ -47,6 +49,7 @@ struct ForwardParams {
     RowBytes k_bytes, v_bytes;
     uint32_t work;
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
+    bool together;        // matrix kernels: the blocks of a tile's splits are a cluster, and fold among themselves
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs

@@ -35,6 +35,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_8BIT
 #undef FA_MMA_32BIT
     if (is_hopper()) {
+        names.insert("fold_cluster");
 #define FA_PAIR_true "_pair"
 #define FA_PAIR_false ""
 #define FA_WORK_plain ""
@@ -61,7 +62,9 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
     if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0])) names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
-    const bool split = words.find(" splits") != std::string::npos, scores = (d.operands & FA_OPERAND_SCORES) != 0;
+    const bool together = words.find("their cluster") != std::string::npos;
+    const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
+    if (together) names.push_back("fold_cluster");
     if (split) names.push_back(words.find("combine_rows") != std::string::npos ? "combine_rows" : "combine_splits");
     if (scores) names.push_back("write_scores");
     if (split && scores) names.push_back("combine_states");
