@@ -21,9 +21,15 @@ FA_DEVICE void consume(const HopperParams& a) {
     using Mma = rt::Products<H::f16>;
     typename H::Shared& shared = H::shared();
     const ForwardParams& x = a.x;
-    const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1, c = lane % 4;
-    const int own_row = group * 64 + warp % 4 * 16 + lane / 4;  // and the row 8 below it
+    const int warp = rt::uniform(int(threadIdx.x) / 32), lane = int(threadIdx.x) % 32, group = warp / 4 - 1;
     constexpr bool kWide = DQ > 128, kEarly = work != Work::softcap;  // whose work has no registers beside products
+    // The first of this thread's two rows, the other being 8 below it, and the thread's number among the four that share them. Where no
+    // register is left at the border of tiles, they are not kept, but found anew.
+    constexpr bool kFull = DQ == 256;
+    struct Place { int row, c; };
+    const auto place_of = [&](int lane) { return Place{group * 64 + warp % 4 * 16 + lane / 4, lane % 4}; };
+    const Place kept = place_of(lane);
+    const auto place = [&] { return kFull ? place_of(rt::lane_anew()) : kept; };
     constexpr bool kBegin = mask != Mask::none && DQ == 128;  // a tile's sums by its first product; dense tiles lose by it
     // Scores; sums of weights times v; and of two rows the reference in the units of products, what is taken from scores before their
     // exponential, and this thread's part of the sum of weights.
@@ -81,7 +87,7 @@ FA_DEVICE void consume(const HopperParams& a) {
         }
         blocks_left = n - low;
         if constexpr (work == Work::alibi) n = rt::uniform(tile->first());
-        scores.open(x, *tile, own_row);
+        scores.open(x, *tile, place().row);
         for (int i = 0; i < skips; i++) {
             rt::barrier_wait(at(shared.barrier.k_full[k.i]), k.parity);
             free_k();
@@ -92,8 +98,10 @@ FA_DEVICE void consume(const HopperParams& a) {
     // warpgroups, the branches cost more than that saves.
     constexpr bool kSkip = mask != Mask::none && DQ <= 64 && Groups == 2;
     const auto find_ends = [&] {
-        if constexpr (mask != Mask::none)
+        if constexpr (mask != Mask::none) {
+            const int own_row = place().row;
             FA_UNROLL for (int r = 0; r < 2; r++) ends[r] = ends_of<mask>(a.reach, tile->row0 + own_row + 8 * r, tile->off, tile->k_len);
+        }
         if constexpr (kSkip) {
             if (mask == Mask::band) any.begin = rt::uniform(__reduce_min_sync(~0u, min(ends[0].begin, ends[1].begin)));
             any.end = rt::uniform(__reduce_max_sync(~0u, max(ends[0].end, ends[1].end)));
@@ -147,6 +155,8 @@ FA_DEVICE void consume(const HopperParams& a) {
     };
     // By bits, a word of them for 32 scores: eight at a time become predicates.
     const auto mask_scores = [&] {
+        const int c = place().c;
+        if (kFull) find_ends();
         FA_UNROLL for (int r = 0; r < 2; r++) {
             const Ends seen_keys = mask == Mask::none ? Ends{0, tile->k_len} : ends[r];
             const int first = scores_before(seen_keys.begin - n * Keys - 2 * c), past = scores_before(seen_keys.end - n * Keys - 2 * c);
@@ -274,23 +284,28 @@ FA_DEVICE void consume(const HopperParams& a) {
         FA_UNROLL for (int r = 0; r < 2; r++) l[r] += sum[2 * r] + sum[2 * r + 1];
         rt::pin(p);
     };
-    // The end of a tile's rows: what sums are to be multiplied by, and where averages go.
+    // The end of a tile's rows: what sums are to be multiplied by, and where averages go. A factor below 0 stands for `empty` where registers are full.
     struct Ending {
         T* out;
         bool stored[2], empty[2];
         float factor[2];
     };
     const int64_t eight_rows = 8 * x.p.d.o_stride[1];
+    const auto output_of = [&](const HopperTile& t, int row0, int c) {
+        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+        return static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+    };
     // All but the averages, which wait for the last products: LSE, sinks, and the end.
     const auto end_rows = [&](const HopperTile& t, Ending& e) {
         const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-        const int row0 = t.row0 + own_row;
+        const Place own = place();
+        const int row0 = t.row0 + own.row;
         FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
             FA_UNROLL for (int r = 0; r < 2; r++) l[r] += rt::shuffle_xor16(l[r], lanes);
         FA_UNROLL for (int r = 0; r < 2; r++) {
             e.stored[r] = row0 + 8 * r < t.stored;
             e.empty[r] = row0 + 8 * r >= t.q_len || l[r] == 0.f;
-            e.factor[r] = e.empty[r] ? 0.f : rt::reciprocal_fast(l[r]);
+            e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(l[r]) : kFull ? -1.f : 0.f;
         }
         if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
             FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -299,14 +314,15 @@ FA_DEVICE void consume(const HopperParams& a) {
                 if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
                     const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
                     state = f.state;
-                    e.factor[r] = H::kUnlift * f.scale_a * normaliser(state);
+                    if (!kFull || !e.empty[r]) e.factor[r] = H::kUnlift * f.scale_a * normaliser(state);
                 }
-                if (x.p.has(FA_OPERAND_LSE) && c == 0 && e.stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+                if (x.p.has(FA_OPERAND_LSE) && own.c == 0 && e.stored[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
             }
-        e.out = static_cast<T*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+        e.out = output_of(t, row0, own.c);
     };
     // Averages to memory: transposes of 4 × 4 words among the four lanes of a row make pieces of 16 bytes. Returns the largest, as a pair.
     const auto store_averages = [&](const Ending& e) {
+        const int c = place().c;
         uint32_t largest = 0;
         FA_UNROLL for (int g = 0; g < DV / 32; g++)
             FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -316,7 +332,7 @@ FA_DEVICE void consume(const HopperParams& a) {
                     const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);  // −0 becomes 0: removed
                     word[i] = H::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);                // keys' signs never show
                     largest = rt::max_magnitude<H::f16>(largest, word[i]);
-                    if (e.empty[r]) word[i] = 0;  // whatever the values are
+                    if (kFull ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever the values are
                 }
                 FA_UNROLL for (int i = 0; i < 4; i += 2) {
                     const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
@@ -333,12 +349,21 @@ FA_DEVICE void consume(const HopperParams& a) {
             }
         return largest;
     };
-    // The average of finite values is finite, but weights are rounded and their sum is not.
-    const auto bound_averages = [&](const Ending& e, uint32_t largest) {
-        constexpr float most = H::f16 ? 65504.f : 0x1.fep+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
-        if (__builtin_expect(!rt::any_lane(rt::any_infinite<H::f16>(largest)), 1)) return;
+    // The average of finite values is finite, but weights are rounded and their sum is not: stores again what has become infinite.
+    const auto bound_averages = [&](const HopperTile& t, Ending& e, uint32_t largest) {
+        constexpr float limit = H::f16 ? 65520.f : 0x1.ffp+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
+        // Or of sums: averages are all kept until the largest of three at a time is found.
+        constexpr bool of_sums = kFull || (work == Work::softcap && Groups == 3);
+        bool infinite = rt::any_infinite<H::f16>(largest);
+        if constexpr (of_sums) {
+            float most[2] = {};
+            FA_UNROLL for (int i = 0; i < DV / 2; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(o[i]));
+            infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
+        }
+        if (__builtin_expect(!rt::any_lane(infinite), 1)) return;
         FA_UNROLL for (int i = 0; i < DV / 2; i++)
-            if (fabsf(o[i] * e.factor[i / 2 % 2]) > most) o[i] *= less;
+            if (fabsf(o[i] * e.factor[i / 2 % 2]) >= limit) o[i] *= less;
+        if (kFull) e.out = output_of(t, t.row0 + place().row, place().c);
         store_averages(e);
     };
     const auto begin_output = [&] {
@@ -380,7 +405,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             if (!kEarly) end_rows(*old, ending);
             const uint32_t largest = store_averages(ending);
             if (kEarly) first_weights();
-            bound_averages(ending, largest);
+            bound_averages(*old, ending, largest);
             if (!kEarly) first_tops(), first_weights();
             rt::barrier_arrive(at(old->done));
             begin_output();
@@ -437,7 +462,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     end_rows(*tile, ending);
     rt::products_left<0>();
     rt::pin(o);
-    bound_averages(ending, store_averages(ending));
+    bound_averages(*tile, ending, store_averages(ending));
 }
 
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, Work work, int KSlots, int QSlots>

@@ -85,10 +85,15 @@ FA_DEVICE void release_add(uint32_t* p, uint32_t x) { asm volatile("fence.proxy.
 // What threads have written to, or learnt to be in, global memory may now be read, and added to, by bulk copies.
 FA_DEVICE void fence_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 FA_DEVICE void fetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-// The block's index, read where it is needed: it takes no register before.
+// The block's index, and the thread's within its warp, read where they are needed: they take no register before.
 FA_DEVICE int block_anew() {
     int index;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+}
+FA_DEVICE int lane_anew() {
+    int index;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
     return index;
 }
 // Word j of lane i of four neighbours becomes word i of lane j.
