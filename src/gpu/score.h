@@ -21,9 +21,9 @@ struct RowBytes {
 constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
 constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
 
-// What a forward call fixes, in the form that kernels take.
 constexpr int kMostTogether = 16;  // splits that a cluster folds
 
+// What a forward call fixes, in the form that kernels take.
 struct ForwardParams {
     Problem p;
     fa_forward_args_t a;
