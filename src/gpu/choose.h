@@ -169,13 +169,14 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
     return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_kv * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 
-// Should a tile's splits be a cluster and fold among themselves? Not those of a fixed size, whose bits must not depend on the other sequences.
-// Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place of 67. What is
-// saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few teams' turns fold.
+// Should a tile's splits be a cluster, on Hopper, and fold among themselves? Not those of a fixed size, whose bits must not depend on the
+// other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place
+// of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few
+// teams' turns fold.
 bool fold_together(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMostBytes = 64 << 10, kMostTurns = 2;
     const fa_attention_desc_t& d = p.d;
-    if (splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kNative || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.kv_dtype);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMostTogether;
     return bytes <= kMostBytes && items <= kMostTurns * splits * teams;
