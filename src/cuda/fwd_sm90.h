@@ -352,7 +352,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     // The average of finite values is finite, but weights are rounded and their sum is not: stores again what has become infinite.
     const auto bound_averages = [&](const HopperTile& t, Ending& e, uint32_t largest) {
         constexpr float limit = H::f16 ? 65520.f : 0x1.ffp+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
-        // Or of sums: averages are all kept until the largest of three at a time is found.
+        // Asked of averages, it keeps all of them until the largest of three at a time is taken; where registers are few, it is asked of sums.
         constexpr bool of_sums = kFull || (work == Work::softcap && Groups == 3);
         bool infinite = rt::any_infinite<H::f16>(largest);
         if constexpr (of_sums) {
