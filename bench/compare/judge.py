@@ -28,6 +28,7 @@ class Contestant:
     error: float | None = None  # relative to fp64, of what this library computed
     limit: float | None = None
     kernel: str = ""
+    samples: list[tuple[float, float]] = field(default_factory=list)  # MHz and watts of the device while it ran, where they are watched
 
 
 @dataclass
@@ -106,6 +107,8 @@ def figures_of(name: str, contestant: Contestant, seconds: list[float]) -> dict:
     figures = {"name": name, "microseconds": middle * 1e6}
     if contestant.unit:
         figures.update(rate=contestant.work / middle / PREFIXES[contestant.unit[0]], unit=contestant.unit)
+    if contestant.samples:
+        figures.update(zip(("sm_mhz", "watts"), map(statistics.mean, zip(*contestant.samples))))
     if contestant.kernel:
         figures["kernel"] = contestant.kernel
     if contestant.error is not None:

@@ -6,8 +6,8 @@ import re
 
 from .judge import AT_LEAST
 
-TITLES = ["row", "ours", "", "against", "", "", "value", "spread", "must", "aim", "verdict", "error", "kernel"]
-LEFT = {0, 3, 10, 12}
+TITLES = ["row", "ours", "", "", "against", "", "", "", "value", "spread", "must", "aim", "verdict", "error", "kernel"]
+LEFT = {0, 4, 12, 14}
 
 
 def aligned(rows: list[list[str]]) -> str:
@@ -29,10 +29,12 @@ def time_text(microseconds: float) -> str:
 
 
 def rate_cells(figures: dict | None) -> list[str]:
+    """Time of a call, work per second, clock and power."""
     if not figures:
-        return ["", ""]
+        return ["", "", ""]
     rate = f"{figures['rate']:{'.0f' if figures['rate'] >= 1000 else '.3g'}} {figures['unit']}" if "rate" in figures else ""
-    return [time_text(figures["microseconds"]) if "microseconds" in figures else "", rate]
+    power = f"{figures['sm_mhz']:.0f} MHz {figures['watts']:.0f} W" if "watts" in figures else ""
+    return [time_text(figures["microseconds"]) if "microseconds" in figures else "", rate, power]
 
 
 def bound_text(row: dict, key: str) -> str:
@@ -43,7 +45,7 @@ def bound_text(row: dict, key: str) -> str:
 
 def cells_of(row: dict) -> list[str]:
     if row["verdict"] == "failed":
-        return [row["name"], *[""] * 9, "failed", "", ""]
+        return [row["name"], *[""] * 11, "failed", "", ""]
     unit = " µs" if row["kind"] == "microseconds" else ""
     value = spread = ""
     if "value" in row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from contextlib import closing
 
 import torch
 from flashattn._library import version_text
@@ -16,13 +17,14 @@ from flashattn._library import version_text
 from . import backward, decode, prefill
 from .bench import Bench
 from .judge import Effort, Group, row_of, take_turns
+from .sensors import Sensors
 
 MAKERS = {"forward": prefill.forward, "f32": prefill.f32, "odd": prefill.odd, "decode": decode.decode,
           "decode-latency": decode.decode_latency, "speculative": decode.speculative, "ragged": decode.ragged, "paged": decode.paged,
           "quantised": decode.quantised, "chunked": decode.chunked, "small": prefill.small, "varlen": prefill.varlen,
           "options": prefill.options, "backward": backward.against_cudnn, "backward-f32": backward.f32, "backward-mma": backward.mma,
           "backward-same": backward.same, "backward-varlen": backward.varlen, "enqueue": decode.enqueue}
-# Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device.
+# Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device, whose power is told.
 LIGHT = {"odd", "decode-latency", "speculative", "ragged", "paged", "quantised", "chunked", "small", "varlen", "options", "enqueue"}
 
 
@@ -31,15 +33,19 @@ def say(**event) -> None:
     sys.stdout.flush()
 
 
-def measure(group: Group, rounds: int, milliseconds: float) -> list[dict]:
+def measure(group: Group, rounds: int, milliseconds: float, sensors: Sensors | None) -> list[dict]:
     torch.manual_seed(1)
     contestants, comparisons = group.make()
+    if sensors:
+        for contestant in contestants.values():
+            sensors.watch(contestant)
     times = take_turns(contestants, rounds, milliseconds)
     return [row_of(c, contestants, times) for c in comparisons]
 
 
-def run_suite(bench: Bench, suite: str, first: int, effort: Effort) -> None:
-    milliseconds = effort.milliseconds / (3 if suite in LIGHT else 1)
+def run_suite(bench: Bench, suite: str, first: int, effort: Effort, sensors: Sensors) -> None:
+    light = suite in LIGHT
+    milliseconds = effort.milliseconds / (3 if light else 1)
     for index, group in enumerate(MAKERS[suite](bench)):
         if index < first:
             continue
@@ -47,7 +53,7 @@ def run_suite(bench: Bench, suite: str, first: int, effort: Effort) -> None:
             break
         say(event="group", suite=suite, index=index, name=group.name)
         try:
-            say(event="rows", suite=suite, rows=measure(group, effort.rounds, milliseconds))
+            say(event="rows", suite=suite, rows=measure(group, effort.rounds, milliseconds, None if light else sensors))
         except Exception as error:  # one group must not cost the others
             say(event="failed", suite=suite, name=group.name, reason=f"{type(error).__name__}: {error}".splitlines()[0])
         gc.collect()
@@ -62,7 +68,7 @@ def work(jobs: list[tuple[str, int]], effort: Effort, rivals: list[str]) -> None
     bench = Bench(rivals)
     say(event="machine", device=torch.cuda.get_device_name(), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
         library=version_text(bench.library.lib.fa_version()))
-    with torch.no_grad():
+    with torch.no_grad(), closing(Sensors(f"GPU-{torch.cuda.get_device_properties(0).uuid}")) as sensors:
         for suite, first in jobs:
-            run_suite(bench, suite, first, effort)
+            run_suite(bench, suite, first, effort, sensors)
             say(event="done", suite=suite)

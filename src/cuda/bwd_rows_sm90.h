@@ -30,7 +30,7 @@ FA_DEVICE void store_keys(const HopperBackwardParams& a, const KeyBlock& t, int 
                 const float first = sum[16 * i + 4 * j + 2 * r] * factor, second = sum[16 * i + 4 * j + 2 * r + 1] * factor;
                 word[j] = rt::pack_bf16(first, second);
             }
-            rt::transpose_words(word);
+            rt::transpose_words(word, c);
             if (exists && column + 32 * i + 8 * c < dim) *reinterpret_cast<uint4*>(static_cast<Bf16*>(out) + at + 32 * i + 8 * c) = make_uint4(word[0], word[1], word[2], word[3]);
         }
     }

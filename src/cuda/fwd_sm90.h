@@ -51,14 +51,8 @@ FA_DEVICE void consume(const HopperParams& a) {
         if (!pair) release(barrier);
         else if (lane < 2) rt::barrier_arrive_at(at(barrier), lane);
     };
-    const auto free_k = [&] {
-        release_in_pair(shared.barrier.k_free[k.i]);
-        k.next();
-    };
-    const auto free_v = [&] {
-        release_in_pair(shared.barrier.v_free[v.i]);
-        v.next();
-    };
+    const auto free_k = [&] { release_in_pair(shared.barrier.k_free[k.i]), k.next(); };
+    const auto free_v = [&] { release_in_pair(shared.barrier.v_free[v.i]), v.next(); };
     const auto last = [&] { return work == Work::alibi ? blocks_left == 0 : n == low; };  // block of the tile?
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that none but a first block is
     // masked. They go without turns, in which one would have to wait for those that are not there yet.
@@ -334,23 +328,28 @@ FA_DEVICE void consume(const HopperParams& a) {
                     largest = rt::max_magnitude<H::f16>(largest, word[i]);
                     if (kFull ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever the values are
                 }
-                FA_UNROLL for (int i = 0; i < 4; i += 2) {
-                    const uint32_t other = __shfl_xor_sync(~0u, c & 1 ? word[i] : word[i + 1], 1);
-                    if (c & 1) word[i] = other;
-                    else word[i + 1] = other;
-                }
-                FA_UNROLL for (int i = 0; i < 2; i++) {
-                    const uint32_t other = __shfl_xor_sync(~0u, c & 2 ? word[i] : word[i + 2], 2);
-                    if (c & 2) word[i] = other;
-                    else word[i + 2] = other;
-                }
-                if (e.stored[r] && 32 * g + 8 * c < int(x.p.d.dim_v))
+                rt::transpose_words(word, c);
+                if (e.stored[r] && 32 * g + 8 * c < a.columns)
                     *reinterpret_cast<uint4*>(e.out + r * eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
             }
         return largest;
     };
-    // The average of finite values is finite, but weights are rounded and their sum is not: stores again what has become infinite.
-    const auto bound_averages = [&](const HopperTile& t, Ending& e, uint32_t largest) {
+    // Averages to an f32 o. Where a place is asked for decides which registers the assembler gives to the steady loop, by 4 % of its speed.
+    const auto store_f32 = [&](const HopperTile& t, const Ending& e) {
+        const Place own = DQ == 64 && mask == Mask::none ? place() : place_of(rt::lane_anew());
+        const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+        float* const out = static_cast<float*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, t.row0 + own.row, t.head);
+        FA_UNROLL for (int i = 0; i < DV / 2; i += 2) {
+            const int r = i / 2 % 2, column = i / 4 * 8 + 2 * own.c;
+            const bool empty = kFull ? e.factor[r] < 0.f : e.empty[r];
+            if (e.stored[r] && column < int(x.p.d.dim_v))
+                *reinterpret_cast<float2*>(out + r * eight_rows + column) =
+                    empty ? make_float2(0.f, 0.f) : make_float2(fmaf(o[i], e.factor[r], 0.f), fmaf(o[i + 1], e.factor[r], 0.f));
+        }
+    };
+    // The average of finite values is finite, but weights are rounded and their sum is not: stores again what has become infinite. And f32
+    // averages, behind the same branch.
+    const auto mend_averages = [&](const HopperTile& t, Ending& e, uint32_t largest) {
         constexpr float limit = H::f16 ? 65520.f : 0x1.ffp+127f, less = H::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
         // Asked of averages, it keeps all of them until the largest of three at a time is taken; where registers are few, it is asked of sums.
         constexpr bool of_sums = kFull || (work == Work::softcap && Groups == 3);
@@ -360,9 +359,12 @@ FA_DEVICE void consume(const HopperParams& a) {
             FA_UNROLL for (int i = 0; i < DV / 2; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(o[i]));
             infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
         }
-        if (__builtin_expect(!rt::any_lane(infinite), 1)) return;
-        FA_UNROLL for (int i = 0; i < DV / 2; i++)
-            if (fabsf(o[i] * e.factor[i / 2 % 2]) >= limit) o[i] *= less;
+        const bool to_f32 = a.columns == 0;
+        if (__builtin_expect(!rt::any_lane(infinite || to_f32), 1)) return;
+        if (!of_sums || rt::any_lane(infinite))
+            FA_UNROLL for (int i = 0; i < DV / 2; i++)
+                if (fabsf(o[i] * e.factor[i / 2 % 2]) >= limit) o[i] *= less;
+        if (to_f32) return store_f32(t, e);
         if (kFull) e.out = output_of(t, t.row0 + place().row, place().c);
         store_averages(e);
     };
@@ -405,7 +407,7 @@ FA_DEVICE void consume(const HopperParams& a) {
             if (!kEarly) end_rows(*old, ending);
             const uint32_t largest = store_averages(ending);
             if (kEarly) first_weights();
-            bound_averages(*old, ending, largest);
+            mend_averages(*old, ending, largest);
             if (!kEarly) first_tops(), first_weights();
             rt::barrier_arrive(at(old->done));
             begin_output();
@@ -462,7 +464,7 @@ FA_DEVICE void consume(const HopperParams& a) {
     end_rows(*tile, ending);
     rt::products_left<0>();
     rt::pin(o);
-    bound_averages(*tile, ending, store_averages(ending));
+    mend_averages(*tile, ending, store_averages(ending));
 }
 
 template <class T, int DQ, int DV, int Keys, int Groups, Mask mask, bool pair, Work work, int KSlots, int QSlots>

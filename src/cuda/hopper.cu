@@ -71,7 +71,8 @@ int piece_of(const HopperKernel& h, const Problem& p) {
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype || d.o_dtype != d.q_dtype) return false;
+    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype) return false;
+    if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // Left padding would begin a block of keys amid a page.
@@ -268,6 +269,7 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     HopperParams a;
     a.x = x;
     a.reach = reach_of(p);
+    a.columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
     a.piece = p.paged() ? piece_of(h, p) : 0;
     const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||

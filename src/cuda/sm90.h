@@ -97,8 +97,7 @@ FA_DEVICE int lane_anew() {
     return index;
 }
 // Word j of lane i of four neighbours becomes word i of lane j.
-FA_DEVICE void transpose_words(uint32_t (&word)[4]) {
-    const int lane = int(threadIdx.x) % 4;
+FA_DEVICE void transpose_words(uint32_t (&word)[4], int lane) {
     FA_UNROLL for (int i = 0; i < 4; i += 2) {
         const uint32_t other = __shfl_xor_sync(~0u, lane & 1 ? word[i] : word[i + 1], 1);
         if (lane & 1) word[i] = other;

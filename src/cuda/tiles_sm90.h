@@ -23,6 +23,7 @@ struct HopperParams {
     CUtensorMap holes;  // with pages: like k, but what lies outside comes as NaN
     ForwardParams x;
     Reach reach;
+    int columns;  // of o that are stored as q's type is; 0: o is f32
     int piece;  // rows of k and v that a copy brings, a part of a page; 0: no pages
     PackedMask mask;
     int* counter;   // tiles taken so far, and blocks or pairs that have ended, 0 at the start and at the end. NULL: each takes its share

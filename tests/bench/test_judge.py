@@ -34,6 +34,14 @@ class Judge(unittest.TestCase):
         self.assertEqual(row("time", work={"ours": 2e12})["value"], 2)
         self.assertEqual(row("time", ours=(3, 3, 3))["value"], 3)
 
+    def test_clock_and_power_stand_beside_the_figures(self):
+        both = contestants(ours=4e12, FLASH=4e12)
+        both["ours"].samples = [(1400, 690), (1500, 700)]
+        found = row_of(Comparison("shape", "FLASH"), both, Times({"ours": [1], "FLASH": [1]}))
+        self.assertEqual((found["ours"]["sm_mhz"], found["ours"]["watts"]), (1450, 695))
+        self.assertNotIn("watts", found["against"])
+        self.assertEqual(cells_of(found)[1:8], ["1000 ms", "4 TFLOP/s", "1450 MHz 695 W", "FLASH", "1000 ms", "4 TFLOP/s", ""])
+
     def test_microseconds_need_no_rival(self):
         found = row("microseconds", 12.5, 9.5, ours=(11e-6, 10e-6, 12e-6), against=None)
         self.assertAlmostEqual(found["value"], 11)
@@ -118,7 +126,7 @@ class Tables(unittest.TestCase):
 
     def test_every_row_has_every_cell(self):
         for found in (row(), row("time", must=1), failed_row("a", "b"), row(against="CUDNN"), row("microseconds", against=None)):
-            self.assertEqual(len(cells_of(found)), 13)
+            self.assertEqual(len(cells_of(found)), 15)
         self.assertEqual(aligned([["a", "b"], ["ccc", "dd"]]), "a     b\nccc  dd")
 
     def test_kernel_names(self):

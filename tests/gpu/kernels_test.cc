@@ -104,7 +104,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
-    enum { alike, alone, ragged, in_pages, layouts };  // alone: every query head has keys of its own
+    enum { alike, alone, ragged, in_pages, to_f32, layouts };  // alone: every query head has keys of its own
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16})
@@ -118,7 +118,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
                         c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
-                        if (layout >= ragged) {
+                        if (layout == to_f32) c.d.o_dtype = FA_F32;
+                        else if (layout >= ragged) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                         }
@@ -126,7 +127,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
                         const std::vector<std::string> names = kernels_of(handle, c.d);
                         if (names.empty() || !of_hopper(names[0])) continue;
                         const bool pair = names[0].find("_pair") != std::string::npos;
-                        const char* const way = layout == in_pages ? " over pages" : pair && layout == alone ? " of one head" : "";
+                        const char* const way = layout == in_pages ? " over pages" : layout == to_f32 ? " to f32" : pair && layout == alone ? " of one head" : "";
                         if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
                     }
     return cases;

@@ -1,0 +1,66 @@
+"""Clock and power beside the figures, from a program that takes the place of nvidia-smi."""
+
+import sys
+import time
+import unittest
+from contextlib import closing
+
+from compare.judge import Contestant
+from compare.sensors import Sensors, sample_of
+
+TALKS = r"""
+import sys, time
+print("clocks in MHz, power in W, of", sys.argv[2], flush=True)
+print("[N/A], [N/A]", flush=True)
+print("1410, 690.5", flush=True)
+time.sleep(60)
+"""
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+class SensorsTest(unittest.TestCase):
+    def test_lines(self):
+        self.assertEqual(sample_of("1980, 698.12\n"), (1980, 698.12))
+        for line in ("", "\n", "1980", "1980, [N/A]", "Unable to determine the device handle", "1, 2, 3"):
+            self.assertIsNone(sample_of(line))
+
+    def test_samples_are_of_the_part_of_a_block_that_counts(self):
+        with closing(Sensors("none", ["no-such-program"])) as sensors:
+            def block(milliseconds):
+                self.assertEqual(milliseconds, 50)
+                begin = time.perf_counter()
+                sensors.samples.append((begin, 1980.0, 200.0))  # from before
+                time.sleep(0.03)
+                sensors.samples.append((time.perf_counter(), 1400.0, 690.0))
+                sensors.samples.append((time.perf_counter(), 1500.0, 700.0))
+                return 3.0
+
+            contestant = Contestant(block)
+            sensors.watch(contestant)
+            self.assertEqual(contestant.block(50), 3)
+            self.assertEqual(contestant.samples, [(1400, 690), (1500, 700)])
+
+    def test_a_program_is_heard_and_ended(self):
+        with closing(Sensors("GPU-1", [sys.executable, "-c", TALKS])) as sensors:
+            self.assertTrue(until(lambda: sensors.samples))
+            self.assertEqual(sensors.samples[0][1:], (1410, 690.5))
+            self.assertEqual(len(sensors.samples), 1)
+        self.assertIsNotNone(sensors.process.returncode)
+
+    def test_without_a_program_there_is_nothing(self):
+        for query in (["no-such-program"], [sys.executable, "-c", "raise SystemExit(9)"]):
+            with closing(Sensors("GPU-1", query)) as sensors:
+                contestant = Contestant(lambda milliseconds: 1.0)
+                sensors.watch(contestant)
+                self.assertEqual(contestant.block(1), 1)
+                self.assertEqual(contestant.samples, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
