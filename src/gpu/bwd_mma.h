@@ -41,6 +41,13 @@ struct Gradient {
         }
     };
 
+    // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed where it is
+    // used, and takes no register meanwhile.
+    FA_MEMBER static int lane_anew() {
+        constexpr bool full = Mma::kPieces || M::columns > 128;
+        return (full ? rt::unknown(rt::thread()) : rt::thread()) % 32;
+    }
+
     template <int n>
     FA_MEMBER static void clear(Sum (&sum)[kOwnTiles][n]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
@@ -93,16 +100,16 @@ struct Gradient {
 
     // Owned rows times passing ones, over all dims.
     FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0));
-        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0));
+        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0), lane_anew());
+        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0), lane_anew());
         clear(score);
         multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
                             [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the weights of the owned rows times what passes.
     FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0));
-        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0)), w.step0);
+        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0), lane_anew());
+        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0), lane_anew()), w.step0);
         multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
@@ -114,8 +121,8 @@ struct Gradient {
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
         const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::unknown(0)), row0 / 16);
-        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0)), step0);
+        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::unknown(0), lane_anew()), row0 / 16);
+        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0), lane_anew()), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
         multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },

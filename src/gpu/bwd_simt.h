@@ -15,8 +15,11 @@ namespace gpu {
 constexpr int kTile = 64;  // rows, and keys
 static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
 
-// One block's tile; what is placed by all threads lies behind it in shared memory.
+// One block's tile; what is placed by all threads lies behind it in shared memory. What does not change while others pass by is asked for
+// here each time, too: registers are scarce.
 struct BackwardTile {
+    int64_t column0, own_head, own0;  // whose gradients the block sums: columns from column0 on, of 64 keys or rows from own0 on
+    int64_t begin, end;               // the rows or keys that pass by: [begin, end), from the begin of a tile on
     Sequence seq;
     MaskRule rule;
     Dropout dropout;
@@ -84,19 +87,16 @@ FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
     t.dropout = dropout_of(x);
 }
 
-// What a block is to do: a tile of rows or keys, and columns of its gradients. The sequence is placed.
-struct Item {
-    int64_t column0, tile, head, batch;
-    FA_MEMBER Item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads) {
-        const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts;
-        column0 = rt::block() % x.parts * columns;
-        tile = index % tiles;
-        head = index / tiles % heads;
-        batch = index / tiles / heads;
-        if (rt::thread() == 0) place_sequence(x, batch);
-        rt::barrier();
-    }
-};
+// What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
+FA_DEVICE void place_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
+    BackwardTile& t = *backward_shared().tile;
+    const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts, tile = index % tiles;
+    t.column0 = rt::block() % x.parts * columns;
+    t.own0 = (last_first ? tiles - 1 - tile : tile) * kTile;
+    t.own_head = index / tiles % heads;
+    t.begin = t.end = 0;
+    place_sequence(x, index / tiles / heads);
+}
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
 FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
@@ -291,36 +291,42 @@ struct SimtBackward {
     }
 };
 
-// dk and dv of one tile of keys, part by part of their columns.
+// dk and dv of one tile of keys, part by part of their columns. Where these are 128, the sums leave no registers for a second block.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_keys(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const fa_attention_desc_t& d = x.p.d;
-    const Item item(x, B::columns, d.seqlen_k, d.heads_kv);
-    const int64_t column0 = item.column0, key0 = item.tile * kTile, kv_head = item.head, batch = item.batch;
     const BackwardShared s = backward_shared();
-    const BackwardTile& t = *s.tile;
-    if (key0 >= t.seq.k_len) return;
-    place_keys(x, kv_head, key0);
-    const int64_t keys = min_of(t.seq.k_len - key0, kTile);
-    const RowBand seen = row_band(t.rule, key0, keys, t.seq.q_len);
-    const bool dk_here = x.a.dk && column0 < d.dim_qk, dv_here = x.a.dv && column0 < d.dim_v;
+    BackwardTile& t = *s.tile;
+    const auto keys = [&] { return min_of(t.seq.k_len - t.own0, kTile); };
+    const auto dk_here = [&] { return x.a.dk && t.column0 < d.dim_qk; };
+    const auto dv_here = [&] { return x.a.dv && t.column0 < d.dim_v; };
+    if (rt::thread() == 0) {
+        place_item(x, B::columns, d.seqlen_k, d.heads_kv, false);
+        if (keys() > 0 && (dk_here() || dv_here())) {
+            const RowBand seen = row_band(t.rule, t.own0, keys(), t.seq.q_len);
+            t.begin = max_of(seen.begin, 0) / kTile * kTile;
+            t.end = min_of(seen.end, t.seq.q_len);
+        }
+    }
+    rt::barrier();
+    if (keys() <= 0) return;
+    place_keys(x, t.own_head, t.own0);
     float dk[4][TV], dv[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
-    for (int64_t head = kv_head * x.p.group; (dk_here || dv_here) && head < (kv_head + 1) * x.p.group; head++)
-        for (int64_t row0 = max_of(seen.begin, 0) / kTile * kTile; row0 < min_of(seen.end, t.seq.q_len); row0 += kTile) {
-            place_rows(x, head, row0);
+    for (int i = 0; i < int(x.p.group); i++)
+        for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
+            place_rows(x, t.own_head * x.p.group + i, row0);
             rt::barrier();
-            weigh_tile<true>(x, dk_here, true);
-            const int64_t rows = min_of(t.seq.q_len - row0, kTile);
-            if (dv_here) B::add_product(s.right, rows_of_dout(x, t), rows, column0, dv);
-            if (dk_here) B::add_product(s.weights, rows_of_q(x, t), rows, column0, dk);
+            weigh_tile<true>(x, dk_here(), true);
+            if (dv_here()) B::add_product(s.right, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
+            if (dk_here()) B::add_product(s.weights, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
-    const int64_t outer = x.p.packed_k() ? 0 : batch, row = t.seq.k_begin + key0;
-    if (dk_here) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_qk, d.scale, dk);
-    if (dv_here) B::write(x, x.a.dv, x.a.dv_stride, d.kv_dtype, outer, row, keys, kv_head, column0, d.dim_v, 1.f, dv);
+    const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
+    if (dk_here()) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
+    if (dv_here()) B::write(x, x.a.dv, x.a.dv_stride, d.kv_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_v, 1.f, dv);
 }
 
 // dq of one tile of rows, part by part of its columns.
@@ -329,25 +335,30 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const fa_attention_desc_t& d = x.p.d;
-    const Item item(x, B::columns, d.seqlen_q, d.heads_q);
-    const int64_t tile = x.p.causal() ? ceil_div(d.seqlen_q, kTile) - 1 - item.tile : item.tile;  // longest rows first
-    const int64_t column0 = item.column0, row0 = tile * kTile, head = item.head, batch = item.batch;
     const BackwardShared s = backward_shared();
-    const BackwardTile& t = *s.tile;
-    if (row0 >= t.seq.q_len) return;
-    place_rows(x, head, row0);
-    const int64_t rows = min_of(t.seq.q_len - row0, kTile);
-    const KeyBand first = key_band(t.rule, row0, t.seq.k_len), last = key_band(t.rule, row0 + rows - 1, t.seq.k_len);
+    BackwardTile& t = *s.tile;
+    const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
+    if (rt::thread() == 0) {
+        place_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
+        if (rows() > 0) {
+            const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
+            t.begin = max_of(first.begin, 0) / kTile * kTile;
+            t.end = last.end;
+        }
+    }
+    rt::barrier();
+    if (rows() <= 0) return;
+    place_rows(x, t.own_head, t.own0);
     float dq[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
-    for (int64_t key0 = max_of(first.begin, 0) / kTile * kTile; key0 < last.end; key0 += kTile) {
-        place_keys(x, head / x.p.group, key0);
+    for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
+        place_keys(x, t.own_head / x.p.group, key0);
         rt::barrier();
         weigh_tile<false>(x, true, true);
-        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - key0, kTile), column0, dq);
+        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
-    B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : batch, t.seq.q_begin + row0, rows, head, column0, d.dim_qk, d.scale, dq);
+    B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
 }
 
 }  // namespace gpu

@@ -30,7 +30,9 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
-        const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0);
+        // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
+        const int lane = (Mma::kPieces && D == 64 ? rt::unknown(rt::thread()) : rt::thread()) % 32;
+        const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0, lane);
         const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
         if constexpr (Mma::kPieces) {
             constexpr int chain = 2;  // of steps of 16
@@ -132,10 +134,10 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 sum[i][Sum::slot(e)] += p;
             }
     }
-    // Folds one tile's scores into (m, l, o), with `v` its values; `kept`: see kept_scores; NULL: all. The products of one tile of 16 keys run
+    // Folds one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
     // beside the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], const uint32_t* kept, const char* v,
+    FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
                                     int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
         PerRow factor, shift;
         fold_maxima(unit, score, m, factor, shift);
@@ -146,7 +148,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         }
         const auto weights = [&](int n) {
             exponentials(n, unit, shift, score, l);
-            if (kept)
+            if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
         const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
@@ -233,11 +235,14 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    const typename M::Stream k(s.tile.k, kind == Kind::paged), v(s.tile.v, kind == Kind::paged);
+    constexpr bool kept_streams = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
+    const auto stream = [&](bool value) { return typename M::Stream(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
+    const typename M::Stream k = stream(false), v = stream(true);
     const auto issue = [&](bool value, int j, int i) {
-        if (general && s.tile.work & kOddRows) M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
-        else if constexpr (kind == Kind::paged) M::issue_paged(value ? v : k, value, j, i, begin + j * M::keys, end);
-        else M::issue_plain(value ? v : k, i, begin + j * M::keys, end);
+        if (general && s.tile.work & kOddRows) return M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        const typename M::Stream from = !kept_streams ? stream(value) : value ? v : k;
+        if constexpr (kind == Kind::paged) M::issue_paged(from, value, j, i, begin + j * M::keys, end);
+        else M::issue_plain(from, i, begin + j * M::keys, end);
     };
     const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
     int64_t place = 0;  // of tile j + slots / 2, asked for a tile before it is needed
@@ -281,17 +286,19 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         if (work) {
             typename M::MaskRows mask[M::row_tiles];
             const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
-            if (pieces)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
+            if constexpr (general)
+                if (pieces)
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
             M::multiply_qk(type, q, M::slot(slot), w.row0, w.key0, score);
             if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
-            if (general && s.tile.work & kScores)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-                    M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
-                    if (!masked) continue;
-                    const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
-                    FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
-                }
+            if constexpr (general)
+                if (s.tile.work & kScores)
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
+                        M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
+                        if (!masked) continue;
+                        const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                        FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
+                    }
             const bool holes = paged && s.hole[j % M::kPlaces] == j;
             if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
         }
@@ -303,11 +310,11 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         rt::barrier();
         issue(false, j + M::slots / 2, slot);
         if (work) {
-            uint32_t kept[M::row_tiles];
-            const bool drop = general && s.tile.work & kDrop;
+            uint32_t kept[M::row_tiles] = {};
+            const bool drop = general && !Mma::kPieces && s.tile.work & kDrop;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::fold_tile(type, unit, score, drop ? kept : nullptr, M::slot(slot + 1), w.key0, m, l, o);
+            M::fold_tile(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
@@ -392,9 +399,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
             M::stage_folded();
             return M::fold_cluster(x, int(split));
         }
-    const int64_t all = int64_t(heads) * x.rows, index0 = int64_t(head) * x.rows + t.first;
-    if constexpr (M::key_warps > 1) M::finish_rows(x, split, index0, all);
-    else M::finish_rows_cold(x, split, index0, all);
+    if constexpr (M::key_warps > 1) M::finish_rows(x);
+    else M::finish_rows_cold(x);
     rt::barrier();
     M::write_rows(x);
 }

@@ -32,8 +32,8 @@ struct BackwardShape<MmaSync<T>, 256> {
 template <>
 struct BackwardShape<MmaTf32, 64> {
     template <bool by_rows>
-    using General = GradientBlock<MmaTf32, 64, 2, 2, 64, 1, 2, by_rows, false>;
-    using Plain = GradientBlock<MmaTf32, 64, 2, 2, 64, 1, 2, false, true>;
+    using General = GradientBlock<MmaTf32, 64, 2, 2, 32, 1, 2, by_rows, false>;
+    using Plain = GradientBlock<MmaTf32, 64, 2, 2, 32, 1, 2, false, true>;
 };
 template <>
 struct BackwardShape<MmaTf32, 128> {

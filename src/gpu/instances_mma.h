@@ -7,12 +7,13 @@
 namespace fa {
 namespace gpu {
 
-// The general kernel of an instance whose registers are all taken has half as many keys in a tile: what is done to scores needs some.
+// The general kernel of an instance whose registers are all taken has fewer keys in a tile: what is done to scores needs some.
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
 struct Instantiate {
     using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
-    static constexpr int shrink = KeyWarps == 1 && (Mma::kBytes || RowTiles > 1) ? 2 : 1;
-    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys / shrink, Slots * shrink, Resident>;
+    static constexpr bool shrinks = KeyWarps == 1 && (Mma::kBytes || Mma::kPieces || RowTiles > 1 || D > 128);
+    static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
+    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kPieces ? 2 * Slots : Slots), Resident>;
 };
 template <class I>
 constexpr Instance matrix_instance() {

@@ -348,9 +348,11 @@ struct MatrixBlock {
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finish_rows(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
+    FA_MEMBER static void finish_rows(const ForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
+        const int64_t heads = x.p.d.heads_kv, split = uint32_t(rt::block()) % uint32_t(x.splits);
+        const int64_t all = x.p.d.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
             const RowState state = fold_warps(r);
             if (x.partial_o) {
@@ -365,9 +367,7 @@ struct MatrixBlock {
         }
     }
     // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x, int64_t split, int64_t index0, int64_t all) {
-        finish_rows(x, split, index0, all);
-    }
+    FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x) { finish_rows(x); }
     FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {

@@ -82,9 +82,10 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
         }
         if (t.work & kAlibi) {
             const float inverse = 1.f / unit;
+            const int first = Mma::kPieces ? 0 : Sum::column(0);  // other columns are a constant further; of f32 registers spill by it
             each(row0, score, [&](float& s, const Row& row, int j) {
-                const float start = float(row.position + t.rule.off - key);
-                s = fmaf(-row.slope * inverse, fabsf(start - float(j)), s);
+                const float start = float(row.position + t.rule.off - key - first);
+                s = fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
             });
         }
     }

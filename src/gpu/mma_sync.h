@@ -86,17 +86,15 @@ struct MmaSync {
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
-    FA_MEMBER static Lines q_lines(const char* tile, int row) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static Lines q_lines(const char* tile, int row, int lane = rt::thread() % 32) {
         return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
     }
     template <int row_bytes>
-    FA_MEMBER static Lines k_lines(const char* tile, int key) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
     template <int row_bytes>
-    FA_MEMBER static Lines v_lines(const char* tile, int key) { return q_lines<row_bytes>(tile, key); }
+    FA_MEMBER static Lines v_lines(const char* tile, int key, int lane = rt::thread() % 32) { return q_lines<row_bytes>(tile, key, lane); }
 
     // 16 rows or keys, `down` bytes further on, and step i of 16 dims or columns.
     FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, a.r); }
@@ -139,7 +137,7 @@ struct MmaSync {
             rt::store_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
-    FA_MEMBER static Lines turned_lines(const char* tile, int row) { return k_lines<row_bytes>(tile, row); }
+    FA_MEMBER static Lines turned_lines(const char* tile, int row, int lane) { return k_lines<row_bytes>(tile, row, lane); }
     template <int row_bytes>
     FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, a.r); }
     // Where a lane reads or writes step i of 16 dims or columns and those behind it.
@@ -171,19 +169,16 @@ struct MmaTf32 {
     }
 
     template <int row_bytes>
-    FA_MEMBER static Lines q_lines(const char* tile, int row) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static Lines q_lines(const char* tile, int row, int lane = rt::thread() % 32) {
         return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
     }
     template <int row_bytes>
-    FA_MEMBER static Lines k_lines(const char* tile, int key) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
     }
     // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose weights the lane's row holds: an even key and an odd one.
     template <int row_bytes>
-    FA_MEMBER static PairLines v_lines(const char* tile, int key) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static PairLines v_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 4 % 4 * 4);
         return {Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4), lane / 16)),
                 Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4) + 1, lane / 16))};
@@ -252,8 +247,7 @@ struct MmaTf32 {
             rt::store_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
     }
     template <int row_bytes>
-    FA_MEMBER static PairLines turned_lines(const char* tile, int row) {
-        const int lane = rt::thread() % 32;
+    FA_MEMBER static PairLines turned_lines(const char* tile, int row, int lane) {
         const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 8 * 4);
         return {Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4), lane / 4 % 2)),
                 Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4) + 1, lane / 4 % 2))};

@@ -23,7 +23,7 @@ typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result max_of(A, B) = delete
 // Query heads come in contiguous groups that share one k and v head.
 FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_kv) { return head / (heads_q / heads_kv); }
 
-// A split takes whole quanta of keys, so that tiles of 16, 32 or 64 keys never straddle two splits.
+// A split takes whole quanta of keys: tiles of 16, 32 or 64 keys fill it.
 constexpr int64_t kSplitQuantum = 64;
 
 // Keys per split. A fixed size is taken as it is: the partition then depends on nothing else.

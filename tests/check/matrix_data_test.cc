@@ -58,17 +58,18 @@ TEST_P(MatrixData, ValuesAtTheLimit) {
                                  [=](int64_t, int64_t, int64_t j, int64_t) { return j < 64 ? top : -top; },
                                  [=](int64_t, int64_t, int64_t j, int64_t e) { return std::ldexp(top, -int(j % 3 + e % 5)); }};
     for (const auto& value : values)
-        for (const int64_t rows : kFewAndMany)
-            for (const int32_t splits : {1, 2})
-                for (const bool equal : {false, true}) {
-                    Case c = equal ? make(rows, 140, 24, 40) : make(rows, 140, 64, 64);
-                    c.d.num_splits = splits;
-                    c.bind(rng);
-                    c.fill_normal(rng);
-                    if (equal) c.set_k([](auto...) { return 0.0; });
-                    c.set_v(value);
-                    EXPECT_EQ(run_and_check(handle, c), "");
-                }
+        for (const int64_t rows : {2, 70, 200})
+            for (const int n : {0, 1, 2, 3, 4, 5, 6, 7}) {
+                const bool equal = n & 1, cut = n & 2, to_f32 = n & 4;
+                Case c = equal ? make(rows, 140, 24, 40) : make(rows, 140, 64, 64);
+                c.d.num_splits = cut ? 2 : 1;
+                if (to_f32) c.d.o_dtype = FA_F32;
+                c.bind(rng);
+                c.fill_normal(rng);
+                if (equal) c.set_k([](auto...) { return 0.0; });
+                c.set_v(value);
+                EXPECT_EQ(run_and_check(handle, c), "");
+            }
 }
 
 // Logits up to 1e4 of either sign, maxima that rise or fall from key to key, products that cancel; in heads of every width.
