@@ -27,20 +27,39 @@ DECODE = (  # title, suite, rows
 )
 
 
-def beside_cudnn(rows: list[dict], length: str, dim: int, mask: str) -> str:
-    """TFLOP/s, and times the speed of cuDNN; "" where that was not measured."""
+def row_of(rows: list[dict], length: str, dim: int, mask: str) -> dict | None:
+    """In bf16, beside cuDNN; None where that was not measured."""
     for row in rows:
         words = row["name"].split()
         if words[0] == "bf16" and words[3:] == [length, f"d{dim}", mask] and row.get("against", {}).get("name") == "CUDNN" and "value" in row:
-            return f"{row['ours']['rate']:.0f}, {row['value']:.2f}×"
-    return ""
+            return row
+    return None
+
+
+def speed(row: dict | None) -> str:
+    """TFLOP/s, and times the speed of cuDNN."""
+    return f"{row['ours']['rate']:.0f}, {row['value']:.2f}×" if row else ""
+
+
+def power(figures: dict) -> str:
+    """TFLOP/s, MHz and watts; "" where these were not sampled."""
+    return f"{figures['rate']:.0f}, {figures['sm_mhz']:.0f}, {figures['watts']:.0f}" if "watts" in figures else ""
 
 
 def speeds(rows: list[dict]) -> str:
     lines = ["| | " + " | ".join(LENGTHS.values()) + " |", "|---" * (len(LENGTHS) + 1) + "|"]
     for dim in (64, 128, 256):
         for mask in ("dense", "causal"):
-            lines.append(f"| d {dim}, {mask} | " + " | ".join(beside_cudnn(rows, length, dim, mask) for length in LENGTHS) + " |")
+            lines.append(f"| d {dim}, {mask} | " + " | ".join(speed(row_of(rows, length, dim, mask)) for length in LENGTHS) + " |")
+    return "\n".join(lines)
+
+
+def powers(rows: list[dict]) -> str:
+    lines = ["| S 16k | libflashattn | CUDNN |", "|---|---|---|"]
+    for dim in (64, 128, 256):
+        for mask in ("dense", "causal"):
+            row = row_of(rows, "S16k", dim, mask)
+            lines.append(f"| d {dim}, {mask} | " + (f"{power(row['ours'])} | {power(row['against'])}" if row else " | ") + " |")
     return "\n".join(lines)
 
 
@@ -57,9 +76,9 @@ def decoding(suites: dict[str, list[dict]]) -> str:
 
 
 def tables_of(result: dict) -> list[str]:
-    """result: the file's contents. The forward, the backward, decode."""
-    return [speeds(result["comparison"]["suites"]["forward"]), speeds(result["gradients"]["suites"]["backward"]),
-            decoding(result["comparison"]["suites"])]
+    """result: the file's contents. The forward, its power, the backward, decode."""
+    forward = result["comparison"]["suites"]["forward"]
+    return [speeds(forward), powers(forward), speeds(result["gradients"]["suites"]["backward"]), decoding(result["comparison"]["suites"])]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Clock and power of a GPU while others use it: what says whether a rival was slow, or the device tired. Samples come from nvidia-smi,
-which every driver brings; where it is missing or will not tell, there are none."""
+"""Clock and power of a GPU while a rival runs: what says whether it was slow, or the device at its limit. Samples come from nvidia-smi,
+which every driver brings; where it is missing or will not tell, there are none. To ask a device costs whoever launches kernels meanwhile:
+nothing is asked while anything is timed."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
@@ -33,6 +35,7 @@ class Sensors:
         except OSError:
             return
         threading.Thread(target=self.listen, daemon=True).start()
+        self.process.send_signal(signal.SIGSTOP)
 
     def listen(self) -> None:
         with self.process.stdout as lines:
@@ -46,15 +49,13 @@ class Sensors:
             self.process.kill()
             self.process.wait()
 
-    def watch(self, contestant: Contestant) -> None:
-        """Its blocks leave what was sampled meanwhile, but for a block's first third, which does not count for its time either."""
-        block = contestant.block
-
-        def watched(milliseconds: float) -> float:
-            begin = time.perf_counter()
-            seconds = block(milliseconds)
-            counts = begin + (time.perf_counter() - begin) / 3
-            contestant.samples += [sample[1:] for sample in list(self.samples) if sample[0] >= counts]
-            return seconds
-
-        contestant.block = watched
+    def watch(self, contestant: Contestant, milliseconds: float) -> None:
+        """Runs it once more, and leaves with it what was sampled meanwhile, but for the first third, at the clocks that others left."""
+        if not self.process:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        begin = time.perf_counter()
+        contestant.block(milliseconds)
+        end = time.perf_counter()
+        self.process.send_signal(signal.SIGSTOP)
+        contestant.samples = [sample[1:] for sample in list(self.samples) if begin + (end - begin) / 3 <= sample[0] <= end]

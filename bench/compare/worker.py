@@ -26,6 +26,7 @@ MAKERS = {"forward": prefill.forward, "f32": prefill.f32, "odd": prefill.odd, "d
           "backward-same": backward.same, "backward-varlen": backward.varlen, "enqueue": decode.enqueue}
 # Against itself, in graphs, or limited by memory: less at the mercy of power than forwards that fill the device, whose power is told.
 LIGHT = {"odd", "decode-latency", "speculative", "ragged", "paged", "quantised", "chunked", "small", "varlen", "options", "enqueue"}
+SENSED = 200  # milliseconds of a contestant whose power is sampled
 
 
 def say(**event) -> None:
@@ -36,10 +37,10 @@ def say(**event) -> None:
 def measure(group: Group, rounds: int, milliseconds: float, sensors: Sensors | None) -> list[dict]:
     torch.manual_seed(1)
     contestants, comparisons = group.make()
+    times = take_turns(contestants, rounds, milliseconds)
     if sensors:
         for contestant in contestants.values():
-            sensors.watch(contestant)
-    times = take_turns(contestants, rounds, milliseconds)
+            sensors.watch(contestant, max(milliseconds, SENSED))
     return [row_of(c, contestants, times) for c in comparisons]
 
 

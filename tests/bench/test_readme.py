@@ -19,6 +19,16 @@ class Readme(unittest.TestCase):
         self.assertIn("| d 128, dense |  |  | 701, 1.13× |  |", lines)
         self.assertEqual("".join(lines).count("×"), 1)
 
+    def test_powers(self):
+        sampled, not_sampled = row("bf16 B1 H32 S16k d64 dense"), row("bf16 B1 H32 S16k d64 causal")
+        sampled["ours"].update(sm_mhz=1412.4, watts=698.7)
+        sampled["against"].update(rate=455.2, sm_mhz=1330, watts=699.6)
+        lines = readme.powers([row("bf16 B4 H32 S4k d64 dense"), sampled, not_sampled]).splitlines()
+        self.assertIn("| d 64, dense | 701, 1412, 699 | 455, 1330, 700 |", lines)
+        self.assertIn("| d 64, causal |  |  |", lines)
+        self.assertIn("| d 128, dense |  |  |", lines)
+        self.assertEqual(len(lines), 8)
+
     def test_decoding(self):
         alone = {key: value for key, value in row("B1 32/8 S4k d128").items() if key != "against"}
         suites = {"decode-latency": [alone, row("B1 32/8 S4k d128"), row("B1 32/8 S16k d128", ours=23.32, other=22.84)],

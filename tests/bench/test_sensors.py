@@ -12,8 +12,9 @@ TALKS = r"""
 import sys, time
 print("clocks in MHz, power in W, of", sys.argv[2], flush=True)
 print("[N/A], [N/A]", flush=True)
-print("1410, 690.5", flush=True)
-time.sleep(60)
+while True:
+    print("1410, 690.5", flush=True)
+    time.sleep(0.01)
 """
 
 
@@ -31,34 +32,41 @@ class SensorsTest(unittest.TestCase):
             self.assertIsNone(sample_of(line))
 
     def test_samples_are_of_the_part_of_a_block_that_counts(self):
-        with closing(Sensors("none", ["no-such-program"])) as sensors:
+        with closing(Sensors("GPU-1", [sys.executable, "-c", TALKS])) as sensors:
+            asked = []
+
             def block(milliseconds):
-                self.assertEqual(milliseconds, 50)
-                begin = time.perf_counter()
-                sensors.samples.append((begin, 1980.0, 200.0))  # from before
+                asked.append(milliseconds)
+                self.assertTrue(until(lambda: sensors.samples))
                 time.sleep(0.03)
-                sensors.samples.append((time.perf_counter(), 1400.0, 690.0))
-                sensors.samples.append((time.perf_counter(), 1500.0, 700.0))
+                sensors.samples.clear()
+                begin = time.perf_counter()
+                sensors.samples.append((begin - 100, 1980.0, 200.0))  # from before
+                sensors.samples.append((begin, 1500.0, 700.0))
                 return 3.0
 
             contestant = Contestant(block)
-            sensors.watch(contestant)
-            self.assertEqual(contestant.block(50), 3)
-            self.assertEqual(contestant.samples, [(1400, 690), (1500, 700)])
+            sensors.watch(contestant, 50)
+            self.assertEqual(asked, [50])
+            self.assertIn((1500, 700), contestant.samples)
+            self.assertNotIn((1980, 200), contestant.samples)
 
-    def test_a_program_is_heard_and_ended(self):
+    def test_nothing_is_asked_but_while_it_watches(self):
         with closing(Sensors("GPU-1", [sys.executable, "-c", TALKS])) as sensors:
-            self.assertTrue(until(lambda: sensors.samples))
-            self.assertEqual(sensors.samples[0][1:], (1410, 690.5))
-            self.assertEqual(len(sensors.samples), 1)
+            contestant = Contestant(lambda milliseconds: until(lambda: len(sensors.samples) > 3))
+            sensors.watch(contestant, 1)
+            self.assertIn((1410, 690.5), contestant.samples)
+            time.sleep(0.1)  # what was on its way
+            count = len(sensors.samples)
+            time.sleep(0.2)
+            self.assertEqual(len(sensors.samples), count)
         self.assertIsNotNone(sensors.process.returncode)
 
     def test_without_a_program_there_is_nothing(self):
         for query in (["no-such-program"], [sys.executable, "-c", "raise SystemExit(9)"]):
             with closing(Sensors("GPU-1", query)) as sensors:
                 contestant = Contestant(lambda milliseconds: 1.0)
-                sensors.watch(contestant)
-                self.assertEqual(contestant.block(1), 1)
+                sensors.watch(contestant, 1)
                 self.assertEqual(contestant.samples, [])
 
 
