@@ -58,9 +58,10 @@ TEST_P(MatrixData, ValuesAtTheLimit) {
                                  [=](int64_t, int64_t, int64_t j, int64_t) { return j < 64 ? top : -top; },
                                  [=](int64_t, int64_t, int64_t j, int64_t e) { return std::ldexp(top, -int(j % 3 + e % 5)); }};
     for (const auto& value : values)
-        for (const int64_t rows : {2, 70, 200})
-            for (const int n : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        for (const int64_t rows : {2, 70, 130})
+            for (const int n : {0, 1, 2, 3, 4, 5}) {
                 const bool equal = n & 1, cut = n & 2, to_f32 = n & 4;
+                if (rows > 70 && cut) continue;
                 Case c = equal ? make(rows, 140, 24, 40) : make(rows, 140, 64, 64);
                 c.d.num_splits = cut ? 2 : 1;
                 if (to_f32) c.d.o_dtype = FA_F32;
