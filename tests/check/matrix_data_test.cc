@@ -61,7 +61,7 @@ TEST_P(MatrixData, ValuesAtTheLimit) {
         for (const int64_t rows : {2, 70, 130})
             for (const int n : {0, 1, 2, 3, 4, 5}) {
                 const bool equal = n & 1, cut = n & 2, to_f32 = n & 4;
-                if (rows > 70 && cut) continue;
+                if ((rows > 70 && cut) || (to_f32 && GetParam() == FA_F32)) continue;  // an f32 o is what f32 has anyway
                 Case c = equal ? make(rows, 140, 24, 40) : make(rows, 140, 64, 64);
                 c.d.num_splits = cut ? 2 : 1;
                 if (to_f32) c.d.o_dtype = FA_F32;
