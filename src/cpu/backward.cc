@@ -6,9 +6,11 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// A worker holds dk and dv of a block of keys while all row tiles go by, so that packing these is shared by many keys; k, v, dk and dv of
-// the block stay within a part of a second cache: 2 MB where there are matrix instructions.
-constexpr int64_t kBlockBytes = 512 << 10, kMostBlockKeys = 256, kMatrixFactor = 2;
+// A worker holds dk and dv of a block of keys while all row tiles go by, so that packing these is shared by many keys: of f32 tiles that
+// is worth more than that k, v, dk and dv of the block fit a second cache of 512 KB.
+constexpr int64_t kBlockBytes = 1 << 20, kMostBlockKeys = 512;
+// Blocks are smaller, down to kFewestKeys, where there would be too few of them to occupy some cores.
+constexpr int64_t kFewestKeys = 256, kFewestBlocks = 16;
 // Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
 constexpr int64_t kEnoughItems = 32, kMostKeptBytes = 256 << 20;
 
@@ -162,9 +164,9 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.heads = d.batch * d.heads_kv;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
-    const int64_t larger = s.matrix ? kMatrixFactor : 1,
-                  fitting = larger * kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float)));
-    s.block_keys = int(max_of(min_of(fitting, larger * kMostBlockKeys) / kTileKeys, 1) * kTileKeys);
+    const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMostBlockKeys),
+                  enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kFewestBlocks), kFewestBlocks), kFewestKeys);
+    s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
     GradientCall g{};  // what sizes depend on
     g.c.p = &p;
     g.c.k = &k;

@@ -7,6 +7,7 @@ namespace cpu {
 namespace {
 
 static_assert(kStepKeys == kTileKeys && kMaxRows == kTileKeys, "tiles are square");
+static_assert(kSquareFloats == kTileKeys * kMaxRows, "the scratch of scores serves");
 
 constexpr int kMostSteps = 4;  // of a panel's squares that are kept, 384 KB of them
 constexpr int64_t kTileValues = kTileBytes / 2, kSquare = kMaxRows * kTileKeys;
@@ -122,16 +123,29 @@ void drop_square(const GradientCall& g, const RowTile& t, int64_t key, int keys,
     for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.drop_rescale;
 }
 
-// P and dS of a square as operands; false when no key is kept.
+// Squares whose products and weights are computed together.
+struct Squares {
+    GradientSquare list[kMostSteps * kGradientPanel];
+    int count = 0;
+};
+
+// P and dS of a square as operands, now or with the other `plain` ones; false when no key is kept.
 bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
-                          GradientScratch& x) {
+                          GradientScratch& x, Squares& plain) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = c.q_factor;
     uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
     ScoreTask task;
     if (!begin_scores(c, t, key, keys, x.w, &task)) return false;
-    multiply_scores(g, (key - block.key) / kStepKeys, x);
+    const int64_t step = (key - block.key) / kStepKeys;
+    if (mk.differentiate_squares && task.kind == Tile::full && keys == kStepKeys && !c.natural && !c.drop && factor > 0) {
+        const MatrixOperands& m = x.matrix;
+        plain.list[plain.count++] = {m.k + step * step_values(c.p->d.dim_qk), m.v + step * step_values(c.p->d.dim_v), m.q, m.dout,
+                                     x.lse, x.delta, p, ds, pairs};
+        return true;
+    }
+    multiply_scores(g, step, x);
     const bool apart = c.natural || !(factor > 0);  // −inf times any other factor would not remove a key
     for (int i = 0; apart && i < keys * kMaxRows; i++) s[i] *= factor;
     end_scores(c, t, key, keys, task, x.w, slope);
@@ -168,6 +182,7 @@ bool load_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, cons
 // Weights and their gradients of all squares; false when there are none.
 bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, const GradientScratch& x) {
     bool any = false;
+    Squares plain;
     for (int i = 0; i < panel.tiles; i++) {
         const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
         GradientScratch y = of_tile(g, i, x);
@@ -176,10 +191,12 @@ bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& pa
             const int keys = int(min_of(kStepKeys, seen.end - key));
             bool& live = panel.live[step][i];
             live = seen.begin < key + kStepKeys && keys > 0 &&
-                   differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y);
+                   differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y, plain);
             any |= live;
         }
     }
+    const int depth = gradient_shape(g.c.p->d.dim_qk).depth, depth_v = gradient_shape(g.c.p->d.dim_v).depth;
+    if (plain.count > 0) g.c.k->matrix->differentiate_squares(plain.list, plain.count, depth, depth_v, g.c.q_factor, x.w.s);
     return any;
 }
 

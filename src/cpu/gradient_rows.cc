@@ -71,8 +71,7 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
     float *const dout = lines, *const o = lines + dim;
     load_dout(g, s, batch, position, head, dout);
     g.c.k->widen[p.d.o_dtype](element(g.a->o, at, p.d.o_dtype), dim, o);
-    double sum = 0;  // what it is taken from cancels
-    for (int64_t x = 0; x < dim; x++) sum += double(dout[x]) * double(o[x]);
+    const double sum = g.c.k->dot(dout, o, dim);  // what it is taken from cancels
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
 }
 

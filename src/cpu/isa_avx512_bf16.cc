@@ -145,7 +145,7 @@ constexpr double kSpeed = 1.8, kGradientSpeed = 1.5;  // where the CPU prefers t
 constexpr MatrixKernels kMatrix = {
     false,           kSpeed, kGradientSpeed, convert,        pack_q,  pack_k,   pack_v, any_kept,
     settle_diagonal, run,    finish_rows,    write_averages, nullptr, multiply, narrow, differentiate_pairs,
-    transpose_k};
+    nullptr,         transpose_k};
 
 }  // namespace
 

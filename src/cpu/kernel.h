@@ -79,6 +79,7 @@ struct Kernels {
     // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].
     void (*add_rows)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
     void (*add_columns)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    double (*dot)(const float* a, const float* b, int64_t count);
     // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
     void (*cap)(float* s, float* slope, float cap, int count);
     // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times

@@ -85,6 +85,15 @@ struct MatrixProduct {
     bool add;
 };
 
+// 64 rows against 64 keys, every score of which counts as it is: left sides of their products, right sides, and where weights and their
+// gradients go.
+struct GradientSquare {
+    const uint16_t *k, *v, *q, *dout;
+    const float *lse, *delta;
+    uint16_t *p, *ds, *ds_pairs;
+};
+constexpr int kSquareFloats = 4096;  // of scratch for any number of squares
+
 // Some keys of few rows' k or v, up to kFewPartKeys.
 struct FewPart {
     int32_t type;  // FA_BF16 or one of 8 bits
@@ -143,6 +152,8 @@ struct MatrixKernels {
     // The table's differentiate() and narrow() at once.
     void (*differentiate)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta, const float* slope,
                           uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
+    // Products and differentiate() of squares at once; dims in tiles of 32. NULL: none.
+    void (*differentiate_squares)(const GradientSquare*, int count, int depth_qk, int depth_v, float factor, float* scratch);
     // From a packed k to left tiles [2 · depth][2] of its transpose, 16 dims × 32 keys.
     void (*transpose_k)(const MatrixShape&, const uint16_t* k, uint16_t* to);
 };
