@@ -12,7 +12,7 @@ constexpr int64_t kBlockBytes = 1 << 20, kMostBlockKeys = 512;
 // Blocks are smaller, down to kFewestKeys, where there would be too few of them to occupy some cores.
 constexpr int64_t kFewestKeys = 256, kFewestBlocks = 16;
 // Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
-constexpr int64_t kEnoughItems = 32, kMostKeptBytes = 256 << 20;
+constexpr int64_t kEnoughItems = 64, kMostKeptBytes = 256 << 20;
 
 struct Job {
     const GradientCall* g;

@@ -12,15 +12,15 @@ namespace {
 // nothing, and fp8 for most of their time.
 int fewest_matrix_rows(int32_t type) { return type == FA_BF16 ? 4 : type == FA_I8 ? 2 : 1; }
 // Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other, and of them all each
-// page of memory is used up at once. A few such blocks should fit its cache of second level.
-constexpr int64_t kPanelBytes = 512 * 1024;
+// page of memory is used up at once. Of a block so large, a quarter and the next one are on their way at a time.
+constexpr int64_t kPanelBytes = 1024 * 1024;
 // While one head's part is read, the next one's is fetched: it should take as long as memory takes to answer.
 constexpr int64_t kPartBytes = 4096;
 constexpr int kMostPartKeys = kFewPartKeys;
 int part_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kPartBytes ? kMostPartKeys : 16; }
 // Addresses of so many keys are looked up at once.
 constexpr int kStretch = 4 * kTileKeys;
-constexpr int kMostHeads = 16;  // of a panel
+constexpr int kMostHeads = 32;  // of a panel
 // De-scale factors go into scores and weights where that cannot overflow nor lose bits; others meet the stored values first.
 constexpr float kLeastFactor = 0x1p-40f, kMostFactor = 0x1p40f;
 

@@ -75,10 +75,10 @@ void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x) {
     const uint16_t* rows[kMaxRows] = {};
     point_rows(g, t, g.a->q, g.c.p->d.q_stride, x, rows);
     mk.pack_k(qk, rows, x.matrix.q);
-    mk.pack_v(qk, rows, x.matrix.q_rows);
+    mk.pack_rows(qk, rows, x.matrix.q_rows);
     point_rows(g, t, g.a->dout, g.a->dout_stride, x, rows);
     mk.pack_k(v, rows, x.matrix.dout);
-    mk.pack_v(v, rows, x.matrix.dout_rows);
+    mk.pack_rows(v, rows, x.matrix.dout_rows);
 }
 
 static void multiply_scores(const GradientCall& g, int64_t step, GradientScratch& x) {

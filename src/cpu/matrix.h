@@ -4,7 +4,7 @@
 // operands are tiles of 1 KB:
 //     q   [2 row tiles][depth]         16 rows × 32 dims
 //     k   [2][depth][2 key tiles]      16 pairs of dims × 16 keys × 2: what a product wants of its right side
-//     v   [columns / 2][2][2]          16 pairs of keys × 16 columns × 2
+//     v   [columns / 2][2][2]          16 pairs of keys × 16 columns × 2, the pairs in the order of weights: of bf16, keys 16 apart
 // so that both phases of a step are 2 × 2 blocks of products that read k and v straight on.
 #pragma once
 #include <flashattn.h>
@@ -131,6 +131,7 @@ struct MatrixKernels {
     void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
+    void (*pack_rows)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);  // as v, but pairs of neighbours
     // Whether mask and bias leave any row any key of [key, key + kStepKeys).
     bool (*any_kept)(const MatrixTask&, const MatrixRow* rows, int64_t key);
     // Measures those of the pair's rows whose diagonal is one of the step's keys from their scores there. Of the step it reads k alone.
