@@ -32,6 +32,7 @@ struct Side {
     int dim;
     int64_t head_step;  // bytes
     const char** rows;  // [kStretch + kTileKeys]
+    bool as_stored;     // the kernel takes all keys as they are
 };
 
 // A worker's memory for this method. q, its factors, o, and, twice, s and rescale: of each tile of the panel; scores and weights lie
@@ -132,8 +133,9 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
 
 Side make_side(const Call& c, Operand operand, const char** rows) {
     const Problem& p = *c.p;
-    const bool k = operand == Operand::k;
-    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.kv_dtype), rows};
+    const bool k = operand == Operand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.kv_dtype), rows,
+            !scaled && !c.k->few[p.d.kv_dtype].plain};
 }
 
 // Addresses for keys [key, key + kStretch), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
@@ -226,14 +228,18 @@ struct Walk {
     int64_t start;  // of the first block
     int64_t at(int64_t key) const { return (key - start) % kStretch; }  // in the lists of addresses
     Own own;
+    const FewKernels* kernels;
+    bool matrix;  // by matrix instructions
+    int rows;     // there is room for in a tile
+    int64_t o_step;  // floats from a tile's sums to the next one's
     float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
-    bool matrix() const { return by_matrix(*c, tiles[0]); }
     int from(int i, int64_t key) const { return int(max_of(seen[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(seen[i].end - key, kTileKeys)); }
     // Scores and weights of one block live beside those of the next.
-    float* s(int i, int64_t key) const { return own.s + (key / kTileKeys % 2 * c->few.panel + i) * c->few.rows * kTileKeys; }
-    float* rescale(int i, int64_t key) const { return own.rescale + (key / kTileKeys % 2 * c->few.panel + i) * c->few.rows; }
-    float* o(int i) const { return own.o + i * c->few.rows * padded(*c->k, c->p->d.dim_v); }
+    float* s(int i, int64_t key) const { return own.s + place(i, key) * kTileKeys; }
+    float* rescale(int i, int64_t key) const { return own.rescale + place(i, key); }
+    int64_t place(int i, int64_t key) const { return ((key & kTileKeys ? c->few.panel : 0) + i) * rows; }
+    float* o(int i) const { return own.o + i * o_step; }
 };
 
 // A tile's rows of keys from key + first + skip on, and meanwhile those of the next tile, or of the first one's next part.
@@ -258,9 +264,10 @@ void score_tile_part(const Walk& walk, int i, int64_t key, int first, Scratch& w
     const int to = int(min_of(walk.to(i, key), first + walk.part));
     if (walk.from(i, key) >= first + walk.part || first >= to) return;
     const FewRows rows = rows_of(walk, walk.k, i, key, first, 0);
-    Part part;
     float* s = walk.s(i, key) + first;
-    if (walk.matrix()) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, to - first}, s);
+    if (walk.matrix) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, to - first}, s);
+    if (walk.k.as_stored) return walk.kernels->scores(t.q, t.rows, rows, to - first, walk.k.dim, s);
+    Part part;
     find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
     part.kernels->scores(t.q, t.rows, part.rows, to - first, part.dim, s);
     if (part.scaled) scale(s, t.rows, to - first, part.factors);
@@ -277,23 +284,28 @@ void score_part(const Walk& walk, int64_t key, int first, Scratch& w) {
 
 void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
     const Call& c = *walk.c;
-    const float same[kFewRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const float same[kFewRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     for (int i = 0; i < walk.count; i++) {
         const RowTile& t = walk.tiles[i];
         const int from = int(max_of(walk.from(i, key), first)), to = int(min_of(walk.to(i, key), first + walk.part));
         if (from >= to) continue;
         const FewRows rows = rows_of(walk, walk.v, i, key, first, from - first);
-        Part part;
-        float* p = walk.s(i, key) + from;
+        float *const p = walk.s(i, key) + from, *const o = walk.o(i);
         const bool rescaled = first > 0 && walk.from(i, key) < first;
-        if (walk.matrix()) {
+        const float* const rescale = rescaled ? same : walk.rescale(i, key);
+        if (walk.matrix) {
             const FewPart some{c.p->d.kv_dtype, rows, to - from};
-            c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : walk.rescale(i, key), walk.own.matrix, walk.o(i));
+            c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : rescale, walk.own.matrix, o);
             continue;
         }
+        if (walk.v.as_stored) {
+            walk.kernels->values(p, t.rows, rows, to - from, walk.v.dim, rescale, o);
+            continue;
+        }
+        Part part;
         find_part(c, t, walk.v, rows, key + from, to - from, walk.own, part, w);
         if (part.scaled) scale(p, t.rows, to - from, part.factors);
-        part.kernels->values(p, t.rows, part.rows, to - from, part.dim, rescaled ? same : walk.rescale(i, key), walk.o(i));
+        part.kernels->values(p, t.rows, part.rows, to - from, part.dim, rescale, o);
     }
 }
 
@@ -322,14 +334,24 @@ void finish_sums(const Walk& walk, int i, RowSums& sums) {
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < walk.tiles[i].rows; r++) {
         const float* from = walk.o(i) + r * stride;
-        if (walk.matrix()) c.k->matrix->few->finish(from, c.p->d.kv_dtype, int(dim), walk.v_factor[i], sums.o + r * dim);
+        if (walk.matrix) c.k->matrix->few->finish(from, c.p->d.kv_dtype, int(dim), walk.v_factor[i], sums.o + r * dim);
         else restore(*c.k, c.k->few[c.p->d.kv_dtype].split, from, dim, sums.o + r * dim);
     }
 }
 
 void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
     const Problem& p = *c.p;
-    Walk walk{&c, tiles, count, sums, {}, {}, {}, part_keys(by_matrix(c, tiles[0]), p.d.dim_qk * type_bytes(p.d.kv_dtype)), 0, carve(c, w), {}, {}};
+    Walk walk{};
+    walk.c = &c;
+    walk.tiles = tiles;
+    walk.count = count;
+    walk.sums = sums;
+    walk.matrix = by_matrix(c, tiles[0]);
+    walk.part = part_keys(walk.matrix, p.d.dim_qk * type_bytes(p.d.kv_dtype));
+    walk.own = carve(c, w);
+    walk.kernels = &c.k->few[p.d.kv_dtype];
+    walk.rows = c.few.rows;
+    walk.o_step = walk.rows * padded(*c.k, p.d.dim_v);
     walk.k = make_side(c, Operand::k, walk.own.k);
     walk.v = make_side(c, Operand::v, walk.own.v);
     int64_t first = end, last = begin;
@@ -344,7 +366,7 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
     for (int i = 0; i < count; i++) memset(walk.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = walk.start = begin + (first - begin) / kTileKeys * kTileKeys;
-    if (walk.matrix()) {
+    if (walk.matrix) {
         for (int i = 0; i < count; i++) {
             walk.k_factor[i] = left_out(c, tiles[i], walk.k, first);
             walk.v_factor[i] = left_out(c, tiles[i], walk.v, first);
@@ -352,7 +374,7 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
         c.k->matrix->few->begin(tiles[0].rows);
     }
     for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) advance(walk, key, start, last, w);
-    if (walk.matrix()) c.k->matrix->few->end();
+    if (walk.matrix) c.k->matrix->few->end();
     for (int i = 0; i < count; i++) finish_sums(walk, i, sums[i]);
 }
 
