@@ -40,8 +40,16 @@ struct Side {
 struct Own {
     float *q, *factor, *o, *s, *rescale, *addend, *widened;
     const char **k, **v;
+    char* digits;  // of each tile of the panel
+    bool* exact;   // whether they are all of q
     FewMemory matrix;
 };
+
+// Scores of int8 k by products of integers.
+bool by_digits(const Problem& p, int64_t rows) {
+    return p.d.kv_dtype == FA_I8 && rows <= kDigitRows && p.d.dim_qk % 64 == 0;
+}
+int64_t digit_bytes(const Problem& p) { return 16 * p.d.dim_qk + kDigitRows * int64_t(sizeof(float)); }
 
 // Of a tile's q in either form.
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kFewRows / 2) * padded(k, p.d.dim_qk); }
@@ -73,9 +81,11 @@ Own carve(const Problem& p, const Kernels& k, int rows, int panel, char* memory,
         const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
         own.matrix.converted = carver.take<uint16_t>(kFewPartKeys * dim);
         own.matrix.zeros = carver.take<uint16_t>(dim);
-        own.matrix.products = floats(kFewPartKeys * kFewRows);
+        own.matrix.products = floats(kFewProducts);
         own.matrix.weights = carver.take<uint16_t>(kFewPartKeys * kFewRows);
         own.matrix.pairs = carver.take<uint16_t>(4 * kTileBytes / 2);
+        own.digits = carver.take<char>(panel * digit_bytes(p));
+        own.exact = carver.take<bool>(panel);
         if (memory) memset(own.matrix.zeros, 0, size_t(dim) * 2);
     }
     *bytes = carver.used;
@@ -106,12 +116,15 @@ void restore(const Kernels& k, bool split, const float* from, int64_t dim, float
 // Its own rows choose for a sequence, not those of longer ones in the call.
 bool by_matrix(const Call& c, const RowTile& t) { return t.method->matrix && by_matrix(*c.p, *c.k, t.rows); }
 
-void pack_matrix(const Call& c, const RowTile& t, float* factor) {
+void pack_matrix(const Call& c, const RowTile& t, int slot, const Own& own) {
     const Problem& p = *c.p;
     const char* rows[kFewRows];
     point_q(c, t, rows);
-    c.k->matrix->few->pack_q(reinterpret_cast<const uint16_t* const*>(rows), t.rows, p.d.kv_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
-    for (int r = 0; r < t.rows; r++) factor[r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+    const FewMatrixKernels& few = *c.k->matrix->few;
+    const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
+    own.exact[slot] = by_digits(p, t.rows) && few.pack_digits(values, t.rows, int(p.d.dim_qk), own.digits + slot * digit_bytes(p));
+    if (!own.exact[slot]) few.pack_q(values, t.rows, p.d.kv_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    for (int r = 0; r < t.rows; r++) own.factor[slot * kFewRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
 
 void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
@@ -120,7 +133,7 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
     const Own own = carve(c, w);
     t.q = own.q + slot * q_floats(p, *c.k, c.few.rows);
     t.width = t.rows;
-    if (by_matrix(c, t)) return pack_matrix(c, t, own.factor + slot * kFewRows);
+    if (by_matrix(c, t)) return pack_matrix(c, t, slot, own);
     for (int first = 0, block; first < t.rows; first += block) {
         block = few_block(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -230,6 +243,7 @@ struct Walk {
     Own own;
     const FewKernels* kernels;
     bool matrix;  // by matrix instructions
+    mutable bool digits;  // tiles are laid out for scores by products of integers
     int rows;     // there is room for in a tile
     int64_t o_step;  // floats from a tile's sums to the next one's
     float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
@@ -254,7 +268,9 @@ void score_part_matrix(const Walk& walk, int i, const FewPart& part, float* s) {
     const FewMatrixKernels& few = *c.k->matrix->few;
     float factor[kFewRows];
     for (int r = 0; r < walk.tiles[i].rows; r++) factor[r] = walk.own.factor[i * kFewRows + r] * walk.k_factor[i];
-    few.scores(reinterpret_cast<const uint16_t*>(walk.tiles[i].q), walk.tiles[i].rows, factor, part, walk.k.dim, walk.own.matrix, s);
+    if (part.digits != walk.digits) few.begin(walk.tiles[i].rows, walk.digits = part.digits);
+    const void* const q = part.digits ? static_cast<const void*>(walk.own.digits + i * digit_bytes(*c.p)) : walk.tiles[i].q;
+    few.scores(static_cast<const uint16_t*>(q), walk.tiles[i].rows, factor, part, walk.k.dim, walk.own.matrix, s);
 }
 
 // Scores of a tile and part [first, first + walk.part) of the block at `key`: all of it, weigh() removes what lies outside the band.
@@ -265,7 +281,7 @@ void score_tile_part(const Walk& walk, int i, int64_t key, int first, Scratch& w
     if (walk.from(i, key) >= first + walk.part || first >= to) return;
     const FewRows rows = rows_of(walk, walk.k, i, key, first, 0);
     float* s = walk.s(i, key) + first;
-    if (walk.matrix) return score_part_matrix(walk, i, {c.p->d.kv_dtype, rows, to - first}, s);
+    if (walk.matrix) return score_part_matrix(walk, i, {c.p->d.kv_dtype, walk.own.exact[i], rows, to - first}, s);
     if (walk.k.as_stored) return walk.kernels->scores(t.q, t.rows, rows, to - first, walk.k.dim, s);
     Part part;
     find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
@@ -294,7 +310,7 @@ void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
         const bool rescaled = first > 0 && walk.from(i, key) < first;
         const float* const rescale = rescaled ? same : walk.rescale(i, key);
         if (walk.matrix) {
-            const FewPart some{c.p->d.kv_dtype, rows, to - from};
+            const FewPart some{c.p->d.kv_dtype, false, rows, to - from};
             c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : rescale, walk.own.matrix, o);
             continue;
         }
@@ -347,8 +363,9 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
     walk.count = count;
     walk.sums = sums;
     walk.matrix = by_matrix(c, tiles[0]);
-    walk.part = part_keys(walk.matrix, p.d.dim_qk * type_bytes(p.d.kv_dtype));
     walk.own = carve(c, w);
+    walk.digits = walk.matrix && walk.own.exact[0];
+    walk.part = part_keys(walk.matrix, p.d.dim_qk * type_bytes(p.d.kv_dtype));
     walk.kernels = &c.k->few[p.d.kv_dtype];
     walk.rows = c.few.rows;
     walk.o_step = walk.rows * padded(*c.k, p.d.dim_v);
@@ -371,7 +388,7 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
             walk.k_factor[i] = left_out(c, tiles[i], walk.k, first);
             walk.v_factor[i] = left_out(c, tiles[i], walk.v, first);
         }
-        c.k->matrix->few->begin(tiles[0].rows);
+        c.k->matrix->few->begin(tiles[0].rows, walk.digits);
     }
     for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) advance(walk, key, start, last, w);
     if (walk.matrix) c.k->matrix->few->end();

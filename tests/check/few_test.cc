@@ -1,5 +1,6 @@
 // Few query rows for a kv head: every storage type, size of group, width of head and way to hold keys goes through kernels of its own.
 #include <gtest/gtest.h>
+#include <limits>
 #include "isa.h"
 #include "support/shaped.h"
 
@@ -42,6 +43,32 @@ TEST_P(FewRows, EveryWidthOfAHead) {
 TEST_P(FewRows, EveryNumberOfRows) {
     for (int64_t group = 1; group <= 17; group++) check({1, 2 * group, 2, 1, 70, 40, 36});
     for (const int64_t rows : {2, 3, 5, 8}) check({1, 4, 2, rows, 130, 24, 33});
+}
+
+// Heads that fill matrix tiles, whose rows are few or fill the tiles, too.
+TEST_P(FewRows, WholeTiles) {
+    for (const int64_t group : {1, 2, 3, 4, 5, 9}) {
+        check({1, 2 * group, 2, 1, 90, 64, 128});
+        check({1, group, 1, 1, 133, 192, 64});
+    }
+    for (const int64_t keys : {1, 15, 17, 33, 64, 65, 321}) {
+        check({1, 6, 2, 1, keys, 128, 64});
+        check({2, 2, 2, 2, keys, 64, 64}, 16);
+    }
+    check({1, 33, 33, 1, 70, 64, 64});
+}
+
+// Among heads that share a walk through the keys, one whose q is infinite, or no number.
+TEST_P(FewRows, OneHeadIsNotFinite) {
+    for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        Case c = shaped({1, 6, 3, 1, 150, 64, 64}, types.q);
+        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+        if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        c.bind(rng);
+        fill(c, rng);
+        c.set_q([&](int64_t, int64_t h, int64_t, int64_t e) { return h == 2 && e == 7 ? odd : rng.normal(); });
+        ASSERT_EQ(run_and_check(handle, c), "");
+    }
 }
 
 // Around the borders of parts, blocks, and lists of addresses; several heads at once and one.
@@ -107,7 +134,8 @@ std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info)
 INSTANTIATE_TEST_SUITE_P(Types, FewRows,
                          testing::Combine(testing::Values(0, FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512),
                                           testing::Values(Keys{FA_F32, FA_F32}, Keys{FA_F16, FA_F16}, Keys{FA_BF16, FA_BF16},
-                                                          Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_F16, FA_I8})),
+                                                          Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_BF16, FA_E4M3}, Keys{FA_F16, FA_I8},
+                                                          Keys{FA_BF16, FA_I8})),
                          name_of_keys);
 
 }  // namespace
