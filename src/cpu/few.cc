@@ -242,10 +242,10 @@ struct Walk {
     int64_t at(int64_t key) const { return (key - start) % kStretch; }  // in the lists of addresses
     Own own;
     const FewKernels* kernels;
-    bool matrix;  // by matrix instructions
-    mutable bool digits;  // tiles are laid out for scores by products of integers
-    int rows;     // there is room for in a tile
-    int64_t o_step;  // floats from a tile's sums to the next one's
+    bool matrix;          // by matrix instructions
+    mutable bool digits;  // whose tiles are laid out for scores by products of integers
+    int rows;             // there is room for in a tile
+    int64_t o_step;       // floats from a tile's sums to the next one's
     float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
     int from(int i, int64_t key) const { return int(max_of(seen[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(seen[i].end - key, kTileKeys)); }
