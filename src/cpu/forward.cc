@@ -25,13 +25,15 @@ int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64
     return m.heads ? ceil_div(p.d.heads_kv, panel) : p.d.heads_kv * ceil_div(blocks, panel);
 }
 
-// Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows.
+// Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those with a mask,
+// which mostly is causal, too.
 Item item_at(const Call& c, int panel, int64_t index) {
     const int64_t heads = c.p->d.heads_kv, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
     if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
     const int64_t panels = ceil_div(c.blocks, panel);
-    const int64_t block = (c.p->causal() ? panels - 1 - within % panels : within % panels) * panel;
+    const bool longest_last = c.p->causal() || c.p->has(FA_OPERAND_MASK);
+    const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
     return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
 }
 
