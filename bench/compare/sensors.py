@@ -4,6 +4,7 @@ nothing is asked while anything is timed."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import threading
@@ -25,15 +26,19 @@ def sample_of(line: str) -> tuple[float, float] | None:
     return clock, power
 
 
+def ending_with_us(command: list[str]) -> list[str]:
+    """It ends when this process does, however that ends: stopped, it would stay."""
+    return ["setpriv", "--pdeathsig", "KILL", *command] if shutil.which("setpriv") else command
+
+
 class Sensors:
     def __init__(self, device: str, query: list[str] = QUERY) -> None:
         """device: its UUID, for processes count devices differently."""
         self.samples: deque[tuple[float, float, float]] = deque(maxlen=1024)  # when, and what: longer than a block takes
         self.process = None
-        try:
-            self.process = subprocess.Popen([*query, "--id", device], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        except OSError:
+        if not shutil.which(query[0]):
             return
+        self.process = subprocess.Popen(ending_with_us([*query, "--id", device]), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         threading.Thread(target=self.listen, daemon=True).start()
         self.process.send_signal(signal.SIGSTOP)
 

@@ -1,5 +1,8 @@
 """Clock and power beside the figures, from a program that takes the place of nvidia-smi."""
 
+import os
+import shutil
+import subprocess
 import sys
 import time
 import unittest
@@ -50,6 +53,30 @@ class SensorsTest(unittest.TestCase):
             self.assertEqual(asked, [50])
             self.assertIn((1500, 700), contestant.samples)
             self.assertNotIn((1980, 200), contestant.samples)
+
+    @unittest.skipUnless(shutil.which("setpriv"), "setpriv is not installed")
+    def test_it_ends_with_a_process_that_is_killed(self):
+        program = f"""import sys, time
+from compare.judge import Contestant
+from compare.sensors import Sensors
+sensors = Sensors('GPU-1', [sys.executable, '-c', {TALKS!r}])
+sensors.watch(Contestant(lambda milliseconds: [time.sleep(0.01) for _ in range(1000) if not sensors.samples]), 1)
+print(sensors.process.pid, flush=True)
+input()"""
+        with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True) as owner:
+            pid = int(owner.stdout.readline())
+            os.kill(pid, 0)
+            owner.kill()
+
+        def gone():
+            try:
+                with open(f"/proc/{pid}/stat") as stat:
+                    return stat.read().rpartition(")")[2].split()[0] == "Z"  # nobody may wait for it
+            except FileNotFoundError:
+                return True
+
+        self.assertTrue(until(gone))
 
     def test_nothing_is_asked_but_while_it_watches(self):
         with closing(Sensors("GPU-1", [sys.executable, "-c", TALKS])) as sensors:
