@@ -20,7 +20,8 @@ inline V max_v(V a, V b) { return _mm256_max_ps(a, b); }  // the instruction giv
 
 // 1.5 · 2^23: a float this large has no fraction, and an integer that is added to it is left in its low bits. kNothing leaves 0 there, a
 // float's exponent of 0, with which it is a power of 0. To compare for that would take a fifth of a weight's time.
-constexpr float kNothing = kFaintest - 1, kCounter = 0x1.8p+23f - kNothing, kPowerUnit = 0x1p-8f;
+constexpr float kNothing = kFaintest - 1, kCounter = 0x1.8p+23f - kNothing, kPowerUnit = 0x1p-16f;
+static_assert(kNothing == 16 - 127, "so n + kCounter leaves the exponent of a power 2^-16 as large");
 
 inline V exp2_parts(V x, V& f) {
     x = max_v(splat(kNothing), x);

@@ -19,9 +19,9 @@ constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 
 // Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
 // they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kFaintest of the row's largest are 0: no
-// weight is subnormal, which would make each of its products a hundred times slower.
+// weight is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred times slower.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit = 0x1p-8f;
-constexpr float kFaintest = -118.f;
+constexpr float kFaintest = -110.f;
 
 // So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
 static inline int few_block(int rows, int lanes) {
