@@ -143,7 +143,7 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
 
 constexpr double kSpeed = 1.8, kGradientSpeed = 1.5;  // where the CPU prefers this table
 constexpr MatrixKernels kMatrix = {
-    false, kSpeed, kGradientSpeed, convert, pack_q, pack_k, pack_v, pack_rows, any_kept, settle_diagonal, run, finish_rows, write_averages,
+    false, kSpeed, kGradientSpeed, convert, pack_q, pack_k, pack_v, pack_rows, kept, settle_diagonal, run, finish_rows, write_averages,
     nullptr, multiply, narrow, differentiate_pairs, nullptr, transpose_k};
 
 }  // namespace

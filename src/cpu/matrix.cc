@@ -205,9 +205,14 @@ int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair
     if (seen.some.begin >= seen.some.end) return n;
     for (int64_t step = first; step < end; step++) {
         const int64_t key = step * kStepKeys;
-        if ((task.mask || task.bias) && !c.k->matrix->any_kept(task, pair->rows, key)) continue;
+        bool cut = key < seen.all.begin || key + kStepKeys > seen.all.end;
+        if (task.mask || task.bias) {
+            const Kept kept = c.k->matrix->kept(task, pair->rows, key);
+            if (kept == Kept::none) continue;
+            if (task.mask) cut = kept == Kept::some;
+        }
         const uint16_t* k = packed + (step - chunk) * step_values(shape);
-        to[n++] = {pair, k, k + shape.k_bytes() / 2, key, key < seen.all.begin || key + kStepKeys > seen.all.end};
+        to[n++] = {pair, k, k + shape.k_bytes() / 2, key, cut};
     }
     return n;
 }

@@ -52,8 +52,10 @@ struct Step {
     Pair* pair;
     const uint16_t *k, *v;
     int64_t key;                       // the first
-    bool cut;                          // some row does not see some key
+    bool cut;                          // some row does not see some key, or a mask removes it
 };
+
+enum class Kept { none, some, all };
 
 struct MatrixTask {
     MatrixShape shape;
@@ -137,8 +139,8 @@ struct MatrixKernels {
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_rows)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);  // as v, but pairs of neighbours
-    // Whether mask and bias leave any row any key of [key, key + kStepKeys).
-    bool (*any_kept)(const MatrixTask&, const MatrixRow* rows, int64_t key);
+    // What bands, mask and bias leave the rows of keys [key, key + kStepKeys).
+    Kept (*kept)(const MatrixTask&, const MatrixRow* rows, int64_t key);
     // Measures those of the pair's rows whose diagonal is one of the step's keys from their scores there. Of the step it reads k alone.
     void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
