@@ -27,7 +27,7 @@ fa_handle_t handle;
 
 void must(fa_status_t status) {
     if (status == FA_OK) return;
-    std::fprintf(stderr, "%s: %s\n", fa_status_string(status), fa_last_error(handle));
+    std::fprintf(stderr, "%s: %s\n", fa_status_name(status), fa_last_error(handle));
     std::exit(1);
 }
 
@@ -95,7 +95,7 @@ struct Cache {
     fa_forward_args_t attend = FA_FORWARD_ARGS_INIT;
 
     Cache(bool paged, cudaStream_t stream) {
-        d.q_dtype = FA_BF16, d.batch = kBatch, d.heads_q = kHeadsQ, d.heads_kv = kHeads, d.seqlen_q = 1, d.seqlen_k = kKeys, d.dim_qk = kDim;
+        d.q_dtype = FA_BF16, d.batch = kBatch, d.heads_q = kHeadsQ, d.heads_k = kHeads, d.seqlen_q = 1, d.seqlen_k = kKeys, d.dim_qk = kDim;
         d.operands = FA_OPERAND_SEQUSED_K;
         const size_t elements = size_t(kBatch) * kKeys * kHeads * kDim, token = size_t(kBatch) * kHeads * kDim;
         std::vector<int32_t> used(kBatch, int32_t(kKeys / 2)), table(size_t(kBatch * kKeys / kPage));
@@ -125,7 +125,7 @@ struct Small {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Small(cudaStream_t stream, int num_splits, int64_t split_size = 0) {
-        d.q_dtype = FA_BF16, d.batch = 1, d.heads_q = 8, d.heads_kv = 8, d.seqlen_q = 1, d.seqlen_k = 256, d.dim_qk = 64;
+        d.q_dtype = FA_BF16, d.batch = 1, d.heads_q = 8, d.heads_k = 8, d.seqlen_q = 1, d.seqlen_k = 256, d.dim_qk = 64;
         d.num_splits = num_splits, d.split_size = split_size;
         a.q = device<uint16_t>(8 * 64), a.o = device<uint16_t>(8 * 64);
         a.k = device<uint16_t>(256 * 8 * 64), a.v = device<uint16_t>(256 * 8 * 64);

@@ -14,7 +14,7 @@ bool has_gradients(const ForwardCase& c) {
     constexpr uint32_t kWithout = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
                                   FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
     const bool in_range = c.data != Data::limit || c.d.q_dtype == FA_F16;  // dO·v must fit f32
-    return in_range && differentiable(c.d.q_dtype) && differentiable(c.d.kv_dtype) && differentiable(c.d.o_dtype) &&
+    return in_range && differentiable(c.d.q_dtype) && differentiable(c.d.k_dtype) && differentiable(c.d.o_dtype) &&
            c.d.algorithm == FA_ALGORITHM_FLASH && !(c.d.operands & kWithout);
 }
 
@@ -22,22 +22,17 @@ bool has_gradients(const ForwardCase& c) {
 class BackwardCall {
   public:
     explicit BackwardCall(const ForwardCase& c) : forward_(c) {
-        const fa_forward_args_t& f = forward_.reading().a;
-        a_.q = f.q, a_.k = f.k, a_.v = f.v, a_.o = f.o, a_.lse = f.lse;
-        a_.bias = f.bias, a_.mask = f.mask, a_.alibi_slopes = f.alibi_slopes, a_.sinks = f.sinks;
-        a_.causal_offset = f.causal_offset, a_.cu_seqlens_q = f.cu_seqlens_q, a_.cu_seqlens_k = f.cu_seqlens_k;
-        a_.seqused_q = f.seqused_q, a_.seqused_k = f.seqused_k, a_.leftpad_k = f.leftpad_k;
-        a_.seed = f.seed, a_.offset = f.offset;
+        a_.forward = &forward_.reading().a;
         spread_broadcast(forward_.reading().k_tensor, a_.dk_stride);
         spread_broadcast(forward_.reading().v_tensor, a_.dv_stride);
         const oracle::BackwardReading r(forward_.reading().d, a_);
         a_.dout = normals(r.dout_tensor, r.q_dtype);
         a_.dlse = static_cast<float*>(normals(r.dlse_tensor, FA_F32));
         a_.dq = output(r.dq_tensor, r.q_dtype);
-        a_.dk = output(r.dk_tensor, r.kv_dtype);
-        a_.dv = output(r.dv_tensor, r.kv_dtype);
-        if (a_.bias) a_.dbias = static_cast<float*>(output(r.dbias_tensor, FA_F32));
-        if (a_.sinks) a_.dsinks = static_cast<float*>(output({{1, 1, 1, r.d.heads_q}, {0, 0, 0, 1}}, FA_F32));
+        a_.dk = output(r.dk_tensor, r.k_dtype);
+        a_.dv = output(r.dv_tensor, r.v_dtype);
+        if (a_.forward->bias) a_.dbias = static_cast<float*>(output(r.dbias_tensor, FA_F32));
+        if (a_.forward->sinks) a_.dsinks = static_cast<float*>(output({{1, 1, 1, r.d.heads_q}, {0, 0, 0, 1}}, FA_F32));
     }
 
     oracle::BackwardReading reading() const { return {forward_.reading().d, a_}; }
@@ -104,7 +99,7 @@ void judge(const oracle::BackwardReading& r, const std::vector<oracle::Target>& 
     }
     outcome.norm = oracle::relative_norm(all.got, all.want);
     outcome.norm_bound = 0;
-    for (const int32_t dtype : {r.q_dtype, r.kv_dtype, products.o_dtype, products.p_dtype})
+    for (const int32_t dtype : {r.q_dtype, r.k_dtype, r.v_dtype, products.o_dtype, products.p_dtype})
         outcome.norm_bound = std::max(outcome.norm_bound, oracle::norm_limit(dtype));
     if (outcome.fault.empty() && !(*outcome.norm <= outcome.norm_bound))
         outcome.fault =

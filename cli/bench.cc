@@ -20,10 +20,10 @@ namespace {
 
 struct BenchOptions {
     std::vector<Shape> shapes;
-    std::string suite, dtype, kv_dtype, backend = "auto", algorithm = "flash", plot;
+    std::string suite, dtype, k_dtype, backend = "auto", algorithm = "flash", plot;
     MaskOptions masks;
     std::optional<float> softcap, milliseconds;
-    int64_t keys = 0, heads_kv = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
+    int64_t keys = 0, heads_k = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
     bool backward = false, deterministic = false, cold = false, list = false, json = false;
 };
 
@@ -37,10 +37,10 @@ struct Result {
 // ---- shapes of one's own
 
 void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
-    d.heads_kv = o.heads_kv;
+    d.heads_k = o.heads_k;
     d.dim_v = o.dim_v;
-    if (!o.kv_dtype.empty()) d.kv_dtype = value_of(kDtypes, o.kv_dtype);
-    if (d.kv_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;  // one factor for all: strides of 0
+    if (!o.k_dtype.empty()) d.k_dtype = value_of(kDtypes, o.k_dtype);
+    if (d.k_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;  // one factor for all: strides of 0
     if (o.page_size == 0) return;
     d.operands |= FA_OPERAND_PAGE_TABLE;
     d.page_size = o.page_size;
@@ -60,15 +60,15 @@ Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& 
 }
 
 bool about_shapes(const BenchOptions& o) {
-    return o.keys || o.heads_kv || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap || o.masks.any() ||
-           !o.kv_dtype.empty() || o.algorithm != "flash";
+    return o.keys || o.heads_k || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap || o.masks.any() ||
+           !o.k_dtype.empty() || o.algorithm != "flash";
 }
 
 void check(const BenchOptions& o) {
     if (!o.shapes.empty() && !o.suite.empty()) fail("--shape and --suite are both given; expected one of them");
     if (o.shapes.empty() && about_shapes(o)) fail("options of a shape are given without --shape; a suite has its own");
     for (const auto& [name, value] : {std::pair{"--keys", o.keys},
-                                      {"--heads-kv", o.heads_kv},
+                                      {"--heads-kv", o.heads_k},
                                       {"--dim-v", o.dim_v},
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
@@ -268,7 +268,7 @@ void add_bench(CLI::App& app) {
         ->expected(1)
         ->take_all();
     add_int(c, "--keys", o->keys, "Keys of a sequence; default N");
-    add_int(c, "--heads-kv", o->heads_kv, "Heads of k and v; default HEADS");
+    add_int(c, "--heads-kv", o->heads_k, "Heads of k and v; default HEADS");
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
     add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
     c.add_flag("--backward", o->backward, "Time the gradients of q, k and v instead of the forward");
@@ -276,7 +276,7 @@ void add_bench(CLI::App& app) {
     c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"},
                "Type of q, k and v; default f32 and bf16, or the suite's own");
-    add_choice(c, "--kv-dtype", o->kv_dtype, names_of(kDtypes), "Type of k and v; default that of q");
+    add_choice(c, "--kv-dtype", o->k_dtype, names_of(kDtypes), "Type of k and v; default that of q");
     add_mask_options(c, o->masks);
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");

@@ -113,7 +113,7 @@ void append(int32_t q_dtype, int32_t cache_dtype, const Kernels& kernels, const 
     const std::vector<int32_t> used = {0, 130};
 
     fa_attention_desc_t d = describe_cache(q_dtype);
-    d.kv_dtype = cache_dtype;
+    d.k_dtype = cache_dtype;
     d.page_size = kPage;
     d.num_pages = kPages;
     d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K;

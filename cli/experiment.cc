@@ -85,9 +85,9 @@ void count(Bench& bench, Finding& f) {
     f.formula = formula(f.algorithm, f.shape, f.tile_rows, f.tile_keys);
     f.why = bench.obstacle(f.algorithm);
     if (!f.why.empty()) return;
-    h.set(FA_PARAM_COUNT, 1);
+    h.set(FA_PARAM_COUNT_WORK, 1);
     bench.run(f.algorithm);
-    h.set(FA_PARAM_COUNT, 0);
+    h.set(FA_PARAM_COUNT_WORK, 0);
     f.counted = Cost{double(h.get(FA_STAT_FLOPS)), double(h.get(FA_STAT_EXTRA_BYTES)), double(h.get(FA_STAT_BYTES_READ)),
                      double(h.get(FA_STAT_BYTES_WRITTEN))};
 }

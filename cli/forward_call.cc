@@ -35,13 +35,13 @@ ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
     a.page_table = data_of(c.pages);
     a.causal_offset = data_of(c.offsets);
     if (c.d.dropout_p > 0) {
-        a.seed = kCaseSeed;
-        a.offset = 7;
+        a.dropout_seed = kCaseSeed;
+        a.dropout_offset = 7;
     }
     const oracle::Reading shape(c.d, a);
     a.q = room<char>(shape.q_tensor.extent(), oracle::size_of(shape.q_dtype));
-    a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.kv_dtype));
-    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.kv_dtype));
+    a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.k_dtype));
+    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.k_dtype));
     a.o = room<char>(shape.o_tensor.extent(), oracle::size_of(shape.o_dtype));
     make_operands(shape, a);
     reading_ = std::make_unique<oracle::Reading>(c.d, a);
@@ -66,12 +66,12 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
     }
     if (shape.has(FA_OPERAND_ALIBI)) {
         float* slopes = room<float>(d.heads_q);
-        fa_alibi_slopes(d.heads_q, slopes);
+        fa_alibi_slopes(d.heads_q, 0, slopes);
         a.alibi_slopes = slopes;
     }
     if (shape.has(FA_OPERAND_SINKS)) a.sinks = floats(d.heads_q, -1, 3);
     if (shape.has(FA_OPERAND_O_SCALE)) a.o_scale = floats(1, 2, 3);
-    const double unit = shape.kv_dtype == FA_I8 ? kIntegerUnit : 1;
+    const double unit = shape.k_dtype == FA_I8 ? kIntegerUnit : 1;
     if (shape.has(FA_OPERAND_Q_DESCALE)) a.q_descale = floats(shape.q_descale_tensor.extent(), 0.5, 1.5);
     if (shape.has(FA_OPERAND_K_DESCALE)) a.k_descale = floats(shape.k_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
     if (shape.has(FA_OPERAND_V_DESCALE)) a.v_descale = floats(shape.v_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
@@ -95,7 +95,7 @@ double ForwardCall::value_value(int64_t j, int64_t c) {
         case Data::counting:
             return c == j % reading_->dim_v ? 1 : 0;
         case Data::limit:
-            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->kv_dtype);
+            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->k_dtype);
         default:
             return rng_.normal();
     }
@@ -104,7 +104,7 @@ double ForwardCall::value_value(int64_t j, int64_t c) {
 // Only rows and keys within the valid lengths get numbers.
 void ForwardCall::fill_tensors() {
     const oracle::Reading& r = *reading_;
-    const double unit = r.kv_dtype == FA_I8 ? kIntegerUnit : 1;
+    const double unit = r.k_dtype == FA_I8 ? kIntegerUnit : 1;
     void* const q = const_cast<void*>(r.a.q);
     void* const k = const_cast<void*>(r.a.k);
     void* const v = const_cast<void*>(r.a.v);
@@ -115,10 +115,10 @@ void ForwardCall::fill_tensors() {
                     const double x = case_.data == Data::counting ? 0 : case_.data == Data::ascending ? 1 : rng_.normal();
                     oracle::store(q, r.q(b, h, i) + c, r.q_dtype, case_.data == Data::steep ? 100 * x : x);
                 }
-        for (int64_t h = 0; h < r.heads_kv; ++h)
+        for (int64_t h = 0; h < r.heads_k; ++h)
             for (int64_t j = 0; j < r.keys(b); ++j) {
-                for (int64_t c = 0; c < r.d.dim_qk; ++c) oracle::store(k, r.k(b, h, j) + c, r.kv_dtype, unit * key_value(j));
-                for (int64_t c = 0; c < r.dim_v; ++c) oracle::store(v, r.v(b, h, j) + c, r.kv_dtype, unit * value_value(j, c));
+                for (int64_t c = 0; c < r.d.dim_qk; ++c) oracle::store(k, r.k(b, h, j) + c, r.k_dtype, unit * key_value(j));
+                for (int64_t c = 0; c < r.dim_v; ++c) oracle::store(v, r.v(b, h, j) + c, r.k_dtype, unit * value_value(j, c));
             }
     }
 }

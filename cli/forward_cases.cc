@@ -12,8 +12,8 @@ struct Case : ForwardCase {
         d.algorithm = value;
         return *this;
     }
-    Case& types(int32_t kv_dtype, int32_t o_dtype) {
-        d.kv_dtype = kv_dtype;
+    Case& types(int32_t k_dtype, int32_t o_dtype) {
+        d.k_dtype = k_dtype;
         d.o_dtype = o_dtype;
         return *this;
     }
@@ -26,9 +26,9 @@ struct Case : ForwardCase {
         return *this;
     }
 
-    Case& heads(int64_t heads_q, int64_t heads_kv) {
+    Case& heads(int64_t heads_q, int64_t heads_k) {
         d.heads_q = heads_q;
-        d.heads_kv = heads_kv;
+        d.heads_k = heads_k;
         return *this;
     }
     Case& dims(int64_t dim_qk, int64_t dim_v) {
@@ -131,15 +131,15 @@ struct Case : ForwardCase {
         d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
         const int64_t width = d.dim_v + 3;
         strides(d.q_stride, {d.heads_q * d.seqlen_q * d.dim_qk, d.dim_qk, d.seqlen_q * d.dim_qk, 1});
-        strides(d.k_stride, {d.heads_kv * d.seqlen_k * d.dim_qk, d.dim_qk, d.seqlen_k * d.dim_qk, 1});
-        strides(d.v_stride, {0, d.heads_kv * d.dim_v, d.dim_v, 1});
+        strides(d.k_stride, {d.heads_k * d.seqlen_k * d.dim_qk, d.dim_qk, d.seqlen_k * d.dim_qk, 1});
+        strides(d.v_stride, {0, d.heads_k * d.dim_v, d.dim_v, 1});
         strides(d.o_stride, {d.seqlen_q * d.heads_q * width, d.heads_q * width, width, 1});
         return strides(d.lse_stride, {1, d.batch * d.seqlen_q, d.batch});
     }
     Case& descaled() {  // k and v, by token and head
         const int64_t slots = d.page_size > 0 ? d.page_size : d.seqlen_k;
-        strides(d.k_descale_stride, {slots * d.heads_kv, d.heads_kv, 1});
-        strides(d.v_descale_stride, {slots * d.heads_kv, d.heads_kv, 1});
+        strides(d.k_descale_stride, {slots * d.heads_k, d.heads_k, 1});
+        strides(d.v_descale_stride, {slots * d.heads_k, d.heads_k, 1});
         return with(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     }
     Case& descaled_q() { return strides(d.q_descale_stride, {d.seqlen_q * d.heads_q, d.heads_q, 1}).with(FA_OPERAND_Q_DESCALE); }

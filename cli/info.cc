@@ -36,7 +36,7 @@ Json backends() {
         if (b.value == FA_BACKEND_AUTO) continue;
         char reason[1024] = "";
         const fa_status_t status = fa_backend_status(b.value, reason, sizeof reason);
-        list.push_back({{"name", b.name}, {"usable", status == FA_OK}, {"status", fa_status_string(status)}, {"reason", reason}});
+        list.push_back({{"name", b.name}, {"usable", status == FA_OK}, {"status", fa_status_name(status)}, {"reason", reason}});
     }
     return list;
 }
@@ -74,7 +74,7 @@ std::vector<std::pair<std::string, fa_attention_desc_t>> typical() {
         d.q_dtype = dtype;
         d.batch = 2;
         d.heads_q = 32;
-        d.heads_kv = 8;
+        d.heads_k = 8;
         d.seqlen_q = rows;
         d.seqlen_k = keys;
         d.dim_qk = dim;
@@ -120,7 +120,7 @@ Json kernels() {
             const fa_status_t status = fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text);
             list.push_back({{"backend", name_of(kBackends, backend)},
                             {"call", call},
-                            {"status", fa_status_string(status)},
+                            {"status", fa_status_name(status)},
                             {"explanation", text}});
         }
     }

@@ -10,9 +10,12 @@ const std::vector<Named> kDtypes = {{"f32", FA_F32},   {"f16", FA_F16},   {"bf16
 const std::vector<Named> kAlgorithms = {
     {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
 const std::vector<Named> kAlignments = {{"top-left", FA_ALIGN_TOP_LEFT}, {"bottom-right", FA_ALIGN_BOTTOM_RIGHT}};
-const std::vector<Named> kIsas = {{"generic", FA_ISA_GENERIC},         {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
-                                  {"avx512_bf16", FA_ISA_AVX512_BF16}, {"amx", FA_ISA_AMX},   {"amx_fp16", FA_ISA_AMX_FP16},
-                                  {"neon", FA_ISA_NEON},               {"sve", FA_ISA_SVE}};
+const std::vector<Named> kIsas = [] {
+    std::vector<Named> all;
+    for (int32_t isa = 1; isa < 256; ++isa)
+        if (const char* name = fa_isa_name(isa)) all.push_back({name, isa});
+    return all;
+}();
 
 int32_t value_of(const std::vector<Named>& names, const std::string& name) {
     for (const Named& n : names)
@@ -51,20 +54,16 @@ Handle::Handle(int32_t backend, int32_t memory) {
 void Handle::check(fa_status_t status) const {
     if (status == FA_OK) return;
     const std::string sentence = fa_last_error(handle_);
-    fail(sentence.empty() ? fa_status_string(status) : sentence);
+    fail(sentence.empty() ? fa_status_name(status) : sentence);
 }
 
 int64_t Handle::get(int32_t key) const {
     int64_t value = 0;
-    check(fa_get_i64(handle_, key, &value));
+    check(fa_param_get(handle_, key, &value));
     return value;
 }
 
-int32_t Handle::backend() const {
-    int32_t backend = 0;
-    check(fa_get_backend(handle_, &backend));
-    return backend;
-}
+int32_t Handle::backend() const { return int32_t(get(FA_INFO_BACKEND)); }
 
 std::string Handle::explain(const fa_attention_desc_t* desc, int32_t op) const {
     char text[4096] = "";
@@ -83,7 +82,7 @@ std::vector<int32_t> usable_isas() {
     const Handle cpu(FA_BACKEND_CPU);
     std::vector<int32_t> list;
     for (const Named& isa : kIsas)
-        if (fa_set_i64(cpu, FA_PARAM_MAX_ISA, isa.value) == FA_OK) list.push_back(isa.value);
+        if (fa_param_set(cpu, FA_PARAM_MAX_ISA, isa.value) == FA_OK) list.push_back(isa.value);
     return list;
 }
 

@@ -38,7 +38,7 @@ class Handle {
 
     operator fa_handle_t() const { return handle_; }
     void check(fa_status_t status) const;  // throws the handle's last error unless FA_OK
-    void set(int32_t key, int64_t value) { check(fa_set_i64(handle_, key, value)); }
+    void set(int32_t key, int64_t value) { check(fa_param_set(handle_, key, value)); }
     int64_t get(int32_t key) const;
     int32_t backend() const;
     std::string explain(const fa_attention_desc_t* desc, int32_t op = FA_OP_FORWARD) const;

@@ -18,8 +18,8 @@ struct Sizes {
         const oracle::Reading r(load.desc, fa_forward_args_t FA_FORWARD_ARGS_INIT);
         const auto bytes = [](const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); };
         q = bytes(r.q_tensor, r.q_dtype);
-        k = aligned(bytes(r.k_tensor, r.kv_dtype));
-        v = aligned(bytes(r.v_tensor, r.kv_dtype));
+        k = aligned(bytes(r.k_tensor, r.k_dtype));
+        v = aligned(bytes(r.v_tensor, r.k_dtype));
         o = bytes(r.o_tensor, r.o_dtype);
         const double caches = backend == FA_BACKEND_CPU ? kCpuCachesHold : kGpuCachesHold;
         if (load.backward) lse = bytes(r.lse_tensor, FA_F32), gradients = q + k + v + o;  // of dout, too
@@ -55,9 +55,9 @@ double flops_of(const Load& load) {
 
 double cache_bytes_of(const Load& load) {
     const fa_attention_desc_t& d = load.desc;
-    const double heads = double(d.heads_kv ? d.heads_kv : d.heads_q), dims = double(d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk));
+    const double heads = double(d.heads_k ? d.heads_k : d.heads_q), dims = double(d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk));
     const double keys = load.lengths.empty() ? double(d.batch) * double(d.seqlen_k) : double(d.total_k);
-    return keys * heads * dims * double(oracle::size_of(d.kv_dtype ? d.kv_dtype : d.q_dtype));
+    return keys * heads * dims * double(oracle::size_of(d.k_dtype ? d.k_dtype : d.q_dtype));
 }
 
 double bytes_of(const Load& load, int32_t backend) {
@@ -72,8 +72,8 @@ Tensors::Tensors(Handle& handle, const Load& load) : handle_(handle), load_(load
     v_bytes_ = sizes.v;
     args_.q = numbers(sizes.q, r.q_dtype);
     args_.o = room(sizes.o);
-    std::byte* const k = numbers(sizes.k * uint64_t(sizes.sets), r.kv_dtype);
-    std::byte* const v = numbers(sizes.v * uint64_t(sizes.sets), r.kv_dtype);
+    std::byte* const k = numbers(sizes.k * uint64_t(sizes.sets), r.k_dtype);
+    std::byte* const v = numbers(sizes.v * uint64_t(sizes.sets), r.k_dtype);
     for (int64_t set = 0; set < sizes.sets; ++set) sets_.push_back({k + sizes.k * uint64_t(set), v + sizes.v * uint64_t(set)});
     make_operands();
     if (load.backward) args_.lse = static_cast<float*>(room(sizes.lse));
@@ -90,13 +90,10 @@ void* Tensors::workspace(int32_t op, uint64_t* size) {
 void Tensors::make_backward() {
     const Sizes sizes(load_, handle_.backend());
     const oracle::Reading r(load_.desc, args_);
-    const fa_forward_args_t& f = args_;
     fa_backward_args_t& a = backward_args_;
     args_.k = sets_[0].k, args_.v = sets_[0].v;
     handle_.check(fa_forward_ex(handle_, &load_.desc, &args_));
-    a.q = f.q, a.k = f.k, a.v = f.v, a.o = f.o, a.lse = f.lse;
-    a.bias = f.bias, a.mask = f.mask, a.alibi_slopes = f.alibi_slopes, a.sinks = f.sinks;
-    a.cu_seqlens_q = f.cu_seqlens_q, a.cu_seqlens_k = f.cu_seqlens_k;
+    a.forward = &args_;
     a.dout = numbers(sizes.o, r.q_dtype);
     a.dq = room(sizes.q), a.dk = room(sizes.k), a.dv = room(sizes.v);
     a.workspace = workspace(FA_OP_BACKWARD, &a.workspace_size);
@@ -106,13 +103,13 @@ void Tensors::make_operands() {
     const fa_attention_desc_t& d = load_.desc;
     const oracle::Reading r(d, args_);
     if (r.has(FA_OPERAND_PAGE_TABLE)) args_.page_table = copied(shuffled_pages());
-    if (r.has(FA_OPERAND_K_DESCALE)) args_.k_descale = args_.v_descale = copied(std::vector<float>{1 / unit_of(r.kv_dtype)});
+    if (r.has(FA_OPERAND_K_DESCALE)) args_.k_descale = args_.v_descale = copied(std::vector<float>{1 / unit_of(r.k_dtype)});
     if (r.has(FA_OPERAND_BIAS)) args_.bias = numbers(uint64_t(r.bias_tensor.extent()) * sizeof(float), FA_F32);
     if (r.has(FA_OPERAND_MASK)) args_.mask = copied(mask());
     if (r.has(FA_OPERAND_SINKS)) args_.sinks = reinterpret_cast<float*>(numbers(uint64_t(d.heads_q) * sizeof(float), FA_F32));
     if (r.has(FA_OPERAND_ALIBI)) {
         std::vector<float> slopes(size_t(d.heads_q));
-        if (fa_alibi_slopes(d.heads_q, slopes.data()) != FA_OK) fail(fa_last_error(nullptr));
+        if (fa_alibi_slopes(d.heads_q, 0, slopes.data()) != FA_OK) fail(fa_last_error(nullptr));
         args_.alibi_slopes = copied(slopes);
     }
     if (r.has(FA_OPERAND_CU_SEQLENS_Q)) {

@@ -73,9 +73,9 @@ void Job::read_tensors() {
     k_ = read_tensor("--k", o_.k, layout_k_);
     v_ = read_tensor("--v", o_.v, layout_k_);
     d_.q_dtype = dtype_of("--q", o_.q, q_.array, o_.dtype);
-    d_.kv_dtype = dtype_of("--k", o_.k, k_.array, o_.dtype);
+    d_.k_dtype = dtype_of("--k", o_.k, k_.array, o_.dtype);
     d_.o_dtype = o_.out_dtype.empty() ? d_.q_dtype : value_of(kDtypes, o_.out_dtype);
-    if (dtype_of("--v", o_.v, v_.array, o_.dtype) != d_.kv_dtype)
+    if (dtype_of("--v", o_.v, v_.array, o_.dtype) != d_.k_dtype)
         fail("--k and --v hold ", type_name(k_.array.type), " and ", type_name(v_.array.type), "; expected the same type");
 
     const std::string shapes = text_of("--k has shape ", shape_text(k_.array.shape), " and --v ", shape_text(v_.array.shape));
@@ -92,7 +92,7 @@ void Job::read_tensors() {
 
     d_.batch = batch_q;
     d_.heads_q = q_.heads;
-    d_.heads_kv = k_.heads;
+    d_.heads_k = k_.heads;
     d_.dim_qk = q_.dim;
     d_.dim_v = v_.dim;
     d_.seqlen_q = cu_q_.empty() ? q_.length : longest(cu_q_);
@@ -132,7 +132,7 @@ void Job::describe_positions() {
     set_masks(d_, o_.masks);
     if (o_.masks.alibi) {
         slopes_.resize(size_t(d_.heads_q));
-        if (fa_alibi_slopes(d_.heads_q, slopes_.data()) != FA_OK) fail(fa_last_error(nullptr));
+        if (fa_alibi_slopes(d_.heads_q, 0, slopes_.data()) != FA_OK) fail(fa_last_error(nullptr));
         a_.alibi_slopes = slopes_.data();
     }
 }

@@ -47,18 +47,18 @@ void backward(std::vector<Group>& groups, const std::string& dtype, bool gpu) {
 
 void decode(std::vector<Group>& groups, const std::string& dtype, bool) {
     struct Cache {
-        int64_t batch, heads, heads_kv, keys;
+        int64_t batch, heads, heads_k, keys;
     };
     for (const Cache& c : {Cache{1, 32, 32, 4096}, {1, 32, 8, 16384}, {16, 32, 8, 4096}, {1, 8, 1, 65536}}) {
         for (const char* kv : {"", "i8", "e4m3"}) {
             if (*kv && dtype != "bf16") continue;
             for (bool cold : {false, true}) {
-                const std::string name = text_of("B", c.batch, " ", c.heads, "/", c.heads_kv, " ", c.keys, cold ? " cold" : " hot");
+                const std::string name = text_of("B", c.batch, " ", c.heads, "/", c.heads_k, " ", c.keys, cold ? " cold" : " hot");
                 Load load{"decode", name, dtype, describe(dtype, {c.batch, c.heads, 1, 128}, c.keys), cold};
-                load.desc.heads_kv = c.heads_kv;
+                load.desc.heads_k = c.heads_k;
                 if (*kv) {
                     load.series += text_of(", ", kv);
-                    load.desc.kv_dtype = value_of(kDtypes, kv);
+                    load.desc.k_dtype = value_of(kDtypes, kv);
                     load.desc.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
                 }
                 groups.push_back({load});
@@ -77,7 +77,7 @@ void models(std::vector<Group>& groups, const std::string& dtype, bool) {
     narrow_v.shape = "[1,8,1024,192/128]";
     narrow_v.desc.dim_v = 128;
     Load latent{"models", "B8 16/1 4096 576/512", dtype, describe(dtype, {8, 16, 1, 576}, 4096)};
-    latent.desc.heads_kv = 1;
+    latent.desc.heads_k = 1;
     latent.desc.dim_v = 512;
     groups.insert(groups.end(), {{narrow_v}, {dense("models", dtype, {1, 2, 1024, 1024})}, {latent}});
 }

@@ -15,7 +15,8 @@ string(JOIN " " FA_PC_LIBRARIES ${FA_PC_LIBRARIES})
 
 configure_file(flashattn.pc.in flashattn.pc @ONLY)
 configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# A program compiled against 0.x runs with every later 0.y of the same SONAME, which is the major version.
+write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 
 install(TARGETS flashattn flashattn_static EXPORT flashattnTargets)
 install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

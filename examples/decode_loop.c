@@ -17,7 +17,7 @@ static void cuda(cudaError_t status) {
     if (status != cudaSuccess) fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(status)), exit(1);
 }
 static void fa(fa_status_t status) {
-    if (status != FA_OK) fprintf(stderr, "%s: %s\n", fa_status_string(status), fa_last_error(handle)), exit(1);
+    if (status != FA_OK) fprintf(stderr, "%s: %s\n", fa_status_name(status), fa_last_error(handle)), exit(1);
 }
 
 static void* device(size_t bytes, const void* from) {
@@ -73,7 +73,7 @@ int main(void) {
     void *k_cache = device(cache_bytes, NULL), *v_cache = device(cache_bytes, NULL);
 
     fa_attention_desc_t desc = FA_ATTENTION_DESC_INIT;
-    desc.q_dtype = FA_F32, desc.batch = BATCH, desc.heads_q = HEADS_Q, desc.heads_kv = HEADS_KV, desc.dim_qk = DIM;
+    desc.q_dtype = FA_F32, desc.batch = BATCH, desc.heads_q = HEADS_Q, desc.heads_k = HEADS_KV, desc.dim_qk = DIM;
     desc.seqlen_q = 1, desc.seqlen_k = TOKENS, desc.page_size = PAGE, desc.num_pages = PAGES;
     desc.operands = FA_OPERAND_SEQUSED_K | FA_OPERAND_PAGE_TABLE;
     fa_append_kv_args_t append = FA_APPEND_KV_ARGS_INIT;
@@ -99,7 +99,7 @@ int main(void) {
     }
 
     fa_attention_desc_t whole = FA_ATTENTION_DESC_INIT;
-    whole.q_dtype = FA_F32, whole.batch = BATCH, whole.heads_q = HEADS_Q, whole.heads_kv = HEADS_KV, whole.dim_qk = DIM;
+    whole.q_dtype = FA_F32, whole.batch = BATCH, whole.heads_q = HEADS_Q, whole.heads_k = HEADS_KV, whole.dim_qk = DIM;
     whole.seqlen_q = whole.seqlen_k = TOKENS, whole.flags = FA_CAUSAL, whole.alignment = FA_ALIGN_BOTTOM_RIGHT;
     fa(fa_forward(handle, &whole, all_q, all_k, all_v, prefilled));
     fa(fa_synchronize(handle));

@@ -21,7 +21,7 @@ int solve(const float* Q, const float* K, const float* V, float* output, int N, 
         desc.dim_qk = d_model / h; /* a row of d_model columns is already [head][dim] */
         status = fa_forward(handle, &desc, Q, K, V, output);
     }
-    if (status != FA_OK) fprintf(stderr, "%s: %s\n", fa_status_string(status), fa_last_error(handle));
+    if (status != FA_OK) fprintf(stderr, "%s: %s\n", fa_status_name(status), fa_last_error(handle));
     fa_destroy(handle);
     return status;
 }

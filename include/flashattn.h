@@ -1,4 +1,4 @@
-/* libflashattn 0.1: FlashAttention as a C library. This header is the manual.
+/* libflashattn 0.2: FlashAttention as a C library. This header is the manual.
  *
  *     o = softmax(scale · q kᵀ, masked) v
  *
@@ -19,8 +19,13 @@
  *   The args (fa_forward_args_t) say *where* the data is. A pointer is given exactly when its FA_OPERAND_ bit is set.
  *   The handle (fa_handle_t) owns backend, device, threads, scratch memory and the last error message.
  *
- * Sized structs. Every struct starts with struct_size (its _INIT macro or _init function sets it) and only ever grows at its end;
- * zero in a field always means what the library did before the field existed. A tail that this library does not know must be zero.
+ * Sized structs. Every struct starts with struct_size (its _INIT macro or _init function sets it): at least its size in 0.2, at most
+ * 4096. It only ever grows at its end; zero in a field means what the library did before the field existed. A tail that this library does
+ * not know must be zero. A non-zero field whose flag or operand is off is invalid.
+ *
+ * ABI. A program compiled against 0.x runs with every later 0.y of the same SONAME; structs only grow; an ABI break changes the SONAME.
+ * Values of enums and macros never change. What this version declares and no backend has yet is refused with FA_UNSUPPORTED and a
+ * sentence; it is marked (reserved) below.
  *
  * Errors. Each call returns a status; fa_last_error(h) is the sentence behind it: which field, its value, what was expected.
  * *Invalid* (the call can never be right) is not *unsupported* (it is right, but this backend lacks it). An error found before
@@ -41,13 +46,18 @@
 #include <stdint.h>
 
 #define FA_VERSION_MAJOR 0
-#define FA_VERSION_MINOR 1
+#define FA_VERSION_MINOR 2
 #define FA_VERSION_PATCH 0
+#define FA_VERSION (FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH) /* compare with fa_version() */
 
-#if defined(FA_STATIC)
-#define FA_API
-#else
+#if !defined(FA_STATIC) && defined(__GNUC__)
 #define FA_API __attribute__((visibility("default")))
+#else
+#define FA_API
+#endif
+
+#if UINTPTR_MAX != 0xffffffffffffffffu
+#error "libflashattn needs 64-bit pointers: its structs are laid out for them"
 #endif
 
 #ifdef __cplusplus
@@ -70,13 +80,19 @@ enum { /* values never change */
     FA_BACKEND_INCOMPATIBLE = 42, /* its module or driver is broken, of another version, or not trusted */
     FA_DEVICE_ERROR = 50,         /* the device reported a failure */
     FA_INVALID_STATE = 60,        /* handle used by two threads at once, or in a forked child; call not allowed now */
+    FA_TIMEOUT = 70,              /* a peer did not answer in time */
+    FA_PEER_FAILED = 71,          /* a peer, or the transport to it, failed */
+    FA_PEERS_DISAGREE = 72,       /* peers gave different descriptors */
     FA_INTERNAL = 90              /* a defect of the library: please report it */
 };
 
 /* The name of a status, "FA_OK" to "FA_INTERNAL"; "unknown status" for any other value. Never NULL. */
-FA_API const char* fa_status_string(fa_status_t status);
+FA_API const char* fa_status_name(fa_status_t status);
 
-/* Version of the library that runs, as major * 10000 + minor * 100 + patch; compare with the FA_VERSION_ macros. */
+/* No text that the library writes into a caller's buffer is longer, its terminating zero included. */
+#define FA_TEXT_MAX 2048
+
+/* Version of the library that runs, as major * 10000 + minor * 100 + patch; compare with FA_VERSION. */
 FA_API int32_t fa_version(void);
 
 /* ------------------------------------------------------------------------------------------------- handle and backends */
@@ -106,9 +122,10 @@ enum { /* log level */
 /* Receives one line, without a newline. Called on the thread that made the call; must not call back into the same handle. */
 typedef void (*fa_log_fn)(void* user, int32_t level, const char* message);
 
-/* Runs body(arg, 0) … body(arg, n − 1), in any order, on any threads, and returns when all are done. A program with its own
- * thread pool gives one in fa_create_info_t; the default is OpenMP. Results never depend on how the work is spread. */
-typedef void (*fa_parallel_for_fn)(void* user, int64_t n, void (*body)(void* arg, int64_t i), void* arg);
+/* Runs body(arg, 0) … body(arg, n − 1), in any order, on any threads, and returns when all that it began are done: FA_OK if all ran,
+ * else a status, which the call then gives (its outputs are undefined). It must not throw and must not be cancelled. A program with its
+ * own thread pool gives one in fa_create_info_t. Results never depend on how the work is spread. */
+typedef fa_status_t (*fa_parallel_for_fn)(void* user, int64_t n, void (*body)(void* arg, int64_t i), void* arg);
 
 typedef struct fa_create_info_s {
     uint32_t struct_size;
@@ -117,15 +134,16 @@ typedef struct fa_create_info_s {
     int32_t device;                  /* index within the backend; 0 is the first */
     int32_t memory;                  /* FA_MEMORY_… */
     int32_t log_level;               /* FA_LOG_…; 0: FLASHATTN_LOG (error, info, debug) or none */
-    void* stream;                    /* native stream that calls use unless FA_ARGS_STREAM says otherwise; the CPU takes NULL */
-    const char* backend_dir;         /* absolute folder of backend modules, searched before all others; NULL: none */
+    void* stream;                    /* native stream that calls use unless FA_ARGS_STREAM says otherwise; it outlives the handle; the
+                                        CPU takes NULL */
+    const char* backend_dir;         /* absolute folder of backend modules, searched before all others; copied; NULL: none */
     fa_log_fn log;                   /* NULL: none */
     void* log_user;
-    fa_parallel_for_fn parallel_for; /* CPU backend only; NULL: OpenMP */
+    fa_parallel_for_fn parallel_for; /* CPU backend only; NULL: see FA_PARAM_THREAD_POOL */
     void* parallel_user;
 } fa_create_info_t;
 
-#define FA_CREATE_INFO_INIT {(uint32_t)sizeof(fa_create_info_t), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL}
+#define FA_CREATE_INFO_INIT {sizeof(fa_create_info_t), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL}
 FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_size);
 
 /* Makes a handle. info NULL: AUTO with host memory. Never falls back from a backend that was named; AUTO passes over backends
@@ -142,11 +160,8 @@ FA_API fa_status_t fa_destroy(fa_handle_t handle);
  * handle. With NULL: the calling thread's last message from a function that had no handle (fa_create, fa_device_count, …). */
 FA_API const char* fa_last_error(fa_handle_t handle);
 
-/* The backend that the handle resolved to, FA_BACKEND_CPU … */
-FA_API fa_status_t fa_get_backend(fa_handle_t handle, int32_t* backend);
-
 /* Is this backend usable here? FA_OK, or the status that fa_create would give for it. The reason, as a sentence, is written into
- * text (up to n bytes with the terminating zero; NULL or 0: nothing). Needs no handle. */
+ * text (up to n bytes with the terminating zero; NULL or 0: nothing; FA_TEXT_MAX always suffices). Needs no handle. */
 FA_API fa_status_t fa_backend_status(int32_t backend, char* text, uint64_t n);
 
 typedef struct fa_device_info_s {
@@ -161,32 +176,55 @@ typedef struct fa_device_info_s {
 
 /* Devices of a backend; the CPU has one. A backend that is not usable gives its status and a count of 0. */
 FA_API fa_status_t fa_device_count(int32_t backend, int32_t* count);
-/* Fills info, whose struct_size the caller has set (to sizeof *info). */
+/* Fills info, whose struct_size the caller has set (to sizeof *info); the rules of sized structs hold for it, too. */
 FA_API fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* info);
 
-/* Parameters of a handle. None of them changes what is computed; threads never change a bit of it. */
+/* Parameters and facts of a handle. None of them changes what is computed; threads never change a bit of it. */
 enum {
     FA_PARAM_THREADS = 1,   /* CPU threads; 0: OpenMP's maximum, within the process's affinity */
     FA_PARAM_MAX_ISA = 2,   /* FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3, /* FA_LOG_… */
-    FA_PARAM_COUNT = 4,     /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
-                               one by one, where others may take faster ways that round otherwise (CPU backend) */
-    /* read-only figures */
-    FA_STAT_TILE_ROWS = 100,     /* query rows of a tile (Br) */
-    FA_STAT_TILE_KEYS = 101,     /* keys of a tile (Bc) */
-    FA_STAT_FLOPS = 102,         /* of the last counted forward: floating-point operations of the products q·k and p·v */
-    FA_STAT_BYTES_READ = 103,    /* … bytes moved from memory into tiles */
-    FA_STAT_BYTES_WRITTEN = 104, /* … and from tiles to memory */
-    FA_STAT_EXTRA_BYTES = 105    /* … extra memory of the algorithm besides inputs, outputs and one thread's tiles */
+    FA_PARAM_COUNT_WORK = 4, /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
+                                one by one, where others may take faster ways that round otherwise (CPU backend) */
+    FA_PARAM_THREAD_POOL = 5, /* FA_POOL_…: who runs the CPU backend's work */
+    /* read-only facts */
+    FA_INFO_BACKEND = 100, /* FA_BACKEND_… that the handle resolved to */
+    FA_INFO_DEVICE = 101,
+    FA_INFO_MEMORY = 102,  /* FA_MEMORY_HOST or _DEVICE */
+    FA_INFO_ISA = 103,     /* FA_ISA_… that runs; 0 on a GPU */
+    /* read-only figures of the last counted forward, but for the tiles, which are always known */
+    FA_STAT_TILE_ROWS = 200,     /* query rows of a tile (Br) */
+    FA_STAT_TILE_KEYS = 201,     /* keys of a tile (Bc) */
+    FA_STAT_FLOPS = 202,         /* floating-point operations of the products q·k and p·v */
+    FA_STAT_BYTES_READ = 203,    /* bytes moved from memory into tiles */
+    FA_STAT_BYTES_WRITTEN = 204, /* … and from tiles to memory */
+    FA_STAT_EXTRA_BYTES = 205    /* extra memory of the algorithm besides inputs, outputs and one thread's tiles */
 };
-enum { FA_ISA_GENERIC = 1, FA_ISA_AVX2 = 2, FA_ISA_AVX512 = 3, FA_ISA_AVX512_BF16 = 4, FA_ISA_AMX = 5, FA_ISA_AMX_FP16 = 6, FA_ISA_NEON = 16, FA_ISA_SVE = 17 };
+enum { /* thread pool */
+    FA_POOL_AUTO = 0,   /* the caller's if it gave parallel_for, else OpenMP */
+    FA_POOL_OPENMP = 1, /* FA_UNSUPPORTED in a build without OpenMP */
+    FA_POOL_OWN = 2,    /* (reserved) one of the library's own for the whole process */
+    FA_POOL_CALLER = 3  /* FA_INVALID_ARGUMENT without parallel_for */
+};
+enum { /* instruction sets, 1 … 255; a family's levels ascend, with room between them */
+    FA_ISA_GENERIC = 1,
+    FA_ISA_AVX2 = 16,
+    FA_ISA_AVX512 = 20,
+    FA_ISA_AVX512_BF16 = 24,
+    FA_ISA_AMX = 28,
+    FA_ISA_AMX_FP16 = 32,
+    FA_ISA_NEON = 64,
+    FA_ISA_SVE = 72
+};
+/* "avx512_bf16" and the like, as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
+FA_API const char* fa_isa_name(int32_t isa);
 
 /* Errors: FA_INVALID_ARGUMENT (unknown key, value out of bounds, read-only key), FA_UNSUPPORTED. */
-FA_API fa_status_t fa_set_i64(fa_handle_t handle, int32_t key, int64_t value);
-FA_API fa_status_t fa_get_i64(fa_handle_t handle, int32_t key, int64_t* value);
+FA_API fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value);
+FA_API fa_status_t fa_param_get(fa_handle_t handle, int32_t key, int64_t* value);
 
 /* Bounds and default of a parameter; any of the three may be NULL. Needs no handle. */
-FA_API fa_status_t fa_param_bounds(int32_t key, int64_t* min, int64_t* max, int64_t* value);
+FA_API fa_status_t fa_param_bounds(int32_t key, int64_t* min, int64_t* max, int64_t* initial);
 /* Name ("threads") and one-line description of a parameter; NULL for an unknown key. */
 FA_API const char* fa_param_name(int32_t key);
 FA_API const char* fa_param_doc(int32_t key);
@@ -199,22 +237,49 @@ FA_API fa_status_t fa_free(fa_handle_t handle, void* pointer);
 FA_API fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes);
 FA_API fa_status_t fa_synchronize(fa_handle_t handle);
 
-/* ------------------------------------------------------------------------------------------------------- the descriptor */
+/* --------------------------------------------------------------------------------------------------------------- types */
 
-enum { /* element types; accumulation is always f32 */
-    FA_F32 = 1,
+/* A type keeps `elements` neighbouring dims of a head in `bytes` bytes: one unit. Strides count units, the innermost is 1, and a head's
+ * dims are a multiple of `elements`. Pointers are aligned to the unit's largest scalar. Accumulation is always f32. */
+enum {
+    FA_F32 = 1, /* one element a unit, up to FA_E5M2, and FA_I8 */
     FA_F16 = 2,
     FA_BF16 = 3,
-    FA_E4M3 = 4, /* 8-bit float, 4 exponent bits, largest 448, no infinity (OCP "fn") */
-    FA_E5M2 = 5, /* 8-bit float, 5 exponent bits, largest 57344 */
-    FA_I8 = 6    /* k and v only, with de-scale factors */
+    FA_E4M3 = 16, /* 8-bit float, 4 exponent bits, largest 448, no infinity (OCP "fn") */
+    FA_E5M2 = 17, /* 8-bit float, 5 exponent bits, largest 57344 */
+    FA_E2M1 = 24, /* (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives */
+    FA_E8M0 = 28, /* (reserved) factors only: 2^(byte − 127), byte 255 is NaN */
+    FA_I8 = 32,   /* k and v only, with de-scale factors */
+    FA_I4 = 36,   /* (reserved) two a byte, the even dim in the low half; two's complement */
+    FA_U4 = 37,   /* (reserved) the same, 0 … 15 */
+    FA_BIT = 48,  /* (reserved) masks only: eight a byte, key j in bit j & 7 */
+    /* (reserved) ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
+     * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
+    FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
+    FA_Q4_1 = 259, /* 20 bytes: d, m, qs[16];           d · x + m */
+    FA_Q5_0 = 262, /* 22 bytes: d, qh[4], qs[16];       d · (x − 16) */
+    FA_Q5_1 = 263, /* 24 bytes: d, m, qh[4], qs[16];    d · x + m */
+    FA_Q8_0 = 264  /* 34 bytes: d, i8 qs[32];           d · x */
 };
+/* "f32", "q8_0"; NULL: no such type. */
+FA_API const char* fa_dtype_name(int32_t dtype);
+/* The unit of a type; either pointer may be NULL. FA_BIT: 8 keys in 1 byte. Errors: FA_UNSUPPORTED_FIELD (no such type). */
+FA_API fa_status_t fa_dtype_unit(int32_t dtype, int64_t* elements, int64_t* bytes);
+
+/* ------------------------------------------------------------------------------------------------------- the descriptor */
 
 enum { /* flags */
     FA_CAUSAL = 1 << 0,         /* keep keys j <= i + off */
     FA_WINDOW = 1 << 1,         /* window_left and window_right act */
     FA_SCALE_EXPLICIT = 1 << 2, /* scale acts; else 1 / sqrt(dim_qk) */
-    FA_DETERMINISTIC = 1 << 3   /* same bits every time; a forward is always so */
+    FA_DETERMINISTIC = 1 << 3,  /* same bits every time; a forward is always so */
+    FA_V_IN_K = 1 << 4          /* (reserved) v is the dims [0, dim_v) of k, its tail included: args.v is NULL, all v fields but dim_v are 0 */
+};
+
+enum { /* precision */
+    FA_PRECISION_DEFAULT = 0, /* q as given; P no coarser than q's type */
+    FA_PRECISION_NATIVE = 1   /* a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, and
+                                 sums of 8-bit products kept in a matrix unit's own short accumulator. Study baselines ignore it */
 };
 
 enum { /* alignment: where the diagonal lies. Causal, window, chunk and ALiBi need one, because libraries differ */
@@ -237,35 +302,53 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
     FA_SCORES_PROBABILITY = 3 /* after softmax (sink included), before dropout: 0 where a key is removed */
 };
 
+enum { /* list_space (reserved): what an entry of key_list and full_list counts */
+    FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
+    FA_LIST_SLOTS = 1 /* slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known */
+};
+
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
     FA_STRIDED_Q = 1 << 0,
     FA_STRIDED_K = 1 << 1,
     FA_STRIDED_V = 1 << 2,
     FA_STRIDED_O = 1 << 3,
-    FA_STRIDED_LSE = 1 << 4
+    FA_STRIDED_LSE = 1 << 4,
+    FA_STRIDED_Q_TAIL = 1 << 5, /* (reserved) */
+    FA_STRIDED_K_TAIL = 1 << 6  /* (reserved) */
 };
 
-enum { /* operands: one bit for each optional pointer in the args */
-    FA_OPERAND_LSE = 1 << 0,
-    FA_OPERAND_BIAS = 1 << 1,
-    FA_OPERAND_MASK = 1 << 2,
-    FA_OPERAND_ALIBI = 1 << 3,
-    FA_OPERAND_SINKS = 1 << 4,
-    FA_OPERAND_CAUSAL_OFFSET = 1 << 5,
-    FA_OPERAND_CU_SEQLENS_Q = 1 << 6,
-    FA_OPERAND_CU_SEQLENS_K = 1 << 7,
-    FA_OPERAND_SEQUSED_Q = 1 << 8,
-    FA_OPERAND_SEQUSED_K = 1 << 9,
-    FA_OPERAND_LEFTPAD_K = 1 << 10,
-    FA_OPERAND_KV_BATCH_IDX = 1 << 11,
-    FA_OPERAND_PAGE_TABLE = 1 << 12,
-    FA_OPERAND_Q_DESCALE = 1 << 13,
-    FA_OPERAND_K_DESCALE = 1 << 14,
-    FA_OPERAND_V_DESCALE = 1 << 15,
-    FA_OPERAND_O_SCALE = 1 << 16,
-    FA_OPERAND_SCORES = 1 << 17,
-    FA_OPERAND_RNG_STATE = 1 << 18
-};
+/* operands: bit k stands for the k-th optional pointer of fa_forward_args_t, counted from lse. 64 bits wide, hence macros: C's
+ * enumerators end at 31 bits. */
+#define FA_OPERAND_LSE 0x1ull
+#define FA_OPERAND_Q_TAIL 0x2ull /* (reserved) */
+#define FA_OPERAND_K_TAIL 0x4ull /* (reserved) */
+#define FA_OPERAND_Q_DESCALE 0x8ull
+#define FA_OPERAND_K_DESCALE 0x10ull
+#define FA_OPERAND_V_DESCALE 0x20ull
+#define FA_OPERAND_K_SHIFT 0x40ull /* (reserved) */
+#define FA_OPERAND_V_SHIFT 0x80ull /* (reserved) */
+#define FA_OPERAND_O_SCALE 0x100ull
+#define FA_OPERAND_BIAS 0x200ull
+#define FA_OPERAND_BIAS_SCALE 0x400ull /* (reserved) */
+#define FA_OPERAND_MASK 0x800ull
+#define FA_OPERAND_KEY_RANGES 0x1000ull      /* (reserved) */
+#define FA_OPERAND_KEY_LIST 0x2000ull        /* (reserved) */
+#define FA_OPERAND_KEY_LIST_COUNT 0x4000ull  /* (reserved) */
+#define FA_OPERAND_FULL_LIST 0x8000ull       /* (reserved) */
+#define FA_OPERAND_FULL_LIST_COUNT 0x10000ull /* (reserved) */
+#define FA_OPERAND_ALIBI 0x20000ull
+#define FA_OPERAND_SINKS 0x40000ull
+#define FA_OPERAND_CAUSAL_OFFSET 0x80000ull
+#define FA_OPERAND_CU_SEQLENS_Q 0x100000ull
+#define FA_OPERAND_CU_SEQLENS_K 0x200000ull
+#define FA_OPERAND_SEQUSED_Q 0x400000ull
+#define FA_OPERAND_SEQUSED_K 0x800000ull
+#define FA_OPERAND_LEFTPAD_K 0x1000000ull
+#define FA_OPERAND_KV_BATCH_IDX 0x2000000ull
+#define FA_OPERAND_PAGE_TABLE 0x4000000ull
+#define FA_OPERAND_SCORES 0x8000000ull
+#define FA_OPERAND_RNG_STATE 0x10000000ull
+#define FA_OPERAND_DEVICE_STATUS 0x20000000ull /* (reserved) */
 
 /* What is computed. For row i and key j of a sequence, in this order:
  *     s = scale · (q_i · k_j)
@@ -281,7 +364,7 @@ enum { /* operands: one bit for each optional pointer in the args */
  * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
  * accumulate in f32.
  *
- * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_kv = 8;
+ * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
  * Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
  * Example, packed sequences:              d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
  *                                         d.batch = 3; d.total_q = d.total_k = 60; d.seqlen_q = d.seqlen_k = 30;  (the longest)
@@ -290,34 +373,47 @@ enum { /* operands: one bit for each optional pointer in the args */
  *                                         d.seqlen_k = 4096; d.page_size = 16; d.num_pages = 9000; page_table [batch][256]
  * Example, (batch, head, row, dim) layout: d.strided = FA_STRIDED_Q; d.q_stride = {H·N·D, D, N·D, 1}
  * Example, one K and V for all batches:   d.strided = FA_STRIDED_K | FA_STRIDED_V; k_stride[0] = v_stride[0] = 0
- * Example, fp8 cache with scales per head: d.kv_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+ * Example, fp8 cache with scales per head: d.k_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
  *                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
-    uint32_t flags;      /* FA_CAUSAL … */
-    uint32_t operands;   /* FA_OPERAND_… */
-    uint32_t strided;    /* FA_STRIDED_… */
-    int32_t alignment;   /* FA_ALIGN_… */
-    int32_t q_dtype;     /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
-    int32_t kv_dtype;    /* those and FA_I8; 0: q's */
-    int32_t o_dtype;     /* as q_dtype; 0: q's, bf16 when q is an 8-bit float */
-    int32_t bias_dtype;  /* FA_F32 (0 too), FA_F16, FA_BF16 */
-    int32_t algorithm;   /* FA_ALGORITHM_… */
-    float scale;         /* with FA_SCALE_EXPLICIT; any finite value */
-    float softcap;       /* > 0 caps scores to ± softcap; 0: off */
-    float dropout_p;     /* probability of dropping, in [0, 1) */
-    int32_t num_splits;  /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
-    int32_t reserve_sms; /* GPU multiprocessors to leave free; no effect on the CPU */
-    int32_t scores_stage; /* with FA_OPERAND_SCORES */
+    uint32_t flags;    /* FA_CAUSAL … */
+    uint64_t operands; /* FA_OPERAND_… */
+    uint32_t strided;  /* FA_STRIDED_… */
+    int32_t alignment; /* FA_ALIGN_… */
+
+    int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
+    int32_t k_dtype;         /* those, FA_I8, and (reserved) 4-bit and block types; 0: q's */
+    int32_t v_dtype;         /* the same; 0: k's; (reserved) another than k's */
+    int32_t o_dtype;         /* as q_dtype; 0: q's, bf16 when q is an 8-bit float */
+    int32_t q_tail_dtype;    /* (reserved) FA_F32, FA_F16, FA_BF16; 0: q's */
+    int32_t k_tail_dtype;    /* (reserved) the same */
+    int32_t q_descale_dtype; /* FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0 */
+    int32_t k_descale_dtype; /* the same, of k_descale and k_shift (which cannot be FA_E8M0) */
+    int32_t v_descale_dtype; /* the same, of v_descale and v_shift */
+    int32_t bias_dtype;      /* FA_F32 (0 too), FA_F16, FA_BF16 */
+    int32_t mask_dtype;      /* 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
+    int32_t list_space;      /* (reserved) FA_LIST_… */
+
+    int32_t algorithm;     /* FA_ALGORITHM_… */
+    int32_t precision;     /* FA_PRECISION_… */
+    int32_t scores_stage;  /* with FA_OPERAND_SCORES */
+    int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
+    int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU */
+    float scale;           /* with FA_SCALE_EXPLICIT; any finite value */
+    float softcap;         /* > 0 caps scores to ± softcap; 0: off */
+    float dropout_p;       /* probability of dropping, in [0, 1) */
 
     int64_t batch;    /* sequences; batch, seqlen_q, seqlen_k may be 0 */
     int64_t heads_q;  /* query heads */
-    int64_t heads_kv; /* divides heads_q: head h reads k and v head h · heads_kv / heads_q; 0: heads_q */
+    int64_t heads_k;  /* divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q */
+    int64_t heads_v;  /* the same for v; 0: heads_k; (reserved) another number than k's */
     int64_t seqlen_q; /* rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed */
     int64_t seqlen_k; /* keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed */
     int64_t dim_qk;   /* head dimension of q and k, 1 … 1024 */
     int64_t dim_v;    /* head dimension of v and o, 1 … 1024; 0: dim_qk */
+    int64_t dim_tail; /* (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk */
 
     int64_t total_q;           /* with cu_seqlens_q: rows of the packed q, o */
     int64_t total_k;           /* with cu_seqlens_k: rows of the packed k, v */
@@ -331,30 +427,50 @@ typedef struct fa_attention_desc_s {
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
     int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
 
-    /* Strides, in elements: (batch, row, head, element). Element stride 1; 0 elsewhere broadcasts an input; never negative.
-     * Dense is [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size]
-     * [heads_kv][dim] with the page stride in [0]. */
+    int64_t mask_keys;     /* (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys */
+    int64_t key_range_max; /* (reserved) intervals of a row in key_ranges; 0: 1 */
+    int64_t list_max;      /* (reserved) entries stored for a block of rows, in key_list and in full_list */
+    int64_t list_rows;     /* (reserved) rows that share a list; 0: 1 */
+    int64_t list_keys;     /* (reserved) keys that one entry names; 0: 1 */
+    int64_t list_heads;    /* (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q */
+
+    int64_t bias_period[2];     /* (reserved) (batch, head) are taken modulo these before the strides; 0: not */
+    int64_t mask_period[2];     /* (reserved) the same */
+    int64_t q_descale_block[2]; /* (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1 */
+    int64_t k_descale_block[2];
+    int64_t v_descale_block[2];
+
+    /* Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
+     * broadcasts an input; never negative. Dense is [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0),
+     * paged [num_pages][page_size][heads][dim] with the page stride in [0]. */
     int64_t q_stride[4];
     int64_t k_stride[4];
     int64_t v_stride[4];
     int64_t o_stride[4];
+    int64_t q_tail_stride[4]; /* (reserved) as q's and k's */
+    int64_t k_tail_stride[4];
     /* (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them. */
     int64_t bias_stride[4];
     int64_t mask_stride[4];
     int64_t scores_stride[4];
     int64_t lse_stride[3]; /* (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride) */
-    /* (batch, row, head), always literal: the factor of a value is descale[b · s0 + row · s1 + head · s2]. row is the tensor's own
-     * (packed row, cache slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads. */
-    int64_t q_descale_stride[3];
-    int64_t k_descale_stride[3];
-    int64_t v_descale_stride[3];
-    int64_t alibi_batch_stride; /* slopes[b · stride + head]; 0: one slope per head for all sequences */
+    /* (batch, block of rows, head, block of dims), always literal: the factor of a value is
+     * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+     * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads. */
+    int64_t q_descale_stride[4];
+    int64_t k_descale_stride[4];
+    int64_t v_descale_stride[4];
+    int64_t key_range_stride[4];  /* (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own */
+    int64_t list_stride[4];       /* (reserved) (batch, list head, block of rows, entry) */
+    int64_t list_count_stride[3]; /* (reserved) (batch, list head, block of rows) */
+    int64_t alibi_batch_stride;   /* slopes[b · stride + head]; 0: one slope per head for all sequences */
 } fa_attention_desc_t;
 
-#define FA_ATTENTION_DESC_INIT                                                                                                   \
-    {(uint32_t)sizeof(fa_attention_desc_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0f, 0.0f, 0.0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-     0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},      \
-     {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 0}
+#define FA_ATTENTION_DESC_INIT                                                                                                            \
+    {sizeof(fa_attention_desc_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0f, 0.0f, 0.0f, 0, 0, 0, 0, 0, 0, 0,   \
+     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},            \
+     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0, 0},           \
+     {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0}, 0}
 FA_API fa_status_t fa_attention_desc_init(fa_attention_desc_t* desc, uint32_t struct_size);
 
 enum { /* op: which call a question is about */
@@ -370,56 +486,91 @@ FA_API fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* de
 /* The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is cut to n bytes with its
  * terminating zero. desc NULL: the backend, and why others were passed over. */
 FA_API fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n);
+/* What fa_explain would answer, with its status, on a handle that is made for this backend and device with everything else at its default.
+ * Needs no handle and may be called from any thread. FA_BACKEND_AUTO: the backend that fa_create would take. A GPU's context is made
+ * for the answer, and given back, unless the program holds one. */
+FA_API fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attention_desc_t* desc, int32_t op, char* text,
+                                       uint64_t n);
 /* Bytes that make the call free of allocation, enough for all lengths within the descriptor's maxima and for the parameters now
  * set. A workspace is aligned to 256 bytes, may hold anything, and serves one call at a time. */
 FA_API fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes);
+/* Bytes from a pointer of the call's args to the end of the last element that the call may touch behind it, from descriptor, sizes and
+ * strides alone: a caller that knows its buffer's size compares. args: the op's args struct, whose pointers are not followed and need not
+ * be set; field: the pointer's offset in it, offsetof(fa_forward_args_t, k). 0 bytes: the call does not use this pointer. What a
+ * backward takes over from the forward is asked for with FA_OP_FORWARD. Needs no handle.
+ * Errors: those of the call's checks; FA_INVALID_ARGUMENT where field is no pointer to a tensor. */
+FA_API fa_status_t fa_extent(const fa_attention_desc_t* desc, int32_t op, const void* args, uint32_t field, uint64_t* bytes);
 
 /* ------------------------------------------------------------------------------------------------------------- forward */
 
-enum { /* flags of all args structs */
-    FA_ARGS_STREAM = 1 << 0 /* stream acts, which must be of the handle's device (NULL: the legacy default stream); else the handle's */
+enum { /* flags of the args: bits 0 … 7 are common to all, a call's own begin at bit 8 */
+    FA_ARGS_STREAM = 1 << 0, /* stream acts, which must be of the handle's device (NULL: the legacy default stream); else the handle's */
+    /* fa_backward: dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
+    FA_BACKWARD_ACCUMULATE = 1 << 8,
+    FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: fold the parts into it */
+    FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
+    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by each token and head's largest magnitude and store the de-scale factor */
+    FA_ROTARY_OF_K = 1 << 10          /* (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's */
+};
+
+enum { /* bits that a GPU sets in *device_status (reserved), where a CPU handle would have refused; it took the value as clamped or absent */
+    FA_BAD_LENGTH = 1 << 0,
+    FA_BAD_PAGE = 1 << 1,
+    FA_BAD_INDEX = 1 << 2
 };
 
 /* Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given
  * exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL. Only element
- * alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are fine. */
+ * alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are fine. Structs are read
+ * during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory: until the call returns). */
 typedef struct fa_forward_args_s {
     uint32_t struct_size;
     uint32_t flags;
     const void* q;
     const void* k;
     const void* v;
-    void* o;                      /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
-    float* lse;                   /* natural logarithm, scale and sink included; −inf where o has no key or no row */
-    const void* bias;             /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    const uint8_t* mask;          /* the same by mask_stride; nonzero: attend */
-    const float* alibi_slopes;    /* [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes */
-    const float* sinks;           /* [heads_q] logits */
-    const int32_t* causal_offset; /* [batch] */
-    const int32_t* cu_seqlens_q;  /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */
-    const int32_t* cu_seqlens_k;  /* [batch + 1], within total_k */
-    const int32_t* seqused_q;     /* [batch] rows really used, <= seqlen_q or the packed range */
-    const int32_t* seqused_k;     /* [batch] keys really used, left padding included, <= seqlen_k or the packed range */
-    const int32_t* leftpad_k;     /* [batch] slots to skip before key 0 */
-    const int32_t* kv_batch_idx;  /* [batch] sequence of the cache (row of the page table) that sequence b reads */
-    const int32_t* page_table;    /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
-    const float* q_descale;       /* multiply the stored values; see the strides */
-    const float* k_descale;
-    const float* v_descale;
-    const float* o_scale;         /* one value: an 8-bit o is saturate(o · o_scale) */
-    float* scores;                /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
-                                     0 (raw, capped, probability) or −inf (biased) */
-    const uint64_t* rng_state;    /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    uint64_t seed;                /* dropout: see fa_dropout_mask; not used when dropout_p is 0 */
-    uint64_t offset;
-    void* stream;                 /* with FA_ARGS_STREAM */
-    void* workspace;              /* NULL: the handle's own scratch memory, which grows as needed */
-    uint64_t workspace_size;      /* bytes; at least what fa_workspace_size gives */
+    void* o;                        /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
+    float* lse;                     /* natural logarithm, scale and sink included; −inf where o has no key or no row */
+    const void* q_tail;             /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
+    const void* k_tail;             /* (reserved) */
+    const void* q_descale;          /* multiply the stored values; see the strides */
+    const void* k_descale;
+    const void* v_descale;
+    const void* k_shift;            /* (reserved) value = stored · descale + shift; indexed as the factors are */
+    const void* v_shift;            /* (reserved) */
+    const float* o_scale;           /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
+    const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
+    const float* bias_scale;        /* (reserved) [heads_q]: s += bias_scale · bias */
+    const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
+    const int32_t* key_ranges;      /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
+    const int32_t* key_list;        /* (reserved) keys or blocks of keys where masks act; −1: none */
+    const int32_t* key_list_count;  /* (reserved) entries to read; without: list_max */
+    const int32_t* full_list;       /* (reserved) blocks where masks do not act */
+    const int32_t* full_list_count; /* (reserved) */
+    const float* alibi_slopes;      /* [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes */
+    const float* sinks;             /* [heads_q] logits */
+    const int32_t* causal_offset;   /* [batch] */
+    const int32_t* cu_seqlens_q;    /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */
+    const int32_t* cu_seqlens_k;    /* [batch + 1], within total_k */
+    const int32_t* seqused_q;       /* [batch] rows really used, <= seqlen_q or the packed range */
+    const int32_t* seqused_k;       /* [batch] keys really used, left padding included, <= seqlen_k or the packed range */
+    const int32_t* leftpad_k;       /* [batch] slots to skip before key 0 */
+    const int32_t* kv_batch_idx;    /* [batch] sequence of the cache (row of the page table) that sequence b reads */
+    const int32_t* page_table;      /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
+    float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
+                                       0 (raw, capped, probability) or −inf (biased) */
+    const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
+    uint32_t* device_status;        /* (reserved) one word, FA_BAD_… bits are or-ed into it */
+    uint64_t dropout_seed;          /* see fa_dropout_mask; not used when dropout_p is 0 */
+    uint64_t dropout_offset;
+    void* stream;                   /* with FA_ARGS_STREAM */
+    void* workspace;                /* NULL: the handle's own scratch memory, which grows as needed */
+    uint64_t workspace_size;        /* bytes; at least what fa_workspace_size gives */
 } fa_forward_args_t;
 
-#define FA_FORWARD_ARGS_INIT                                                                                                     \
-    {(uint32_t)sizeof(fa_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
+#define FA_FORWARD_ARGS_INIT                                                                                                              \
+    {sizeof(fa_forward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,  \
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
 FA_API fa_status_t fa_forward_args_init(fa_forward_args_t* args, uint32_t struct_size);
 
 /* Attention without optional operands (desc->operands must be 0). */
@@ -430,13 +581,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
 
 /* ------------------------------------------------------------------------------------------------------------ backward */
 
-enum { /* flags of fa_backward, beside FA_ARGS_STREAM */
-    /* dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
-    FA_BACKWARD_ACCUMULATE = 1 << 1
-};
-
 /* The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has
- * a term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from seed and offset.
+ * a term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from its seed and offset.
  *     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
  *     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
  *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
@@ -444,7 +590,9 @@ enum { /* flags of fa_backward, beside FA_ARGS_STREAM */
  *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
  * k and v heads that several query heads share get the sum over them.
  *
- * The descriptor is the forward's; FA_OPERAND_LSE and FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
+ * The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
+ * `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
+ * used.
  * Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
  * here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
  * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
@@ -462,52 +610,32 @@ enum { /* flags of fa_backward, beside FA_ARGS_STREAM */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;
-    const void* q; /* these five as the forward had them; o and lse as it wrote them */
-    const void* k;
-    const void* v;
-    const void* o;
-    const float* lse;
+    const fa_forward_args_t* forward;
     const void* dout;
-    const float* dlse;         /* NULL: 0 */
+    const float* dlse;       /* NULL: 0 */
     void* dq;
     void* dk;
     void* dv;
-    float* dbias;              /* only with FA_OPERAND_BIAS; 0 where a key is removed */
-    float* dsinks;             /* [heads_q]; only with FA_OPERAND_SINKS */
-    const void* bias;          /* these as in the forward, by their bits in desc.operands */
-    const uint8_t* mask;
-    const float* alibi_slopes;
-    const float* sinks;
-    const int32_t* causal_offset;
-    const int32_t* cu_seqlens_q;
-    const int32_t* cu_seqlens_k;
-    const int32_t* seqused_q;
-    const int32_t* seqused_k;
-    const int32_t* leftpad_k;
-    const uint64_t* rng_state;
-    uint64_t seed;             /* dropout: what the forward had */
-    uint64_t offset;
-    int64_t dout_stride[4];    /* (batch, row, head, element) */
-    int64_t dlse_stride[3];    /* (batch, head, row) */
+    float* dbias;            /* only with FA_OPERAND_BIAS; 0 where a key is removed */
+    float* dsinks;           /* [heads_q]; only with FA_OPERAND_SINKS */
+    int64_t dout_stride[4];  /* (batch, row, head, element) */
+    int64_t dlse_stride[3];  /* (batch, head, row) */
     int64_t dq_stride[4];
     int64_t dk_stride[4];
     int64_t dv_stride[4];
-    int64_t dbias_stride[4];   /* (batch, query head, row, key) */
+    int64_t dbias_stride[4]; /* (batch, query head, row, key) */
     void* stream;
     void* workspace;
     uint64_t workspace_size;
 } fa_backward_args_t;
 
-#define FA_BACKWARD_ARGS_INIT                                                                                                    \
-    {(uint32_t)sizeof(fa_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, {0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},              \
+#define FA_BACKWARD_ARGS_INIT                                                                                                             \
+    {sizeof(fa_backward_args_t), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, {0, 0, 0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},  \
      {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, 0}
 FA_API fa_status_t fa_backward_args_init(fa_backward_args_t* args, uint32_t struct_size);
 FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_backward_args_t* args);
 
 /* --------------------------------------------------------------------------------------------------------------- merge */
-
-enum { FA_MERGE_ACCUMULATE = 1 << 1 /* o (f32) and lse hold a state already: fold the parts into it */ };
 
 /* Folds partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
  * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf or +inf means that a part saw no key
@@ -537,17 +665,12 @@ typedef struct fa_merge_args_s {
 } fa_merge_args_t;
 
 #define FA_MERGE_ARGS_INIT                                                                                                       \
-    {(uint32_t)sizeof(fa_merge_args_t), 0, 0, NULL, NULL, {0, 0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, NULL, NULL, NULL, NULL,     \
+    {sizeof(fa_merge_args_t), 0, 0, NULL, NULL, {0, 0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, NULL, NULL, NULL, NULL,     \
      NULL, NULL, 0}
 FA_API fa_status_t fa_merge_args_init(fa_merge_args_t* args, uint32_t struct_size);
 FA_API fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_merge_args_t* args);
 
 /* -------------------------------------------------------------------------------------------------- rotary and KV cache */
-
-enum { /* flags of fa_rotary and fa_append_kv, beside FA_ARGS_STREAM */
-    FA_ROTARY_INTERLEAVED = 1 << 1,  /* pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
-    FA_APPEND_DYNAMIC_SCALE = 1 << 2 /* quantise by each token and head's largest magnitude and store the de-scale factor */
-};
 
 /* Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [0, rotary_dim) of each head turn by the angle
  * of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
@@ -563,28 +686,29 @@ typedef struct fa_rotary_args_s {
     const float* cos;               /* [max_position][rotary_dim / 2], dense */
     const float* sin;
     int64_t max_position;
+    int64_t rotary_begin;           /* (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn */
     int64_t rotary_dim;             /* even, 2 … dim_qk */
     const int32_t* positions;       /* [batch][seqlen_q], packed [total_q]; or NULL */
     const int32_t* position_offset; /* [batch]; or NULL */
-    const int32_t* cu_seqlens_q;
-    const int32_t* seqused_q;
+    const int32_t* cu_seqlens;      /* cu_seqlens_q and seqused_q of the forward */
+    const int32_t* seqused;
     void* stream;
     void* workspace;
     uint64_t workspace_size;
 } fa_rotary_args_t;
 
-#define FA_ROTARY_ARGS_INIT                                                                                                      \
-    {(uint32_t)sizeof(fa_rotary_args_t), 0, NULL, NULL, {0, 0, 0, 0}, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0}
+#define FA_ROTARY_ARGS_INIT                                                                                                               \
+    {sizeof(fa_rotary_args_t), 0, NULL, NULL, {0, 0, 0, 0}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0}
 FA_API fa_status_t fa_rotary_args_init(fa_rotary_args_t* args, uint32_t struct_size);
 FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_rotary_args_t* args);
 
-/* Writes new tokens into the cache that the descriptor describes (its k and v strides, kv_dtype, pages, kv_batch_idx, leftpad_k):
+/* Writes new tokens into the cache that the descriptor describes (its k and v strides and types, pages, kv_batch_idx, leftpad_k):
  * token t of sequence b goes to slot seqused_k[b] + t, or to slot positions[...] (−1: skip this token). Slots include left
  * padding and must lie in [0, seqlen_k): nothing outside the sequence's own slots is ever written. seqused_k is the length
  * *before* the call; the caller adds the new tokens afterwards. Without FA_OPERAND_SEQUSED_K and positions, tokens start at the
  * left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
  * and sin are given (position = slot − left padding).
- * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads_kv][dim], or packed [total_new][heads_kv][dim]
+ * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
  * by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
  * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
  * (1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot and head. */
@@ -599,27 +723,32 @@ typedef struct fa_append_kv_args_s {
     int64_t v_new_stride[4];
     void* k;                       /* the cache */
     void* v;
+    void* k_tail;                  /* (reserved) */
+    void* k_descale;
+    void* v_descale;
+    void* k_shift;                 /* (reserved) */
+    void* v_shift;                 /* (reserved) */
     const int32_t* cu_seqlens_new; /* [batch + 1] or NULL */
     const int32_t* seqused_new;    /* [batch] tokens really given, or NULL */
     const int32_t* positions;      /* [batch][seqlen_new], packed [total_new], or NULL */
-    const int32_t* seqused_k;      /* these five by their bits in desc.operands, as in the forward */
+    const int32_t* seqused_k;      /* these four by their bits in desc.operands, as in the forward */
     const int32_t* leftpad_k;
     const int32_t* kv_batch_idx;
     const int32_t* page_table;
-    float* k_descale;
-    float* v_descale;
+    uint32_t* device_status;       /* (reserved) */
     const float* cos;              /* [max_position][rotary_dim / 2] or NULL: no rotation */
     const float* sin;
     int64_t max_position;
+    int64_t rotary_begin;          /* (reserved) */
     int64_t rotary_dim;
     void* stream;
     void* workspace;
     uint64_t workspace_size;
 } fa_append_kv_args_t;
 
-#define FA_APPEND_KV_ARGS_INIT                                                                                                   \
-    {(uint32_t)sizeof(fa_append_kv_args_t), 0, NULL, NULL, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, NULL, NULL, NULL, NULL, \
-     NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, 0}
+#define FA_APPEND_KV_ARGS_INIT                                                                                                            \
+    {sizeof(fa_append_kv_args_t), 0, NULL, NULL, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,  \
+     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0}
 FA_API fa_status_t fa_append_kv_args_init(fa_append_kv_args_t* args, uint32_t struct_size);
 FA_API fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_append_kv_args_t* args);
 
@@ -631,9 +760,9 @@ FA_API fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* d
 FA_API fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows,
                                    int64_t key, int64_t keys, uint8_t* keep);
 
-/* The usual ALiBi slopes: 2^(−8 h / heads), h = 1 … heads, for a power of two; otherwise those of the power of two below, then
- * every second one of the power of two above. Writes `heads` values. */
-FA_API fa_status_t fa_alibi_slopes(int64_t heads, float* slopes);
+/* ALiBi slopes: 2^(−max_bias · h / heads), h = 1 … heads, for a power of two; otherwise those of the power of two below, then every
+ * second one of the power of two above. max_bias: finite, 0 or more; 0: the usual 8. Writes `heads` values. */
+FA_API fa_status_t fa_alibi_slopes(int64_t heads, float max_bias, float* slopes);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,8 @@ from typing import Callable
 
 import torch
 
+from flashattn import _abi
+
 from .clock import captured, cpu_block, gpu_block
 from .judge import Contestant
 from .ours import BackwardCall, Call, Library
@@ -68,8 +70,8 @@ class Bench:
         call()
         torch.cuda.synchronize()
         error = relative_error(p, call.o)
-        forward, idle = self.library.lib.fa_forward_ex, self.library.lib.fa_get_backend
-        pointers = self.library.handle, ctypes.byref(ctypes.c_int32())
+        forward, idle = self.library.lib.fa_forward_ex, self.library.lib.fa_param_get
+        pointers = self.library.handle, _abi.FA_INFO_BACKEND, ctypes.byref(ctypes.c_int64())
         foreign = cpu_block(lambda: idle(*pointers), 256)(20)
         block = cpu_block(lambda: forward(*call.pointers), 256)
         return Contestant(lambda ms: block(ms) - foreign, error=error, limit=LIMITS[p.q.dtype], kernel=call.kernel()), foreign

@@ -42,19 +42,21 @@ def unwritten(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 class Call:
     """One fa_forward_ex, ready to be made again and again. Where it is captured it brings its workspace, else the handle has it."""
 
-    OP, FUNCTION, ARGS = _abi.FA_OP_FORWARD, "fa_forward_ex", _abi.ForwardArgs
+    OP, FUNCTION = _abi.FA_OP_FORWARD, "fa_forward_ex"
 
     def __init__(self, ours: Library, p: Problem, captured: bool = True) -> None:
         self.ours, self.problem = ours, p
         self.function = getattr(ours.lib, self.FUNCTION)
         self.o = unwritten((*p.q.shape[:-1], p.v.shape[-1]), p.q)
         self.desc = self.describe()
-        self.args = self.ARGS(flags=_abi.FA_ARGS_STREAM if ours.streams else 0, q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
+        self.inputs = _abi.ForwardArgs(q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
             if tensor is not None:
                 self.desc.operands |= bit
                 for name in names:
-                    setattr(self.args, name, tensor.data_ptr())
+                    setattr(self.inputs, name, tensor.data_ptr())
+        self.args = self.own_args()
+        self.args.flags = _abi.FA_ARGS_STREAM if ours.streams else 0
         size = ctypes.c_uint64()
         ours.check(ours.lib.fa_workspace_size(ours.handle, ctypes.byref(self.desc), self.OP, ctypes.byref(size)))
         # Never empty: with no workspace at all a call would look for memory of its own. Aligned as fa_workspace_size says.
@@ -63,10 +65,13 @@ class Call:
             self.args.workspace, self.args.workspace_size = -(-self.workspace.data_ptr() // 256) * 256, max(size.value, 256)
         self.pointers = ours.handle, ctypes.byref(self.desc), ctypes.byref(self.args)
 
+    def own_args(self) -> _abi.ForwardArgs | _abi.BackwardArgs:
+        return self.inputs
+
     def describe(self) -> _abi.AttentionDesc:
         p = self.problem
-        d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], kv_dtype=DTYPES[p.k.dtype], batch=p.batch, heads_q=p.heads,
-                               heads_kv=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.v.shape[-1],
+        d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=DTYPES[p.k.dtype], batch=p.batch, heads_q=p.heads,
+                               heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.v.shape[-1],
                                seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
         d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
         for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.v_stride, p.v), (d.o_stride, self.o)):
@@ -87,7 +92,7 @@ class Call:
             d.bias_stride[:] = (0, *p.bias.stride())
         if p.mask is not None:
             d.mask_stride[:] = (0, 0, *p.mask.stride())
-        d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1) if p.k_descale is not None else (0, 0, 0)
+        d.k_descale_stride[:] = d.v_descale_stride[:] = (0, 0, 1, 0) if p.k_descale is not None else (0, 0, 0, 0)
         return d
 
     def operands(self):
@@ -112,7 +117,7 @@ class Call:
 class BackwardCall(Call):
     """One fa_backward over what a forward has left: all three gradients. spread: elements between the rows of dv."""
 
-    OP, FUNCTION, ARGS = _abi.FA_OP_BACKWARD, "fa_backward", _abi.BackwardArgs
+    OP, FUNCTION = _abi.FA_OP_BACKWARD, "fa_backward"
 
     def __init__(self, ours: Library, p: Problem, deterministic: bool = False, spread: int = 0) -> None:
         self.deterministic = deterministic
@@ -121,14 +126,18 @@ class BackwardCall(Call):
         super().__init__(ours, p)
         forward = Call(ours, p, captured=False)
         forward.desc.operands |= _abi.FA_OPERAND_LSE
+        self.inputs.lse = self.lse.data_ptr()
         forward.args.o, forward.args.lse = self.o.data_ptr(), self.lse.data_ptr()
         forward()
         self.dq, self.dk = (unwritten(x.shape, x) for x in (p.q, p.k))
         heads, dim = p.v.shape[-2:]
         self.dv = unwritten((*p.v.shape[:-2], heads * dim + spread), p.v)[..., : heads * dim].unflatten(-1, (heads, dim))
         self.args.dv_stride[:] = strides_of(self.dv)
-        for name, x in (("lse", self.lse), ("dout", p.dout), ("dq", self.dq), ("dk", self.dk), ("dv", self.dv)):
+        for name, x in (("dout", p.dout), ("dq", self.dq), ("dk", self.dk), ("dv", self.dv)):
             setattr(self.args, name, x.data_ptr())
+
+    def own_args(self) -> _abi.ForwardArgs | _abi.BackwardArgs:
+        return _abi.BackwardArgs(forward=ctypes.pointer(self.inputs))
 
     def describe(self) -> _abi.AttentionDesc:
         d = super().describe()

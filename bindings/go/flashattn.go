@@ -5,6 +5,9 @@ package flashattn
 /*
 #cgo pkg-config: flashattn
 #include <flashattn.h>
+#if FA_VERSION < 200 || FA_VERSION_MAJOR != 0
+#error "this package was written for libflashattn 0.2 and runs with that and every later 0.y"
+#endif
 
 // The args struct holds pointers to Go memory, which cgo lets C code see only as arguments of a call: it is filled here.
 static fa_status_t forward(fa_handle_t handle, const fa_attention_desc_t* desc, const void* q, const void* k, const void* v, void* o,
@@ -16,6 +19,11 @@ static fa_status_t forward(fa_handle_t handle, const fa_attention_desc_t* desc, 
     args.o = o;
     args.lse = lse;
     return fa_forward_ex(handle, desc, &args);
+}
+
+static fa_forward_args_t no_pointers(void) {
+    fa_forward_args_t args = FA_FORWARD_ARGS_INIT;
+    return args;
 }
 
 static fa_attention_desc_t plain(void) {
@@ -35,6 +43,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"sync"
 	"unsafe"
 )
 
@@ -55,7 +64,7 @@ const (
 	Internal            Status = C.FA_INTERNAL
 )
 
-func (s Status) String() string { return C.GoString(C.fa_status_string(C.fa_status_t(s))) }
+func (s Status) String() string { return C.GoString(C.fa_status_name(C.fa_status_t(s))) }
 
 // Error is what the library said: which field, its value, what was expected.
 type Error struct {
@@ -90,12 +99,13 @@ type Window struct {
 	Left, Right int64
 }
 
-// Attention describes q [Batch][SeqlenQ][HeadsQ][DimQK], k [Batch][SeqlenK][HeadsKV][DimQK], v [Batch][SeqlenK][HeadsKV][DimV] and
+// Attention describes q [Batch][SeqlenQ][HeadsQ][DimQK], k [Batch][SeqlenK][HeadsK][DimQK], v [Batch][SeqlenK][HeadsV][DimV] and
 // o [Batch][SeqlenQ][HeadsQ][DimV]. Zero means the default.
 type Attention struct {
 	Batch   int64
 	HeadsQ  int64
-	HeadsKV int64 // divides HeadsQ; 0: the same
+	HeadsK  int64 // divides HeadsQ; 0: the same
+	HeadsV  int64 // divides HeadsQ; 0: HeadsK. Another number is not supported yet
 	SeqlenQ int64
 	SeqlenK int64
 	DimQK   int64
@@ -108,10 +118,13 @@ type Attention struct {
 	Softcap   float32  // 0: off
 }
 
-// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend, and serves one goroutine at
-// a time.
+// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. Calls of several goroutines
+// wait for one another. New makes one, and it stays where it is: a copy would use what the other has freed, so go vet points at it and
+// every call on it fails.
 type Handle struct {
-	raw C.fa_handle_t
+	mutex sync.Mutex
+	self  *Handle // where New made it
+	raw   C.fa_handle_t
 }
 
 // New makes a handle on the backend. Close it after use.
@@ -120,6 +133,7 @@ func New(backend Backend) (*Handle, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	h := new(Handle)
+	h.self = h
 	info := C.host(C.int32_t(backend))
 	if status := C.fa_create(&h.raw, &info); status != C.FA_OK {
 		return nil, &Error{Status(status), C.GoString(C.fa_last_error(nil))}
@@ -127,38 +141,98 @@ func New(backend Backend) (*Handle, error) {
 	return h, nil
 }
 
-// Close frees the handle. Closing twice is fine.
+// Close frees the handle. Closing twice is fine, and closing nil.
 func (h *Handle) Close() {
-	C.fa_destroy(h.raw)
-	h.raw = nil
+	if h.enter() == nil {
+		defer h.mutex.Unlock()
+		C.fa_destroy(h.raw)
+		h.raw = nil
+	}
 }
 
 // Backend is the one that the handle resolved to.
 func (h *Handle) Backend() (Backend, error) {
-	var backend C.int32_t
-	status := C.fa_get_backend(h.raw, &backend)
+	if err := h.enter(); err != nil {
+		return Auto, err
+	}
+	defer h.mutex.Unlock()
+	var backend C.int64_t
+	status := C.fa_param_get(h.raw, C.FA_INFO_BACKEND, &backend)
 	return Backend(backend), h.check(status)
 }
 
 // SetThreads limits the threads of the CPU backend; 0 is the default. Threads never change a result.
 func (h *Handle) SetThreads(threads int) error {
-	return h.check(C.fa_set_i64(h.raw, C.FA_PARAM_THREADS, C.int64_t(threads)))
+	if err := h.enter(); err != nil {
+		return err
+	}
+	defer h.mutex.Unlock()
+	return h.check(C.fa_param_set(h.raw, C.FA_PARAM_THREADS, C.int64_t(threads)))
 }
 
 // Attention writes the attention of q, k and v into o, and each row's log-sum-exp into lse, [Batch][HeadsQ][SeqlenQ], unless that
 // is nil.
 func (h *Handle) Attention(a *Attention, q, k, v, o, lse []float32) error {
-	if h.raw == nil {
-		return &Error{InvalidState, "the handle is closed"}
+	if err := h.enter(); err != nil {
+		return err
+	}
+	defer h.mutex.Unlock()
+	if a == nil {
+		return &Error{InvalidArgument, "the attention is nil"}
 	}
 	if err := a.checkLengths(q, k, v, o, lse); err != nil {
 		return err
 	}
-	desc := a.descriptor()
-	if lse != nil {
-		desc.operands |= C.FA_OPERAND_LSE
+	if err := a.checkRoom(q, k, v, o, lse); err != nil {
+		return err
 	}
+	desc := a.descriptor(lse != nil)
 	return h.check(C.forward(h.raw, &desc, pointer(q), pointer(k), pointer(v), pointer(o), (*C.float)(pointer(lse))))
+}
+
+// enter takes the mutex of a handle that is open; the caller gives it back.
+func (h *Handle) enter() error {
+	switch {
+	case h == nil:
+		return &Error{InvalidState, "the handle is nil"}
+	case h.self != h:
+		return &Error{InvalidState, "the handle is a copy, or not made by New"}
+	}
+	h.mutex.Lock()
+	if h.raw == nil {
+		h.mutex.Unlock()
+		return &Error{InvalidState, "the handle is closed"}
+	}
+	return nil
+}
+
+// Asks the library how far it would go behind each pointer.
+func (a *Attention) checkRoom(q, k, v, o, lse []float32) error {
+	desc := a.descriptor(lse != nil)
+	// The sentence of a call without a handle belongs to the thread that made it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	args := C.no_pointers()
+	for _, buffer := range []struct {
+		name  string
+		field uintptr
+		data  []float32
+	}{
+		{"q", unsafe.Offsetof(args.q), q},
+		{"k", unsafe.Offsetof(args.k), k},
+		{"v", unsafe.Offsetof(args.v), v},
+		{"o", unsafe.Offsetof(args.o), o},
+		{"lse", unsafe.Offsetof(args.lse), lse},
+	} {
+		var bytes C.uint64_t
+		if status := C.fa_extent(&desc, C.FA_OP_FORWARD, unsafe.Pointer(&args), C.uint32_t(buffer.field), &bytes); status != C.FA_OK {
+			return &Error{Status(status), C.GoString(C.fa_last_error(nil))}
+		}
+		if room := uint64(len(buffer.data)) * 4; uint64(bytes) > room {
+			return &Error{InvalidArgument, fmt.Sprintf("%s has %d bytes: the call would use %d", buffer.name, room, bytes)}
+		}
+	}
+	return nil
 }
 
 func (h *Handle) check(status C.fa_status_t) error {
@@ -171,12 +245,16 @@ func (h *Handle) check(status C.fa_status_t) error {
 // Version of the library that runs: major * 10000 + minor * 100 + patch.
 func Version() int { return int(C.fa_version()) }
 
-func (a *Attention) descriptor() C.fa_attention_desc_t {
+func (a *Attention) descriptor(withLse bool) C.fa_attention_desc_t {
 	desc := C.plain()
+	if withLse {
+		desc.operands |= C.FA_OPERAND_LSE
+	}
 	desc.q_dtype = C.FA_F32
 	desc.batch = C.int64_t(a.Batch)
 	desc.heads_q = C.int64_t(a.HeadsQ)
-	desc.heads_kv = C.int64_t(a.HeadsKV)
+	desc.heads_k = C.int64_t(a.HeadsK)
+	desc.heads_v = C.int64_t(a.HeadsV)
 	desc.seqlen_q = C.int64_t(a.SeqlenQ)
 	desc.seqlen_k = C.int64_t(a.SeqlenK)
 	desc.dim_qk = C.int64_t(a.DimQK)
@@ -199,9 +277,12 @@ func (a *Attention) descriptor() C.fa_attention_desc_t {
 }
 
 func (a *Attention) checkLengths(q, k, v, o, lse []float32) error {
-	headsKV, dimV := a.HeadsKV, a.DimV
-	if headsKV == 0 {
-		headsKV = a.HeadsQ
+	headsK, headsV, dimV := a.HeadsK, a.HeadsV, a.DimV
+	if headsK == 0 {
+		headsK = a.HeadsQ
+	}
+	if headsV == 0 {
+		headsV = headsK
 	}
 	if dimV == 0 {
 		dimV = a.DimQK
@@ -212,8 +293,8 @@ func (a *Attention) checkLengths(q, k, v, o, lse []float32) error {
 		shape [4]int64
 	}{
 		{"q", q, [4]int64{a.Batch, a.SeqlenQ, a.HeadsQ, a.DimQK}},
-		{"k", k, [4]int64{a.Batch, a.SeqlenK, headsKV, a.DimQK}},
-		{"v", v, [4]int64{a.Batch, a.SeqlenK, headsKV, dimV}},
+		{"k", k, [4]int64{a.Batch, a.SeqlenK, headsK, a.DimQK}},
+		{"v", v, [4]int64{a.Batch, a.SeqlenK, headsV, dimV}},
 		{"o", o, [4]int64{a.Batch, a.SeqlenQ, a.HeadsQ, dimV}},
 		{"lse", lse, [4]int64{a.Batch, a.HeadsQ, a.SeqlenQ, 1}},
 	}

@@ -3,6 +3,7 @@ package flashattn
 import (
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -104,6 +105,50 @@ func TestASliceOfTheWrongLengthIsRefused(t *testing.T) {
 	}
 }
 
+func TestEverySliceIsCheckedAndNothingIsTouched(t *testing.T) {
+	h := open(t, Auto)
+	a := &Attention{Batch: 2, HeadsQ: 4, HeadsK: 2, SeqlenQ: 3, SeqlenK: 5, DimQK: 4, DimV: 3}
+	names, right := [5]string{"q", "k", "v", "o", "lse"}, [5]int{96, 80, 60, 72, 24}
+	for which, name := range names {
+		for _, change := range []int{-1, 1} {
+			var x [5][]float32
+			for i, length := range right {
+				if i == which {
+					length += change
+				}
+				x[i] = make([]float32, length)
+			}
+			err := h.Attention(a, x[0], x[1], x[2], x[3], x[4])
+			var e *Error
+			if !errors.As(err, &e) || e.Status != InvalidArgument || !strings.HasPrefix(e.Message, name+" has") {
+				t.Errorf("%s %+d: %v", name, change, err)
+			}
+			if !allNear(append(x[3], x[4]...), make([]float32, len(x[3])+len(x[4]))) {
+				t.Errorf("%s %+d: outputs were written", name, change)
+			}
+		}
+	}
+}
+
+// The shapes that this package checks are what the library says that it touches.
+func TestOneElementLessIsTooLittle(t *testing.T) {
+	a := &Attention{Batch: 2, HeadsQ: 4, HeadsK: 2, SeqlenQ: 3, SeqlenK: 5, DimQK: 4, DimV: 3}
+	right := [5]int{96, 80, 60, 72, 24}
+	for which := -1; which < len(right); which++ {
+		var x [5][]float32
+		for i, length := range right {
+			if i == which {
+				length--
+			}
+			x[i] = make([]float32, length)
+		}
+		err := a.checkRoom(x[0], x[1], x[2], x[3], x[4])
+		if (which == -1) != (err == nil) {
+			t.Errorf("one less in %d: %v", which, err)
+		}
+	}
+}
+
 func TestAnErrorOfTheLibraryCarriesItsSentence(t *testing.T) {
 	x := fill(func(int) float32 { return 1 })
 	o := make([]float32, 24)
@@ -149,8 +194,56 @@ func TestAClosedHandleIsRefused(t *testing.T) {
 	}
 }
 
+func TestNilIsRefused(t *testing.T) {
+	x := fill(func(int) float32 { return 1 })
+	if err := open(t, CPU).Attention(nil, x, x, x, x, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") {
+		t.Errorf("got %v", err)
+	}
+	var none *Handle
+	none.Close()
+	if err := none.Attention(shape(), x, x, x, x, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_STATE: ") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := none.Backend(); err == nil {
+		t.Error("a nil handle has a backend")
+	}
+	if err := new(Handle).SetThreads(1); err == nil || !strings.Contains(err.Error(), "not made by New") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// go vet would not let this pass, so the copy goes by reflection.
+func TestACopyIsRefused(t *testing.T) {
+	h := open(t, CPU)
+	value := reflect.New(reflect.TypeOf(h).Elem())
+	value.Elem().Set(reflect.ValueOf(h).Elem())
+	twin := value.Interface().(*Handle)
+	h.Close()
+	twin.Close()
+	x := fill(func(int) float32 { return 1 })
+	if err := twin.Attention(shape(), x, x, x, x, nil); err == nil || !strings.Contains(err.Error(), "copy") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGoroutinesWaitForOneAnother(t *testing.T) {
+	h := open(t, CPU)
+	x := fill(func(int) float32 { return 1 })
+	failed := make(chan error)
+	for i := 0; i < 8; i++ {
+		go func() {
+			failed <- h.Attention(shape(), x, x, x, make([]float32, 24), nil)
+		}()
+	}
+	for i := 0; i < 8; i++ {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
-	if Version() < 100 {
+	if Version() < 200 || Version() >= 10000 {
 		t.Errorf("version %d", Version())
 	}
 }

@@ -1,4 +1,5 @@
-//! Finds the installed library through pkg-config. FLASHATTN_STATIC=1 links the static one.
+//! Finds the installed library through pkg-config: this crate's own version or a later one with the same SONAME, which has the major
+//! version in its name. FLASHATTN_STATIC=1 links the static one.
 
 use std::env;
 use std::process::Command;
@@ -14,12 +15,13 @@ fn main() {
     if is_static {
         command.arg("--static");
     }
-    command.args(["--libs", concat!("flashattn >= ", env!("CARGO_PKG_VERSION"))]);
+    let major: u32 = env!("CARGO_PKG_VERSION_MAJOR").parse().expect("a number");
+    command.args(["--libs", concat!("flashattn >= ", env!("CARGO_PKG_VERSION")), &format!("flashattn < {}", major + 1)]);
 
     let output = command.output().unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
     assert!(
         output.status.success(),
-        "{program} does not find flashattn (is PKG_CONFIG_PATH set?): {}",
+        "{program} does not find a flashattn that fits (is PKG_CONFIG_PATH set?): {}",
         String::from_utf8_lossy(&output.stderr)
     );
     for flag in String::from_utf8_lossy(&output.stdout).split_whitespace() {

@@ -9,7 +9,7 @@
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 3;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 4;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -65,6 +65,7 @@ struct Backend {
     // Args are checked and complete: default strides filled in, host metadata verified when it can be read. workspace is NULL or
     // at least the planned size.
     fa_status_t (*forward)(Context*, const Problem*, const fa_forward_args_t*, Message*);
+    // forward points to the forward's args, checked as well.
     fa_status_t (*backward)(Context*, const Problem*, const fa_backward_args_t*, Message*);  // NULL where plan always refuses it
     fa_status_t (*merge)(Context*, const Problem*, const fa_merge_args_t*, Message*);
     fa_status_t (*append_kv)(Context*, const Problem*, const fa_append_kv_args_t*, Message*);

@@ -5,7 +5,7 @@
 
 namespace fa {
 
-// The caller's descriptor with every default filled in: no zero type, heads_kv, dim_v, literal scale and strides, page_table_stride.
+// The caller's descriptor with every default filled in: no zero type, heads_k, heads_v, dim_v, literal scale and strides, page_table_stride.
 // Backends trust it: sizes are in range, products fit, operands and flags are known and consistent. Its members are constexpr so that
 // GPU compilers take them for device functions, too.
 struct Problem {
@@ -13,7 +13,7 @@ struct Problem {
     int64_t group;         // query heads per k and v head
     int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
 
-    constexpr bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
@@ -47,29 +47,6 @@ FA_FN Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t
           : p.d.alignment == FA_ALIGN_EXPLICIT     ? a.causal_offset[b]
                                                    : 0;
     return s;
-}
-
-// What the backward takes over from the forward, under the forward's names.
-FA_FN fa_forward_args_t forward_part(const fa_backward_args_t& a) {
-    fa_forward_args_t f{};
-    f.struct_size = sizeof f;
-    f.q = a.q;
-    f.k = a.k;
-    f.v = a.v;
-    f.bias = a.bias;
-    f.mask = a.mask;
-    f.alibi_slopes = a.alibi_slopes;
-    f.sinks = a.sinks;
-    f.causal_offset = a.causal_offset;
-    f.cu_seqlens_q = a.cu_seqlens_q;
-    f.cu_seqlens_k = a.cu_seqlens_k;
-    f.seqused_q = a.seqused_q;
-    f.seqused_k = a.seqused_k;
-    f.leftpad_k = a.leftpad_k;
-    f.rng_state = a.rng_state;
-    f.seed = a.seed;
-    f.offset = a.offset;
-    return f;
 }
 
 }  // namespace fa

@@ -2,38 +2,42 @@
 #include <string.h>
 #include "core/check.h"
 #include "core/handle.h"
+#include "core/rules.h"
 #include "core/staging.h"
 
 namespace fa {
 namespace {
 
-template <class Args>
+// Args: what the caller gives. Checked: what becomes of it, the same but for a backward.
+template <class Args, class Checked = Args>
 struct Operation {
     int32_t op;
     const char* name;
-    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Args* out, Regions*, Message*);
+    fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Checked* out, Regions*, Message*);
     fa_status_t (*Backend::*run)(Context*, const Problem*, const Args*, Message*);
-    PointerRange pointers[3];  // where Args holds addresses of tensors; unused ones are 0
+    PointerRange pointers[3];  // where Checked holds addresses of tensors; unused ones are 0
 };
 
 fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
                                 Regions* regions, Message* m) {
     if (p.d.operands != 0)
         return fail(m, FA_INVALID_ARGUMENT,
-                    "desc.operands is 0x%x: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
-                    p.d.operands);
+                    "desc.operands is 0x%llx: expected 0, since fa_forward takes q, k, v and o alone; use fa_forward_ex",
+                    llu(p.d.operands));
     return check_forward(p, user, host_metadata, out, regions, m);
 }
 
 // The pointers from one member to another, both included.
 #define FA_POINTERS(args, first, last) {offsetof(args, first), offsetof(args, last)}
 
-constexpr Operation<fa_forward_args_t> kPlainForward = {
-    FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
-constexpr Operation<fa_forward_args_t> kForward = {
-    FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward, {FA_POINTERS(fa_forward_args_t, q, rng_state)}};
-constexpr Operation<fa_backward_args_t> kBackward = {
-    FA_OP_BACKWARD, "fa_backward", check_backward, &Backend::backward, {FA_POINTERS(fa_backward_args_t, q, rng_state)}};
+constexpr PointerRange kForwardPointers = FA_POINTERS(fa_forward_args_t, q, device_status);
+constexpr uint64_t kInputs = sizeof(fa_backward_args_t);  // where a CheckedBackward holds the forward's args
+
+constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward, {kForwardPointers}};
+constexpr Operation<fa_forward_args_t> kForward = {FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward, {kForwardPointers}};
+constexpr Operation<fa_backward_args_t, CheckedBackward> kBackward = {
+    FA_OP_BACKWARD, "fa_backward", check_backward, &Backend::backward,
+    {FA_POINTERS(fa_backward_args_t, dout, dsinks), {kInputs + kForwardPointers.first, kInputs + kForwardPointers.last}}};
 constexpr Operation<fa_merge_args_t> kMerge = {
     FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge,
     {FA_POINTERS(fa_merge_args_t, o_parts, lse_parts), FA_POINTERS(fa_merge_args_t, o, seqused_q)}};
@@ -43,12 +47,12 @@ constexpr Operation<fa_append_kv_args_t> kAppendKv = {
 constexpr Operation<fa_rotary_args_t> kRotary = {
     FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary,
     {FA_POINTERS(fa_rotary_args_t, x, out), FA_POINTERS(fa_rotary_args_t, cos, sin),
-     FA_POINTERS(fa_rotary_args_t, positions, seqused_q)}};
+     FA_POINTERS(fa_rotary_args_t, positions, seqused)}};
 
 void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t& d, const Plan& plan, fa_status_t status) {
     log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
-             (long long)d.batch, (long long)d.heads_q, (long long)d.heads_kv, (long long)d.seqlen_q, (long long)d.seqlen_k,
-             (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_string(status));
+             (long long)d.batch, (long long)d.heads_q, (long long)d.heads_k, (long long)d.seqlen_q, (long long)d.seqlen_k,
+             (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_name(status));
 }
 
 // The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
@@ -88,14 +92,14 @@ fa_status_t resolve_again(fa_handle_s& h, const fa_attention_desc_t* desc, int32
     return FA_OK;
 }
 
-template <class Args>
-fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args>& operation) {
+template <class Args, class Checked>
+fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args, Checked>& operation) {
     return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
         Message* m = &h.message;
         const Problem* problem;
         Plan plan;
         plan.explain = logs(h.log, FA_LOG_DEBUG);
-        Args args;
+        Checked args;
         Regions regions;
         fa_status_t status = resolve_again(h, desc, operation.op, &problem);
         if (status == FA_OK) status = operation.check(*problem, user, h.host_metadata, &args, &regions, m);
@@ -178,6 +182,24 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
     });
 }
 
+fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attention_desc_t* desc, int32_t op, char* text, uint64_t n) {
+    fa::Message* m = fa::thread_message();
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = backend;
+    info.device = device;
+    fa_handle_t trial;
+    fa_status_t status = fa_create(&trial, &info);
+    if (status == FA_OK) {
+        status = fa_explain(trial, desc, op, text, n);
+        const fa::Message reason = trial->message;
+        fa_destroy(trial);
+        *m = reason;
+    } else if (text != nullptr && n > 0) {
+        snprintf(text, n, "%s", m->text);
+    }
+    return status;
+}
+
 fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
@@ -185,14 +207,6 @@ fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* des
         const fa_status_t status = fa::make_plan(h, desc, op, &plan);
         if (status == FA_OK) *bytes = plan.workspace;
         return status;
-    });
-}
-
-fa_status_t fa_get_backend(fa_handle_t handle, int32_t* backend) {
-    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
-        if (backend == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "backend is NULL: expected where to write it");
-        *backend = h.backend->id;
-        return FA_OK;
     });
 }
 

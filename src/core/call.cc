@@ -1,21 +1,16 @@
 #include "core/call.h"
+#include <string.h>
 
 namespace fa {
 
 constexpr int64_t kWorkspaceAlignment = 256;
 
-const char* operand_name(uint32_t operand) {
-    static const char* const names[] = {
-        "FA_OPERAND_LSE",        "FA_OPERAND_BIAS",          "FA_OPERAND_MASK",         "FA_OPERAND_ALIBI",
-        "FA_OPERAND_SINKS",      "FA_OPERAND_CAUSAL_OFFSET", "FA_OPERAND_CU_SEQLENS_Q", "FA_OPERAND_CU_SEQLENS_K",
-        "FA_OPERAND_SEQUSED_Q",  "FA_OPERAND_SEQUSED_K",     "FA_OPERAND_LEFTPAD_K",    "FA_OPERAND_KV_BATCH_IDX",
-        "FA_OPERAND_PAGE_TABLE", "FA_OPERAND_Q_DESCALE",     "FA_OPERAND_K_DESCALE",    "FA_OPERAND_V_DESCALE",
-        "FA_OPERAND_O_SCALE",    "FA_OPERAND_SCORES",        "FA_OPERAND_RNG_STATE"};
-    return names[__builtin_ctz(operand)];
-}
-
 fa_status_t Call::add(Role r, const Tensor& t) {
     FA_TRY(check_fits(t, message));
+    if (regions->asked) {
+        if (strcmp(t.name, regions->asked) == 0) regions->extent = span(t);
+        return FA_OK;
+    }
     if (!t.base) return FA_OK;
     const uint64_t address = reinterpret_cast<uintptr_t>(t.base), bytes = span(t);
     if (address % uint64_t(t.element) != 0) {
@@ -33,6 +28,7 @@ fa_status_t Call::add(Role r, const Tensor& t) {
 
 fa_status_t Call::perhaps(Role r, const Tensor& t) {
     FA_TRY(add(r, t));
+    if (regions->asked) return FA_OK;
     const uintptr_t begin = reinterpret_cast<uintptr_t>(t.base);
     const uint64_t bytes = begin ? span(t) : 0;
     if (bytes > 0) regions->region[regions->count++] = {begin, begin + bytes, r == Role::output, nullptr};
@@ -40,12 +36,13 @@ fa_status_t Call::perhaps(Role r, const Tensor& t) {
 }
 
 fa_status_t Call::always(Role r, const Tensor& t) {
-    if (!t.base && !t.empty()) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
+    if (!regions->asked && !t.base && !t.empty()) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer", t.name);
     return perhaps(r, t);
 }
 
-fa_status_t Call::given(uint32_t operand, Role r, const Tensor& t) {
+fa_status_t Call::given(uint64_t operand, Role r, const Tensor& t) {
     const bool set = problem.has(operand);
+    if (regions->asked) return set ? add(r, t) : FA_OK;
     if (!set && t.base) {
         return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", t.name, t.base, operand_name(operand));
     }
@@ -56,6 +53,7 @@ fa_status_t Call::given(uint32_t operand, Role r, const Tensor& t) {
 }
 
 fa_status_t Call::common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size) {
+    if (regions->asked) return FA_OK;
     FA_TRY(known_bits(message, "flags", flags, known_flags));
     if (stream && !(flags & FA_ARGS_STREAM)) {
         return fail(message, FA_INVALID_ARGUMENT, "stream is %p: expected NULL without FA_ARGS_STREAM", stream);

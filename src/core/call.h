@@ -10,10 +10,10 @@ namespace fa {
 enum class Role { input, output };
 
 struct Call {
-    static constexpr int kMaxTensors = 32;
+    static constexpr int kMaxTensors = Regions::kMost;
 
     const Problem& problem;
-    Regions* regions;  // gets every tensor of the call but the workspace
+    Regions* regions;  // gets every tensor of the call but the workspace; or asks for the extent of one
     Message* message;
     int count = 0;
     Tensor tensor[kMaxTensors];  // `count` of them
@@ -24,7 +24,7 @@ struct Call {
     // A tensor that every call has; NULL only when it has no elements.
     fa_status_t always(Role, const Tensor&);
     // A tensor that is given exactly when its operand bit is set.
-    fa_status_t with(uint32_t operand, Role r, const Tensor& t) { return !t.base && !problem.has(operand) ? FA_OK : given(operand, r, t); }
+    fa_status_t with(uint64_t operand, Role r, const Tensor& t) { return !t.base && !problem.has(operand) ? FA_OK : given(operand, r, t); }
     // A tensor whose pointer alone decides.
     fa_status_t perhaps(Role, const Tensor&);
 
@@ -34,7 +34,7 @@ struct Call {
     fa_status_t outputs_apart();
 
    private:
-    fa_status_t given(uint32_t operand, Role, const Tensor&);
+    fa_status_t given(uint64_t operand, Role, const Tensor&);
     fa_status_t add(Role, const Tensor&);
 };
 

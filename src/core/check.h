@@ -15,15 +15,24 @@ struct Region {
     char* device;  // where staging has put it
 };
 struct Regions {
-    static constexpr int kMost = 32;
+    static constexpr int kMost = 48;  // a backward: the forward's 34, and its own
     Region region[kMost];
     int count;
+    // NULL, but for fa_extent: the field whose tensor is measured. Pointers then stand for nothing.
+    const char* asked = nullptr;
+    uint64_t extent = 0;
 };
+
+// A backward's args, and those of the forward that it points to.
+struct CheckedBackward : fa_backward_args_t {
+    fa_forward_args_t inputs;
+};
+static_assert(sizeof(CheckedBackward) == sizeof(fa_backward_args_t) + sizeof(fa_forward_args_t), "nothing lies between them");
 
 // host_metadata: int32 arrays are readable here, so their contents are checked as well. regions: what the call touches, workspace apart.
 fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
                           Regions* regions, Message*);
-fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, fa_backward_args_t* out,
+fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, CheckedBackward* out,
                            Regions* regions, Message*);
 fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
                         Message*);
@@ -32,8 +41,37 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
                          Regions* regions, Message*);
 
-// Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `minimum`: invalid; a tail beyond
+// What is known of a sized struct: its name, and its bytes in version 0.2, since which it only grows.
+template <class T>
+struct Sized;
+#define FA_SIZED(type, bytes)                                             \
+    template <>                                                           \
+    struct Sized<type> {                                                  \
+        static constexpr char kName[] = #type;                            \
+        static constexpr uint32_t kFirst = bytes;                         \
+        static_assert(bytes <= sizeof(type), "a struct never shrinks");   \
+    };
+FA_SIZED(fa_create_info_t, 72)
+FA_SIZED(fa_device_info_t, 216)
+FA_SIZED(fa_attention_desc_t, 888)
+FA_SIZED(fa_forward_args_t, 320)
+FA_SIZED(fa_backward_args_t, 280)
+FA_SIZED(fa_merge_args_t, 176)
+FA_SIZED(fa_rotary_args_t, 152)
+FA_SIZED(fa_append_kv_args_t, 288)
+#undef FA_SIZED
+
+// No struct of this interface will outgrow it, so a larger size is a field that was never set, and its tail not memory to read or write.
+constexpr uint32_t kLargestStruct = 4096;
+
+fa_status_t check_struct_size(uint32_t given, uint32_t first, const char* name, Message* message);
+// Copies min(user's size, size) bytes of a sized struct into `to` (zeroed first). Smaller than `first`: invalid; a tail beyond
 // `size` that is not all zero: unsupported field. `to` then says `size` as its own.
-fa_status_t import_struct(void* to, const void* user, uint32_t size, uint32_t minimum, const char* name, Message* message);
+fa_status_t import_bytes(void* to, const void* user, uint32_t size, uint32_t first, const char* name, Message* message);
+
+template <class T>
+fa_status_t import_struct(T* to, const T* user, Message* message) {
+    return import_bytes(to, user, sizeof(T), Sized<T>::kFirst, Sized<T>::kName, message);
+}
 
 }  // namespace fa

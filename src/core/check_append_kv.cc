@@ -2,13 +2,11 @@
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
+#include "core/reserved.h"
 #include "core/rotation.h"
 #include "spec/shape.h"
 
 namespace fa {
-
-constexpr uint32_t kAppendArgsV1 = 248;
-static_assert(kAppendArgsV1 <= sizeof(fa_append_kv_args_t), "a struct never shrinks");
 
 static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
     Message* m = call->message;
@@ -32,18 +30,19 @@ static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a
 
 // The factors are written under FA_APPEND_DYNAMIC_SCALE, one for each slot and head.
 static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
-    const Tensor k = kv_descale_tensor(p, "k_descale", a.k_descale, p.d.k_descale_stride);
-    const Tensor v = kv_descale_tensor(p, "v_descale", a.v_descale, p.d.v_descale_stride);
+    const Tensor k = k_descale_tensor(p, a.k_descale);
+    const Tensor v = v_descale_tensor(p, a.v_descale);
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
     if (dynamic) {
-        if (element_size(p.d.kv_dtype) != 1) {
-            return fail(call->message, FA_INVALID_ARGUMENT, "kv_dtype is %d: expected an 8-bit type with FA_APPEND_DYNAMIC_SCALE",
-                        p.d.kv_dtype);
+        if (element_size(p.d.k_dtype) != 1 || element_size(p.d.v_dtype) != 1) {
+            return fail(call->message, FA_INVALID_ARGUMENT,
+                        "k_dtype and v_dtype are %s and %s: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
+                        fa_dtype_name(p.d.v_dtype));
         }
         if (!p.has(FA_OPERAND_K_DESCALE) || !p.has(FA_OPERAND_V_DESCALE)) {
             return fail(call->message, FA_INVALID_ARGUMENT,
-                        "operands is 0x%x: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-                        p.d.operands);
+                        "operands is 0x%llx: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
+                        llu(p.d.operands));
         }
         FA_TRY(check_distinct(k, call->message));
         FA_TRY(check_distinct(v, call->message));
@@ -119,8 +118,9 @@ static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a
 
 fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
                             Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, sizeof *out, kAppendArgsV1, "fa_append_kv_args_t", m));
+    FA_TRY(import_struct(out, user, m));
     const fa_append_kv_args_t& a = *out;
+    FA_TRY(check_reserved(a, m));
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
                        a.workspace_size));
@@ -133,15 +133,15 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
     // No packed sequence is longer than all of them.
     if (a.cu_seqlens_new) out->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;
-    if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, p.d.heads_kv, &lines)) {
+    if (__builtin_mul_overflow(p.d.batch * a.seqlen_new, max_of(p.d.heads_k, p.d.heads_v), &lines)) {
         return fail(m, FA_INVALID_ARGUMENT,
-                    "seqlen_new is %lld: expected batch * seqlen_new * heads_kv, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
-                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_kv));
+                    "seqlen_new is %lld: expected batch * seqlen_new * heads_k, %lld * %lld * %lld, below 2^63", ll(a.seqlen_new),
+                    ll(p.d.batch), ll(a.seqlen_new), ll(p.d.heads_k));
     }
 
     const Rows rows{p.d.batch, a.seqlen_new, a.total_new, a.cu_seqlens_new != nullptr};
-    Tensor k_new = tokens("k_new", a.k_new, p.d.q_dtype, rows, p.d.heads_kv, p.d.dim_qk, a.k_new_stride);
-    Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_kv, p.d.dim_v, a.v_new_stride);
+    Tensor k_new = tokens("k_new", a.k_new, p.d.q_dtype, rows, p.d.heads_k, p.d.dim_qk, a.k_new_stride);
+    Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_v, p.d.dim_v, a.v_new_stride);
     FA_TRY(lay_out(&k_new, true, m));
     FA_TRY(lay_out(&v_new, true, m));
     memcpy(out->k_new_stride, k_new.stride, sizeof out->k_new_stride);

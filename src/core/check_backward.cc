@@ -1,11 +1,9 @@
 #include <string.h>
 #include "core/check.h"
-#include "core/inputs.h"
+#include "core/metadata.h"
+#include "core/operands.h"
 
 namespace fa {
-
-constexpr uint32_t kBackwardArgsV1 = 416;
-static_assert(kBackwardArgsV1 <= sizeof(fa_backward_args_t), "a struct never shrinks");
 
 // `like` under another name, type, address and, unless all zero, other strides, which become the caller's literal ones.
 static fa_status_t lay_like(Tensor like, const char* name, const void* base, int32_t element, bool unit, int64_t* stride, Tensor* t,
@@ -32,11 +30,11 @@ static fa_status_t check_gradient(const Tensor& t, Call* call) {
 static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
     Message* m = call->message;
     const bool wide = (a->flags & FA_BACKWARD_ACCUMULATE) != 0;
-    const int32_t q_bytes = wide ? 4 : element_size(p.d.q_dtype), kv_bytes = wide ? 4 : element_size(p.d.kv_dtype);
+    const auto bytes = [&](int32_t dtype) { return wide ? 4 : element_size(dtype); };
     Tensor dq, dk, dv;
-    FA_TRY(lay_like(q_tensor(p, "q", nullptr), "dq", a->dq, q_bytes, true, a->dq_stride, &dq, m));
-    FA_TRY(lay_like(k_tensor(p, nullptr), "dk", a->dk, kv_bytes, true, a->dk_stride, &dk, m));
-    FA_TRY(lay_like(v_tensor(p, nullptr), "dv", a->dv, kv_bytes, true, a->dv_stride, &dv, m));
+    FA_TRY(lay_like(q_tensor(p, "q", nullptr), "dq", a->dq, bytes(p.d.q_dtype), true, a->dq_stride, &dq, m));
+    FA_TRY(lay_like(k_tensor(p, nullptr), "dk", a->dk, bytes(p.d.k_dtype), true, a->dk_stride, &dk, m));
+    FA_TRY(lay_like(v_tensor(p, nullptr), "dv", a->dv, bytes(p.d.v_dtype), true, a->dv_stride, &dv, m));
     FA_TRY(check_gradient(dq, call));
     FA_TRY(check_gradient(dk, call));
     return check_gradient(dv, call);
@@ -55,28 +53,38 @@ static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a
     return call->with(FA_OPERAND_BIAS, Role::output, dbias);
 }
 
-fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, fa_backward_args_t* out,
-                           Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, sizeof *out, kBackwardArgsV1, "fa_backward_args_t", m));
+// The forward's own args: its tensors, with o and LSE as inputs now. What it did with its stream, workspace and scores is over.
+static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out, Call* call) {
+    if (!user) return fail(call->message, FA_INVALID_ARGUMENT, "forward is NULL: expected the fa_forward_args_t of the forward");
+    FA_TRY(import_struct(out, user, call->message));
+    out->flags = 0;
+    out->stream = out->workspace = nullptr;
+    out->workspace_size = 0;
+    out->scores = nullptr;
+    const fa_forward_args_t& f = *out;
+    FA_TRY(call->always(Role::input, q_tensor(p, "q", f.q)));
+    FA_TRY(call->always(Role::input, k_tensor(p, f.k)));
+    FA_TRY(call->always(Role::input, v_tensor(p, f.v)));
+    FA_TRY(call->always(Role::input, o_tensor(p, f.o)));
+    FA_TRY(check_operands(p, f, kAllOperands, Role::input, call));
+    return host_metadata ? check_input_lengths(p, f, call->message) : FA_OK;
+}
+
+fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, CheckedBackward* out, Regions* regions,
+                           Message* m) {
+    FA_TRY(import_struct<fa_backward_args_t>(out, user, m));
     const fa_backward_args_t& a = *out;
-    const Role in = Role::input;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_BACKWARD_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
+    if (!regions->asked) FA_TRY(check_forward_part(p, a.forward, host_metadata, &out->inputs, &call));
+    out->forward = &out->inputs;
     Tensor dout, dlse;
     FA_TRY(lay_like(o_tensor(p, nullptr), "dout", a.dout, element_size(p.d.q_dtype), true, out->dout_stride, &dout, m));
     FA_TRY(lay_like(lse_tensor(p, nullptr), "dlse", a.dlse, 4, false, out->dlse_stride, &dlse, m));
-    FA_TRY(call.always(in, q_tensor(p, "q", a.q)));
-    FA_TRY(call.always(in, k_tensor(p, a.k)));
-    FA_TRY(call.always(in, v_tensor(p, a.v)));
-    FA_TRY(call.always(in, o_tensor(p, a.o)));
-    FA_TRY(call.always(in, lse_tensor(p, a.lse)));
-    FA_TRY(call.always(in, dout));
-    FA_TRY(call.perhaps(in, dlse));
+    FA_TRY(call.always(Role::input, dout));
+    FA_TRY(call.perhaps(Role::input, dlse));
     FA_TRY(check_gradients(p, out, &call));
     FA_TRY(check_score_gradients(p, out, &call));
-    const fa_forward_args_t inputs = forward_part(a);
-    FA_TRY(check_inputs(p, inputs, &call));
-    if (host_metadata) FA_TRY(check_input_lengths(p, inputs, m));
     return call.outputs_apart();
 }
 

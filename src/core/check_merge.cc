@@ -5,9 +5,6 @@
 
 namespace fa {
 
-constexpr uint32_t kMergeArgsV1 = 176;
-static_assert(kMergeArgsV1 <= sizeof(fa_merge_args_t), "a struct never shrinks");
-
 static Tensor o_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
     const Rows r = query_rows(p);
     const int64_t* s = a.o_parts_stride;
@@ -36,17 +33,17 @@ static Tensor lse_parts_tensor(const Problem& p, const fa_merge_args_t& a) {
 
 fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host_metadata, fa_merge_args_t* out, Regions* regions,
                         Message* m) {
-    FA_TRY(import_struct(out, user, sizeof *out, kMergeArgsV1, "fa_merge_args_t", m));
+    FA_TRY(import_struct(out, user, m));
     const fa_merge_args_t& a = *out;
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_MERGE_ACCUMULATE, a.stream, a.workspace, a.workspace_size));
     FA_TRY(in_range(m, "parts", a.parts, 0, kMaxSize));
     if (a.flags & FA_MERGE_ACCUMULATE) {
         if (p.d.o_dtype != FA_F32) {
-            return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %d: expected FA_F32 (1) with FA_MERGE_ACCUMULATE", p.d.o_dtype);
+            return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %s: expected FA_F32 with FA_MERGE_ACCUMULATE", fa_dtype_name(p.d.o_dtype));
         }
         if (!p.has(FA_OPERAND_LSE)) {
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%x: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE", p.d.operands);
+            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE", llu(p.d.operands));
         }
     }
 

@@ -2,16 +2,14 @@
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
+#include "core/reserved.h"
 #include "core/rotation.h"
 
 namespace fa {
 
-constexpr uint32_t kRotaryArgsV1 = 144;
-static_assert(kRotaryArgsV1 <= sizeof(fa_rotary_args_t), "a struct never shrinks");
-
 // Every row that will be turned has its angle in the tables.
 static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* m) {
-    const Lengths q{"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
+    const Lengths q{"", a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q};
     FA_TRY(check_lengths(q, m));
     for (int64_t b = 0; b < p.d.batch; b++) {
         const int64_t rows = q.length(b), first = p.packed_q() ? q.begin(b) : b * p.d.seqlen_q;
@@ -32,10 +30,11 @@ static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, 
 
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
                          Regions* regions, Message* m) {
-    FA_TRY(import_struct(out, user, sizeof *out, kRotaryArgsV1, "fa_rotary_args_t", m));
+    FA_TRY(import_struct(out, user, m));
     const fa_rotary_args_t& a = *out;
+    FA_TRY(check_reserved(a, m));
     Call call(p, regions, m);
-    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED, a.stream, a.workspace, a.workspace_size));
+    FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_ROTARY_OF_K, a.stream, a.workspace, a.workspace_size));
     FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
 
     const Tensor x = q_tensor(p, "x", a.x);
@@ -48,17 +47,17 @@ fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool ho
     memcpy(out->out_stride, turned.stride, sizeof out->out_stride);
 
     // In place, x is the output.
-    const bool in_place = a.x && a.x == a.out && memcmp(x.stride, turned.stride, sizeof out->out_stride) == 0;
+    const bool in_place = !regions->asked && a.x && a.x == a.out && memcmp(x.stride, turned.stride, sizeof out->out_stride) == 0;
     if (!in_place) FA_TRY(call.always(Role::input, x));
     FA_TRY(call.always(Role::output, turned));
     FA_TRY(call.always(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
     FA_TRY(call.always(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim)));
     FA_TRY(call.perhaps(Role::input, array_of("positions", a.positions, 4, p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q)));
     FA_TRY(call.perhaps(Role::input, array_of("position_offset", a.position_offset, 4, p.d.batch)));
-    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens_q", a.cu_seqlens_q, 4, p.d.batch + 1)));
-    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused_q", a.seqused_q, 4, p.d.batch)));
+    FA_TRY(call.with(FA_OPERAND_CU_SEQLENS_Q, Role::input, array_of("cu_seqlens", a.cu_seqlens, 4, p.d.batch + 1)));
+    FA_TRY(call.with(FA_OPERAND_SEQUSED_Q, Role::input, array_of("seqused", a.seqused, 4, p.d.batch)));
     FA_TRY(call.outputs_apart());
-    const bool readable = host_metadata || !(a.cu_seqlens_q || a.seqused_q || a.positions || a.position_offset);
+    const bool readable = host_metadata || !(a.cu_seqlens || a.seqused || a.positions || a.position_offset);
     return readable ? check_positions(p, a, m) : FA_OK;
 }
 

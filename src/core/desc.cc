@@ -2,14 +2,13 @@
 #include <math.h>
 #include <string.h>
 #include "core/check.h"
+#include "core/operands.h"
 #include "core/overlap.h"
+#include "core/reserved.h"
 #include "core/rules.h"
 #include "spec/shape.h"
 
 namespace fa {
-
-constexpr uint32_t kDescV1 = 528;  // bytes of the struct in version 0.1; it only grows
-static_assert(kDescV1 <= sizeof(fa_attention_desc_t), "a struct never shrinks");
 
 constexpr int64_t kMaxDim = 1024;
 constexpr int32_t kMaxSplits = 65536;
@@ -18,10 +17,8 @@ constexpr int64_t kFar = int64_t(1) << 40;
 
 constexpr int64_t kMaxRows = int64_t(1) << 56;  // an address space has no byte for each
 
-constexpr uint32_t kAllOperands = (FA_OPERAND_RNG_STATE << 1) - 1;
-
 // What each operation reads. The rest is ignored, so that a forward's descriptor serves the calls around it.
-static uint32_t operands_read(int32_t op) {
+static uint64_t operands_read(int32_t op) {
     switch (op) {
         case FA_OP_MERGE:
             return FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
@@ -31,24 +28,19 @@ static uint32_t operands_read(int32_t op) {
         case FA_OP_ROTARY:
             return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
         case FA_OP_BACKWARD:
-            return kAllOperands & ~(FA_OPERAND_LSE | FA_OPERAND_SCORES);
+            return kAllOperands & ~FA_OPERAND_SCORES;
         default:
             return kAllOperands;
     }
 }
 
-static bool attends(int32_t op) { return op == FA_OP_FORWARD || op == FA_OP_BACKWARD; }
-static bool reads_keys(int32_t op) { return attends(op) || op == FA_OP_APPEND_KV; }
-
 static fa_status_t check_known(const fa_attention_desc_t& d, Message* m) {
-    FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC));
+    FA_TRY(known_bits(m, "flags", d.flags, FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC | FA_V_IN_K));
     FA_TRY(known_bits(m, "operands", d.operands, kAllOperands));
-    FA_TRY(known_bits(m, "strided", d.strided, FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE));
+    FA_TRY(known_bits(m, "strided", d.strided, FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE | FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL));
     FA_TRY(known_value(m, "alignment", d.alignment, FA_ALIGN_EXPLICIT));
-    FA_TRY(known_value(m, "q_dtype", d.q_dtype, FA_I8));
-    FA_TRY(known_value(m, "kv_dtype", d.kv_dtype, FA_I8));
-    FA_TRY(known_value(m, "o_dtype", d.o_dtype, FA_I8));
-    FA_TRY(known_value(m, "bias_dtype", d.bias_dtype, FA_I8));
+    FA_TRY(known_value(m, "precision", d.precision, FA_PRECISION_NATIVE));
+    FA_TRY(known_value(m, "list_space", d.list_space, FA_LIST_SLOTS));
     FA_TRY(known_value(m, "algorithm", d.algorithm, FA_ALGORITHM_FLASH1));
     return known_value(m, "scores_stage", d.scores_stage, FA_SCORES_PROBABILITY);
 }
@@ -57,17 +49,30 @@ static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (d->q_dtype == 0 && op == FA_OP_MERGE) d->q_dtype = d->o_dtype;
     if (d->q_dtype == 0)
         return fail(m, FA_INVALID_ARGUMENT, "q_dtype is not set: expected FA_F32, FA_F16, FA_BF16, FA_E4M3 or FA_E5M2");
-    if (d->q_dtype == FA_I8)
-        return fail(m, FA_INVALID_ARGUMENT, "q_dtype is FA_I8: expected a float type, int8 is for k and v only");
-    if (d->o_dtype == FA_I8)
-        return fail(m, FA_INVALID_ARGUMENT, "o_dtype is FA_I8: expected a float type, int8 is for k and v only");
-    if (d->kv_dtype == 0) d->kv_dtype = d->q_dtype;
+    FA_TRY(check_dtype("q_dtype", d->q_dtype, kQuery, m));
+    FA_TRY(check_dtype("o_dtype", d->o_dtype, kOutput, m));
+    if (reads_keys(op)) {
+        FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, m));
+        FA_TRY(check_dtype("v_dtype", d->v_dtype, kKeys, m));
+        FA_TRY(check_dtype("k_descale_dtype", d->k_descale_dtype, kFactor, m));
+        FA_TRY(check_dtype("v_descale_dtype", d->v_descale_dtype, kFactor, m));
+    }
+    if (attends(op)) {
+        FA_TRY(check_dtype("q_descale_dtype", d->q_descale_dtype, kFactor, m));
+        FA_TRY(check_dtype("bias_dtype", d->bias_dtype, kBias, m));
+        FA_TRY(check_dtype("mask_dtype", d->mask_dtype, kMaskBits, m));
+    }
+    if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
+    if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
+    if (reads_keys(op) && d->v_dtype != d->k_dtype)
+        return fail(m, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's yet, expected %s", fa_dtype_name(d->v_dtype),
+                    fa_dtype_name(d->k_dtype));
     if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
     if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
-        return fail(m, FA_UNSUPPORTED, "q_dtype is %d: expected FA_F32, FA_F16 or FA_BF16 for this call", d->q_dtype);
+        return fail(m, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
     }
     if ((d->operands & FA_OPERAND_O_SCALE) && element_size(d->o_dtype) != 1) {
-        return fail(m, FA_INVALID_ARGUMENT, "o_dtype is %d: expected an 8-bit type with FA_OPERAND_O_SCALE", d->o_dtype);
+        return fail(m, FA_UNSUPPORTED, "o_dtype is %s: no backend has a factor of more than 8 bits yet, expected an 8-bit type with FA_OPERAND_O_SCALE", fa_dtype_name(d->o_dtype));
     }
     return FA_OK;
 }
@@ -77,16 +82,18 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
     const struct {
         const char* name;
         int32_t type;
-    } types[] = {{"q_dtype", d.q_dtype}, {"kv_dtype", d.kv_dtype}, {"o_dtype", d.o_dtype}};
+    } types[] = {{"q_dtype", d.q_dtype}, {"k_dtype", d.k_dtype}, {"v_dtype", d.v_dtype}, {"o_dtype", d.o_dtype}};
     for (const auto& t : types) {
         if (element_size(t.type) > 1) continue;
-        return fail(m, FA_UNSUPPORTED, "%s is %d: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, t.type);
+        return fail(m, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, fa_dtype_name(t.type));
     }
-    const uint32_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
+    const uint64_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
                                            FA_OPERAND_V_DESCALE);
     if (refused != 0) {
-        return fail(m, FA_UNSUPPORTED, "operands is 0x%x: expected no %s for the backward", d.operands, operand_name(refused));
+        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
     }
+    if (!(d.operands & FA_OPERAND_LSE))
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_LSE, which the backward reads", llu(d.operands));
     if (d.algorithm == FA_ALGORITHM_FLASH) return FA_OK;
     return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
 }
@@ -98,8 +105,9 @@ static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
 
 static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     FA_TRY(in_range(m, "batch", d->batch, 0, kMaxSize));
-    FA_TRY(in_range(m, "heads_kv", d->heads_kv, 0, kMaxSize));
-    if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_kv;
+    FA_TRY(in_range(m, "heads_k", d->heads_k, 0, kMaxSize));
+    FA_TRY(in_range(m, "heads_v", d->heads_v, 0, kMaxSize));
+    if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_k;
     FA_TRY(in_range(m, "heads_q", d->heads_q, 1, kMaxSize));
     FA_TRY(in_range(m, "seqlen_q", d->seqlen_q, 0, kMaxSize));
     FA_TRY(in_range(m, "seqlen_k", d->seqlen_k, 0, kMaxSize));
@@ -110,10 +118,20 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     FA_TRY(in_range(m, "num_pages", d->num_pages, 0, kMaxSize));
     FA_TRY(in_range(m, "page_table_stride", d->page_table_stride, 0, INT64_MAX));
 
-    if (d->heads_kv == 0) d->heads_kv = d->heads_q;
-    if (reads_keys(op) && d->heads_q % d->heads_kv != 0) {
-        return fail(m, FA_INVALID_ARGUMENT, "heads_kv is %lld: expected a divisor of heads_q, %lld", ll(d->heads_kv),
-                    ll(d->heads_q));
+    if (d->heads_k == 0) d->heads_k = d->heads_q;
+    if (d->heads_v == 0) d->heads_v = d->heads_k;
+    if (reads_keys(op)) {
+        const struct {
+            const char* name;
+            int64_t heads;
+        } sides[] = {{"heads_k", d->heads_k}, {"heads_v", d->heads_v}};
+        for (const auto& side : sides) {
+            if (d->heads_q % side.heads == 0) continue;
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads), ll(d->heads_q));
+        }
+        if (d->heads_v != d->heads_k)
+            return fail(m, FA_UNSUPPORTED, "heads_v is %lld: no backend has another number than k's yet, expected %lld", ll(d->heads_v),
+                        ll(d->heads_k));
     }
 
     if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
@@ -125,7 +143,7 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
 static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout.
-    const uint32_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
+    const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
     if (!(d->operands & throughout)) {
         if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
         if (d->operands & FA_OPERAND_CU_SEQLENS_K) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
@@ -137,12 +155,6 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
                     ll(d->batch), ll(d->heads_q), ll(d->seqlen_q));
     }
     return FA_OK;
-}
-
-// A field that acts under an operand alone.
-static fa_status_t belongs(const fa_attention_desc_t& d, const char* field, int64_t value, uint32_t operand, Message* m) {
-    if (value == 0 || (d.operands & operand)) return FA_OK;
-    return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", field, ll(value), operand_name(operand));
 }
 
 static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
@@ -160,11 +172,7 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if (!(d->dropout_p >= 0.0f && d->dropout_p < 1.0f)) {
         return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
     }
-    FA_TRY(belongs(*d, "bias_dtype", d->bias_dtype, FA_OPERAND_BIAS, m));
     if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
-    if (element_size(d->bias_dtype) == 1) {
-        return fail(m, FA_UNSUPPORTED, "bias_dtype is %d: expected FA_F32, FA_F16 or FA_BF16", d->bias_dtype);
-    }
     return FA_OK;
 }
 
@@ -176,11 +184,12 @@ static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
                     d->num_splits);
     }
     d->split_size = min_of(d->split_size, kFar);
-    FA_TRY(in_range(m, "reserve_sms", d->reserve_sms, 0, INT32_MAX));
-    if (d->algorithm != FA_ALGORITHM_FLASH && (d->q_dtype != FA_F32 || d->kv_dtype != FA_F32 || d->o_dtype != FA_F32)) {
+    FA_TRY(in_range(m, "reserve_units", d->reserve_units, 0, INT32_MAX));
+    const bool f32 = d->q_dtype == FA_F32 && d->k_dtype == FA_F32 && d->v_dtype == FA_F32 && d->o_dtype == FA_F32;
+    if (d->algorithm != FA_ALGORITHM_FLASH && !f32) {
         return fail(m, FA_UNSUPPORTED,
-                    "algorithm is %d and q_dtype, kv_dtype, o_dtype are %d, %d, %d: expected FA_F32 (1) for a study baseline",
-                    d->algorithm, d->q_dtype, d->kv_dtype, d->o_dtype);
+                    "algorithm is %d and q_dtype, k_dtype, v_dtype, o_dtype are %s, %s, %s, %s: expected f32 for a study baseline",
+                    d->algorithm, fa_dtype_name(d->q_dtype), fa_dtype_name(d->k_dtype), fa_dtype_name(d->v_dtype), fa_dtype_name(d->o_dtype));
     }
     return FA_OK;
 }
@@ -217,14 +226,9 @@ static fa_status_t check_masks(fa_attention_desc_t* d, Message* m) {
 }
 
 static fa_status_t check_cache(fa_attention_desc_t* d, Message* m) {
-    FA_TRY(belongs(*d, "total_k", d->total_k, FA_OPERAND_CU_SEQLENS_K, m));
-    FA_TRY(belongs(*d, "kv_batch", d->kv_batch, FA_OPERAND_KV_BATCH_IDX, m));
-    FA_TRY(belongs(*d, "page_size", d->page_size, FA_OPERAND_PAGE_TABLE, m));
-    FA_TRY(belongs(*d, "num_pages", d->num_pages, FA_OPERAND_PAGE_TABLE, m));
-    FA_TRY(belongs(*d, "page_table_stride", d->page_table_stride, FA_OPERAND_PAGE_TABLE, m));
-    const uint32_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
+    const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
     if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && cache) {
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%x: expected FA_OPERAND_CU_SEQLENS_K without %s", d->operands,
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_CU_SEQLENS_K without %s", llu(d->operands),
                     operand_name(cache));
     }
     if (d->operands & FA_OPERAND_PAGE_TABLE) FA_TRY(in_range(m, "page_size", d->page_size, 1, kMaxSize));
@@ -251,7 +255,7 @@ static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const
 }
 
 // Strides of a tensor that has an operand bit: always literal.
-static fa_status_t lay_literal(const fa_attention_desc_t& d, uint32_t operand, const Tensor& t, Message* m) {
+static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Message* m) {
     return d.operands & operand ? check_strides(t, false, m) : check_zero_strides(t, operand_name(operand), m);
 }
 
@@ -263,8 +267,8 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     if (reads_keys(op)) {
         FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, d.k_stride, m));
         FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, d.v_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, kv_descale_tensor(*p, "k_descale", nullptr, d.k_descale_stride), m));
-        FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, kv_descale_tensor(*p, "v_descale", nullptr, d.v_descale_stride), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), m));
         FA_TRY(check_fits(page_table_tensor(*p, nullptr), m));
     }
     if (op == FA_OP_APPEND_KV) {
@@ -284,7 +288,6 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
         FA_TRY(lay_literal(d, FA_OPERAND_MASK, score_tensor(*p, "mask", nullptr, 1, d.mask_stride), m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
-        FA_TRY(belongs(d, "alibi_batch_stride", d.alibi_batch_stride, FA_OPERAND_ALIBI, m));
         FA_TRY(check_fits(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), m));
     }
     if (op == FA_OP_FORWARD) {
@@ -298,26 +301,29 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
 fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {
     FA_TRY(in_range(m, "op", op, FA_OP_FORWARD, FA_OP_BACKWARD));
     fa_attention_desc_t& d = p->d;
-    FA_TRY(import_struct(&d, user, sizeof d, kDescV1, "fa_attention_desc_t", m));
+    FA_TRY(import_struct(&d, user, m));
     FA_TRY(check_known(d, m));
     d.operands &= operands_read(op);
     if (op == FA_OP_APPEND_KV && (d.operands & FA_OPERAND_CU_SEQLENS_K)) {
         return fail(m, FA_INVALID_ARGUMENT,
-                    "operands is 0x%x: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", d.operands);
+                    "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", llu(d.operands));
     }
+    FA_TRY(check_reserved(d, op, m));
     FA_TRY(check_types(&d, op, m));
     if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, m));
     FA_TRY(check_sizes(&d, op, m));
-    if (op != FA_OP_APPEND_KV) FA_TRY(belongs(d, "total_q", d.total_q, FA_OPERAND_CU_SEQLENS_Q, m));
+    if (op != FA_OP_APPEND_KV && d.total_q != 0 && !p->packed_q())
+        return fail(m, FA_INVALID_ARGUMENT, "total_q is %lld: expected 0 without FA_OPERAND_CU_SEQLENS_Q", ll(d.total_q));
     if (reads_keys(op)) FA_TRY(check_cache(&d, m));
     if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, m));
     if (attends(op)) {
         FA_TRY(check_scores(&d, m));
         FA_TRY(check_schedule(&d, m));
         FA_TRY(check_masks(&d, m));
-        if (op == FA_OP_FORWARD) FA_TRY(belongs(d, "scores_stage", d.scores_stage, FA_OPERAND_SCORES, m));
+        if (op == FA_OP_FORWARD && d.scores_stage != 0 && !p->has(FA_OPERAND_SCORES))
+            return fail(m, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
     }
-    p->group = reads_keys(op) ? d.heads_q / d.heads_kv : 1;
+    p->group = reads_keys(op) ? d.heads_q / d.heads_k : 1;
     p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
     if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     return lay_tensors(p, op, m);

@@ -11,9 +11,6 @@
 namespace fa {
 namespace {
 
-constexpr uint32_t kCreateInfoV01 = 72, kDeviceInfoV01 = 216;  // sizes in version 0.1
-static_assert(kCreateInfoV01 <= sizeof(fa_create_info_t) && kDeviceInfoV01 <= sizeof(fa_device_info_t), "a struct never shrinks");
-
 thread_local Message own_message;
 
 // getpid() without its system call, which would be a fifth of the smallest call's time; 0 before the first handle.
@@ -49,7 +46,7 @@ fa_status_t check_info(const fa_create_info_t& i, Message* m) {
 fa_status_t read_info(const fa_create_info_t* user, fa_create_info_t* info, Message* m) {
     *info = FA_CREATE_INFO_INIT;
     if (user == nullptr) return FA_OK;
-    const fa_status_t status = import_struct(info, user, sizeof *info, kCreateInfoV01, "fa_create_info_t", m);
+    const fa_status_t status = import_struct(info, user, m);
     return status != FA_OK ? status : check_info(*info, m);
 }
 
@@ -95,14 +92,14 @@ fa_status_t make_handle(const fa_create_info_t* user, fa_handle_t* handle, Messa
     h.memory = info.memory;
     status = choose_backend(h, info, env, m);
     if (status != FA_OK) {
-        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_string(status), m->text);
+        log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), m->text);
         release(memory);
         return status;
     }
     h.host_metadata = h.memory == FA_MEMORY_HOST || h.backend->id == FA_BACKEND_CPU;
     h.staged = h.memory == FA_MEMORY_HOST && h.backend->id != FA_BACKEND_CPU;
     if (logs(h.log, FA_LOG_INFO)) {
-        char text[2048];
+        char text[FA_TEXT_MAX];
         describe(h, text, sizeof text);
         log_line(h.log, FA_LOG_INFO, "%s", text);
     }
@@ -152,7 +149,7 @@ fa_status_t enter(fa_handle_t h) {
 
 fa_status_t leave(fa_handle_t h, const char* name, int32_t level, fa_status_t status) {
     if (status == FA_OK) h->message.text[0] = 0;
-    else log_line(h->log, level, "%s: %s: %s", name, fa_status_string(status), h->message.text);
+    else log_line(h->log, level, "%s: %s: %s", name, fa_status_name(status), h->message.text);
     h->busy.store(false, std::memory_order_release);
     return status;
 }
@@ -225,12 +222,13 @@ fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_info_t* in
     Message* m = fa::thread_message();
     if (info == nullptr) return fail(m, FA_INVALID_ARGUMENT, "info is NULL: expected a struct to fill");
     const uint32_t size = info->struct_size;
-    if (size < fa::kDeviceInfoV01)
-        return fail(m, FA_INVALID_ARGUMENT, "info.struct_size is %u: expected sizeof *info, %u or more", size, fa::kDeviceInfoV01);
+    using Sized = fa::Sized<fa_device_info_t>;
+    fa_status_t status = fa::check_struct_size(size, Sized::kFirst, Sized::kName, m);
+    if (status != FA_OK) return status;
     if (device < 0) return fail(m, FA_INVALID_ARGUMENT, "device is %d: expected 0 or more", device);
     const Backend* found;
     fa_device_info_t ours = {};
-    fa_status_t status = fa::probe(backend, &found, m);
+    status = fa::probe(backend, &found, m);
     if (status == FA_OK) status = found->device_info(device, &ours, m);
     if (status != FA_OK) return status;
     ours.struct_size = size;

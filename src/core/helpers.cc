@@ -1,5 +1,7 @@
 // Functions that need no handle and no backend.
+#include <float.h>
 #include <math.h>
+#include "backend/isa.h"
 #include "core/handle.h"
 #include "spec/random.h"
 
@@ -20,7 +22,13 @@ fa_status_t check_range(const char* begin_name, int64_t begin, const char* count
 }  // namespace
 }  // namespace fa
 
-int32_t fa_version(void) { return FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH; }
+int32_t fa_version(void) { return FA_VERSION; }
+
+const char* fa_isa_name(int32_t isa) {
+    for (const fa::Word& w : fa::kIsaWords)
+        if (w.value == isa) return w.text;
+    return nullptr;
+}
 
 fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row, int64_t rows, int64_t key,
                             int64_t keys, uint8_t* keep) {
@@ -45,16 +53,19 @@ fa_status_t fa_dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t bat
     return FA_OK;
 }
 
-fa_status_t fa_alibi_slopes(int64_t heads, float* slopes) {
+fa_status_t fa_alibi_slopes(int64_t heads, float max_bias, float* slopes) {
     fa::Message* m = fa::thread_message();
     if (heads < 0 || heads >= fa::kIndexEnd)
         return fail(m, FA_INVALID_ARGUMENT, "heads is %lld: expected 0 to 2^31 - 1", (long long)heads);
     if (heads > 0 && slopes == nullptr) return fail(m, FA_INVALID_ARGUMENT, "slopes is NULL: expected room for heads values");
+    if (!(max_bias >= 0.f && max_bias <= FLT_MAX))
+        return fail(m, FA_INVALID_ARGUMENT, "max_bias is %g: expected a finite number, 0 or more", double(max_bias));
+    const double most = max_bias == 0.f ? 8.0 : double(max_bias);
     int64_t power = 1;
     while (power * 2 <= heads) power *= 2;
     for (int64_t h = 0; h < heads; h++) {
         const double exponent = h < power ? double(h + 1) / double(power) : double(2 * (h - power) + 1) / double(2 * power);
-        slopes[h] = float(exp2(-8.0 * exponent));
+        slopes[h] = float(exp2(-most * exponent));
     }
     return FA_OK;
 }

@@ -8,15 +8,16 @@ namespace fa {
 fa_status_t check_lengths(const Lengths& l, Message* m) {
     if (!l.cu && !l.used) return FA_OK;
     char cu[32], used[32];
-    snprintf(cu, sizeof cu, "cu_seqlens_%s", l.side);
-    snprintf(used, sizeof used, "seqused_%s", l.side);
+    const char* const joint = l.side[0] ? "_" : "";
+    snprintf(cu, sizeof cu, "cu_seqlens%s%s", joint, l.side);
+    snprintf(used, sizeof used, "seqused%s%s", joint, l.side);
     if (l.cu) FA_TRY(entry_in_range(m, cu, 0, l.cu[0], 0, l.total));
     for (int64_t b = 0; b < l.batch; b++) {
         if (l.cu) {
             FA_TRY(entry_in_range(m, cu, b + 1, l.cu[b + 1], l.cu[b], l.total));
             if (l.bound(b) > l.longest) {
                 return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld or less, seqlen_%s after its predecessor", cu,
-                            ll(b + 1), ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), l.side);
+                            ll(b + 1), ll(l.cu[b + 1]), ll(l.cu[b] + l.longest), l.side[0] ? l.side : "q");
             }
         }
         if (l.used) FA_TRY(entry_in_range(m, used, b, l.used[b], 0, l.bound(b)));
@@ -27,6 +28,14 @@ fa_status_t check_lengths(const Lengths& l, Message* m) {
 fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message* m) {
     for (int64_t b = 0; b < keys.batch; b++) FA_TRY(entry_in_range(m, "leftpad_k", b, leftpad[b], 0, keys.length(b)));
     return FA_OK;
+}
+
+fa_status_t check_input_lengths(const Problem& p, const fa_forward_args_t& a, Message* m) {
+    const Lengths q{"q", a.cu_seqlens_q, a.seqused_q, p.d.batch, p.d.seqlen_q, p.d.total_q};
+    const Lengths k{"k", a.cu_seqlens_k, a.seqused_k, p.d.batch, p.d.seqlen_k, p.d.total_k};
+    FA_TRY(check_lengths(q, m));
+    FA_TRY(check_lengths(k, m));
+    return a.leftpad_k ? check_leftpad(k, a.leftpad_k, m) : FA_OK;
 }
 
 fa_status_t check_kv_batch_idx(const Problem& p, const int32_t* index, Message* m) {

@@ -6,7 +6,7 @@ namespace fa {
 
 // How many rows each sequence of one side has: all `longest`, or less by cu_seqlens and seqused.
 struct Lengths {
-    const char* side;     // "q", "k" or "new", as in cu_seqlens_q
+    const char* side;     // "q", "k" or "new", as in cu_seqlens_q; "": as in a rotary's cu_seqlens
     const int32_t* cu;    // or NULL
     const int32_t* used;  // or NULL
     int64_t batch, longest, total;
@@ -16,6 +16,8 @@ struct Lengths {
     int64_t length(int64_t b) const { return used ? used[b] : bound(b); }
 };
 fa_status_t check_lengths(const Lengths&, Message*);
+// Lengths and left padding of a forward or backward.
+fa_status_t check_input_lengths(const Problem&, const fa_forward_args_t&, Message*);
 
 // Left padding lies within the keys, which count it.
 fa_status_t check_leftpad(const Lengths& keys, const int32_t* leftpad, Message*);

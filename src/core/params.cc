@@ -6,14 +6,21 @@ namespace {
 
 constexpr int64_t kMostThreads = 4096;
 constexpr int64_t kAnyFigure = INT64_MAX;
+constexpr int64_t kHighestIsa = 255;
 
 constexpr Parameter kParameters[] = {
     {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMostThreads, 0, "CPU threads; 0: as many as OpenMP would use"},
-    {FA_PARAM_MAX_ISA, Owner::backend, false, "max_isa", 0, FA_ISA_SVE, 0,
-     "highest CPU instruction set to use: 1 generic, 2 avx2, 3 avx512, 4 avx512_bf16, 5 amx, 6 amx_fp16, 16 neon, 17 sve; 0: the best there is"},
+    {FA_PARAM_MAX_ISA, Owner::backend, false, "max_isa", 0, kHighestIsa, 0,
+     "highest CPU instruction set to use, an FA_ISA_ value (see fa_isa_name); 0: the best there is"},
     {FA_PARAM_LOG_LEVEL, Owner::core, false, "log_level", FA_LOG_NONE, FA_LOG_DEBUG, FA_LOG_NONE,
      "lines for the log callback: 0 none, 1 error, 2 info, 3 debug"},
-    {FA_PARAM_COUNT, Owner::backend, false, "count", 0, 1, 0, "1: forward calls count work and memory traffic"},
+    {FA_PARAM_COUNT_WORK, Owner::backend, false, "count_work", 0, 1, 0, "1: forward calls count work and memory traffic"},
+    {FA_PARAM_THREAD_POOL, Owner::backend, false, "thread_pool", FA_POOL_AUTO, FA_POOL_CALLER, FA_POOL_AUTO,
+     "who runs the CPU's work: 0 the caller's parallel_for if given, else OpenMP; 1 OpenMP; 2 the library's own pool; 3 the caller's"},
+    {FA_INFO_BACKEND, Owner::core, true, "backend", 0, FA_BACKEND_HIP, 0, "backend that the handle resolved to: 1 CPU, 2 CUDA, 3 HIP"},
+    {FA_INFO_DEVICE, Owner::core, true, "device", 0, INT32_MAX, 0, "index of its device"},
+    {FA_INFO_MEMORY, Owner::core, true, "memory", 0, FA_MEMORY_DEVICE, 0, "whose pointers it takes: 1 host, 2 device"},
+    {FA_INFO_ISA, Owner::backend, true, "isa", 0, kHighestIsa, 0, "CPU instruction set that runs, an FA_ISA_ value; 0 on a GPU"},
     {FA_STAT_TILE_ROWS, Owner::backend, true, "tile_rows", 0, kAnyFigure, 0, "query rows of a tile"},
     {FA_STAT_TILE_KEYS, Owner::backend, true, "tile_keys", 0, kAnyFigure, 0, "keys of a tile"},
     {FA_STAT_FLOPS, Owner::backend, true, "flops", 0, kAnyFigure, 0, "floating-point operations of the last counted forward"},
@@ -24,7 +31,7 @@ constexpr Parameter kParameters[] = {
 };
 
 fa_status_t unknown(int32_t key, Message* m) {
-    return fail(m, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_ or FA_STAT_ key", key);
+    return fail(m, FA_INVALID_ARGUMENT, "key is %d: expected an FA_PARAM_, FA_INFO_ or FA_STAT_ key", key);
 }
 
 }  // namespace
@@ -40,7 +47,7 @@ const Parameter* parameter(int32_t key) {
 using fa::Owner;
 using fa::Parameter;
 
-fa_status_t fa_set_i64(fa_handle_t handle, int32_t key, int64_t value) {
+fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value) {
     return fa::within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         const Parameter* p = fa::parameter(key);
         if (p == nullptr) return fa::unknown(key, &h.message);
@@ -54,24 +61,24 @@ fa_status_t fa_set_i64(fa_handle_t handle, int32_t key, int64_t value) {
     });
 }
 
-fa_status_t fa_get_i64(fa_handle_t handle, int32_t key, int64_t* value) {
+fa_status_t fa_param_get(fa_handle_t handle, int32_t key, int64_t* value) {
     return fa::within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         const Parameter* p = fa::parameter(key);
         if (p == nullptr) return fa::unknown(key, &h.message);
         if (value == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "value is NULL: expected where to write %s", p->name);
         if (p->owner == Owner::backend) return h.backend->get(h.context, key, value, &h.message);
-        *value = h.log.level;
+        *value = key == FA_INFO_BACKEND ? h.backend->id : key == FA_INFO_DEVICE ? h.device : key == FA_INFO_MEMORY ? h.memory : h.log.level;
         return FA_OK;
     });
 }
 
-fa_status_t fa_param_bounds(int32_t key, int64_t* min, int64_t* max, int64_t* value) {
+fa_status_t fa_param_bounds(int32_t key, int64_t* min, int64_t* max, int64_t* initial) {
     fa::Message* m = fa::thread_message();
     const Parameter* p = fa::parameter(key);
     if (p == nullptr) return fa::unknown(key, m);
     if (min != nullptr) *min = p->min;
     if (max != nullptr) *max = p->max;
-    if (value != nullptr) *value = p->value;
+    if (initial != nullptr) *initial = p->initial;
     return FA_OK;
 }
 

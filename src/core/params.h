@@ -11,7 +11,7 @@ struct Parameter {
     Owner owner;
     bool read_only;
     const char* name;
-    int64_t min, max, value;  // value: the default
+    int64_t min, max, initial;
     const char* doc;
 };
 

@@ -26,10 +26,12 @@ static inline fa_status_t entry_in_range(Message* m, const char* field, int64_t 
     return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %lld: expected %lld to %lld", field, ll(index), ll(value), ll(min), ll(max));
 }
 
-static inline fa_status_t known_bits(Message* m, const char* field, uint32_t bits, uint32_t known) {
+static inline unsigned long long llu(uint64_t value) { return value; }  // for %llu and %llx
+
+static inline fa_status_t known_bits(Message* m, const char* field, uint64_t bits, uint64_t known) {
     if ((bits & ~known) == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED_FIELD, "%s is 0x%x: bits 0x%x are unknown, expected a part of 0x%x", field, bits, bits & ~known,
-                known);
+    return fail(m, FA_UNSUPPORTED_FIELD, "%s is 0x%llx: bits 0x%llx are unknown, expected a part of 0x%llx", field, llu(bits),
+                llu(bits & ~known), llu(known));
 }
 
 static inline fa_status_t known_value(Message* m, const char* field, int32_t value, int32_t last) {
@@ -38,6 +40,6 @@ static inline fa_status_t known_value(Message* m, const char* field, int32_t val
 }
 
 // "FA_OPERAND_LSE" for its bit.
-const char* operand_name(uint32_t operand);
+const char* operand_name(uint64_t operand);
 
 }  // namespace fa

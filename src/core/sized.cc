@@ -4,17 +4,17 @@
 
 namespace fa {
 
-// No struct of this interface will outgrow it, so a larger size is a field that was never set, and its tail not memory to read.
-constexpr uint32_t kLargestStruct = 4096;
+fa_status_t check_struct_size(uint32_t given, uint32_t first, const char* name, Message* message) {
+    if (given >= first && given <= kLargestStruct) return FA_OK;
+    return fail(message, FA_INVALID_ARGUMENT, "struct_size of %s is %u: expected %u to %u; set it with the _INIT macro", name, given, first,
+                kLargestStruct);
+}
 
-fa_status_t import_struct(void* to, const void* user, uint32_t size, uint32_t minimum, const char* name, Message* message) {
+fa_status_t import_bytes(void* to, const void* user, uint32_t size, uint32_t first, const char* name, Message* message) {
     if (!user) return fail(message, FA_INVALID_ARGUMENT, "%s is NULL: expected a struct", name);
     uint32_t given;
     memcpy(&given, user, sizeof given);
-    if (given < minimum || given > kLargestStruct) {
-        return fail(message, FA_INVALID_ARGUMENT, "struct_size of %s is %u: expected %u to %u; set it with the _INIT macro", name,
-                    given, minimum, kLargestStruct);
-    }
+    FA_TRY(check_struct_size(given, first, name, message));
     const unsigned char* bytes = static_cast<const unsigned char*>(user);
     for (uint32_t i = size; i < given; i++) {
         if (bytes[i] != 0) {

@@ -19,12 +19,15 @@ constexpr Name kNames[] = {
     {FA_BACKEND_INCOMPATIBLE, "FA_BACKEND_INCOMPATIBLE"},
     {FA_DEVICE_ERROR, "FA_DEVICE_ERROR"},
     {FA_INVALID_STATE, "FA_INVALID_STATE"},
+    {FA_TIMEOUT, "FA_TIMEOUT"},
+    {FA_PEER_FAILED, "FA_PEER_FAILED"},
+    {FA_PEERS_DISAGREE, "FA_PEERS_DISAGREE"},
     {FA_INTERNAL, "FA_INTERNAL"},
 };
 
 }  // namespace
 
-const char* fa_status_string(fa_status_t status) {
+const char* fa_status_name(fa_status_t status) {
     for (const Name& name : kNames)
         if (name.status == status) return name.text;
     return "unknown status";

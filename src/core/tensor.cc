@@ -3,18 +3,6 @@
 
 namespace fa {
 
-int32_t element_size(int32_t dtype) {
-    switch (dtype) {
-        case FA_F32:
-            return 4;
-        case FA_F16:
-        case FA_BF16:
-            return 2;
-        default:
-            return 1;
-    }
-}
-
 uint64_t span(const Tensor& t) {
     if (t.empty()) return 0;
     uint64_t last = 0;
@@ -97,10 +85,10 @@ Tensor q_tensor(const Problem& p, const char* name, const void* base) {
     return tokens(name, base, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, p.d.q_stride);
 }
 Tensor k_tensor(const Problem& p, const void* base) {
-    return tokens("k", base, p.d.kv_dtype, key_rows(p), p.d.heads_kv, p.d.dim_qk, p.d.k_stride);
+    return tokens("k", base, p.d.k_dtype, key_rows(p), p.d.heads_k, p.d.dim_qk, p.d.k_stride);
 }
 Tensor v_tensor(const Problem& p, const void* base) {
-    return tokens("v", base, p.d.kv_dtype, key_rows(p), p.d.heads_kv, p.d.dim_v, p.d.v_stride);
+    return tokens("v", base, p.d.v_dtype, key_rows(p), p.d.heads_v, p.d.dim_v, p.d.v_stride);
 }
 Tensor o_tensor(const Problem& p, const void* base) {
     return tokens("o", base, p.d.o_dtype, query_rows(p), p.d.heads_q, p.d.dim_v, p.d.o_stride);
@@ -127,17 +115,20 @@ static Tensor descale(const char* name, const void* base, const Rows& r, int64_t
     return {name,
             base,
             4,
-            3,
+            4,
             kNoDim,
             r.packed && s[0] != 0 && s[1] != 0,
-            {r.packed ? batch : r.batch, r.packed ? r.total : r.rows, heads},
-            {s[0], s[1], s[2]}};
+            {r.packed ? batch : r.batch, r.packed ? r.total : r.rows, heads, 1},
+            {s[0], s[1], s[2], s[3]}};
 }
 Tensor q_descale_tensor(const Problem& p, const void* base) {
     return descale("q_descale", base, query_rows(p), p.d.batch, p.d.heads_q, p.d.q_descale_stride);
 }
-Tensor kv_descale_tensor(const Problem& p, const char* name, const void* base, const int64_t* stride) {
-    return descale(name, base, key_rows(p), p.d.batch, p.d.heads_kv, stride);
+Tensor k_descale_tensor(const Problem& p, const void* base) {
+    return descale("k_descale", base, key_rows(p), p.d.batch, p.d.heads_k, p.d.k_descale_stride);
+}
+Tensor v_descale_tensor(const Problem& p, const void* base) {
+    return descale("v_descale", base, key_rows(p), p.d.batch, p.d.heads_v, p.d.v_descale_stride);
 }
 
 Tensor page_table_tensor(const Problem& p, const void* base) {

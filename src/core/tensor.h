@@ -1,6 +1,7 @@
 // Tensors as checks see them: where each lies, how far it reaches, and the shapes that a problem gives to its own.
 #pragma once
 #include "backend/backend.h"
+#include "core/dtype.h"
 
 namespace fa {
 
@@ -25,7 +26,6 @@ struct Tensor {
     }
 };
 
-int32_t element_size(int32_t dtype);
 
 // Bytes from the first to the last element, both included; 0 when there is none. Only of a tensor that fits.
 uint64_t span(const Tensor&);
@@ -64,7 +64,8 @@ Tensor o_tensor(const Problem&, const void* base);
 Tensor lse_tensor(const Problem&, const void* base);
 Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride);
 Tensor q_descale_tensor(const Problem&, const void* base);
-Tensor kv_descale_tensor(const Problem&, const char* name, const void* base, const int64_t* stride);
+Tensor k_descale_tensor(const Problem&, const void* base);
+Tensor v_descale_tensor(const Problem&, const void* base);
 Tensor page_table_tensor(const Problem&, const void* base);
 
 }  // namespace fa

@@ -35,7 +35,7 @@ void gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head
     const int64_t at = key + begin, size = type_bytes(p.d.bias_dtype);
     if (p.has(FA_OPERAND_BIAS)) {
         const char* bias = static_cast<const char*>(c.a->bias) + (t.batch * bs[0] + head * bs[1] + position * bs[2] + at) * size;
-        c.k->widen[p.d.bias_dtype](bias, count, line + begin);
+        c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
         fetch_next(bias + count * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));

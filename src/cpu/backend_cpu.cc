@@ -14,6 +14,8 @@ struct Context {
     const cpu::Kernels* kernels;
     int64_t max_isa;
     cpu::Threads threads;
+    fa_parallel_for_fn caller;  // what the handle was made with
+    int64_t pool;               // FA_POOL_…
     bool count;
     cpu::Counters counters;
     int64_t extra_bytes;
@@ -87,8 +89,18 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     *c = Context{};
     c->host = *host;
     c->threads = {info->parallel_for, info->parallel_user, 0};
+    c->caller = info->parallel_for;
     c->kernels = select_kernels(0);
     *context = c;
+    return FA_OK;
+}
+
+fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
+    if (pool == FA_POOL_OWN) return fail(m, FA_UNSUPPORTED, "thread_pool is FA_POOL_OWN (2): the library has no pool of its own yet");
+    if (pool == FA_POOL_CALLER && !c->caller)
+        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is FA_POOL_CALLER (3): expected a handle that was made with a parallel_for");
+    c->pool = pool;
+    c->threads.parallel_for = pool == FA_POOL_OPENMP ? nullptr : c->caller;
     return FA_OK;
 }
 
@@ -102,7 +114,8 @@ fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
     c->planned = false;
     switch (key) {
         case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
-        case FA_PARAM_COUNT: c->count = value != 0; return FA_OK;
+        case FA_PARAM_COUNT_WORK: c->count = value != 0; return FA_OK;
+        case FA_PARAM_THREAD_POOL: return set_pool(c, value, m);
         case FA_PARAM_MAX_ISA: {
             const Kernels* k = select_kernels(value);
             if (!k) return no_such_isa(value, m);
@@ -118,7 +131,9 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
     switch (key) {
         case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
         case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
-        case FA_PARAM_COUNT: *value = c->count; return FA_OK;
+        case FA_PARAM_THREAD_POOL: *value = c->pool; return FA_OK;
+        case FA_INFO_ISA: *value = c->kernels->isa; return FA_OK;
+        case FA_PARAM_COUNT_WORK: *value = c->count; return FA_OK;
         case FA_STAT_TILE_ROWS: *value = c->kernels->rows; return FA_OK;
         case FA_STAT_TILE_KEYS: *value = kTileKeys; return FA_OK;
         case FA_STAT_FLOPS: *value = c->counters.flops; return FA_OK;

@@ -113,7 +113,7 @@ float* shared_deltas(const Job& job, int64_t head) {
 // What all chunks need of one row tile.
 void run_deltas(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
-    const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_kv;
+    const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
     find_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, shared_deltas(job, head), x);
 }
 
@@ -122,7 +122,7 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
-    const int64_t batch = head / g.c.p->d.heads_kv, kv_head = head % g.c.p->d.heads_kv;
+    const int64_t batch = head / g.c.p->d.heads_k, kv_head = head % g.c.p->d.heads_k;
     const DqSums dq = s.chunks > 1 ? shared_sums(job, head, chunk) : DqSums{x.dq, x.begun, dq_floats(g)};
     const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
     memset(dq.begun, 0, size_t(s.tiles));
@@ -145,7 +145,7 @@ void run_combine(const Job& job, int64_t index, GradientScratch& x) {
         const DqSums part = shared_sums(job, head, chunk);
         for (int64_t i = 0; part.begun[tile] && i < floats; i++) sums[i] += part.sums[tile * floats + i];
     }
-    finish_tiles(g, head / g.c.p->d.heads_kv, head % g.c.p->d.heads_kv, tile, sums, x);
+    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, sums, x);
 }
 
 void run_dbias(const Job& job, int64_t index, GradientScratch& x) {
@@ -161,7 +161,7 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     const fa_attention_desc_t& d = p.d;
     BackwardSchedule s{};
     s.matrix = matrix_gradients(p, k);
-    s.heads = d.batch * d.heads_kv;
+    s.heads = d.batch * d.heads_k;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
     const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMostBlockKeys),
@@ -199,7 +199,7 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
 void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
                   const Threads& threads, int64_t workers, char* memory) {
     GradientCall g;
-    g.inputs = forward_part(a);
+    g.inputs = *a.forward;
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
     g.a = &a;
     g.block_keys = s.block_keys;

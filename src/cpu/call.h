@@ -51,7 +51,7 @@ struct Call {
     const Kernels* k;
     Method method, few;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
     char* shared;       // the method's, NULL when it wants none
-    int64_t first_head; // batch · heads_kv + kv head of what lies first there
+    int64_t first_head; // batch · heads_k + kv head of what lies first there
     float q_factor;  // scale, times log2 e when the scores need no work in natural units
     bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
     bool addend;     // bias, mask or ALiBi
@@ -169,7 +169,7 @@ void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, i
 void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors);
 
 // Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
-bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride);
+bool one_for_all(const Problem& p, uint64_t operand, const int64_t* stride);
 
 // few.cc: few rows for a kv head.
 Method few_method(const Problem& p, const Kernels& k);

@@ -47,7 +47,7 @@ struct Own {
 
 // Scores of int8 k by products of integers.
 bool by_digits(const Problem& p, int64_t rows) {
-    return p.d.kv_dtype == FA_I8 && rows <= kDigitRows && p.d.dim_qk % 64 == 0;
+    return p.d.k_dtype == FA_I8 && rows <= kDigitRows && p.d.dim_qk % 64 == 0;
 }
 int64_t digit_bytes(const Problem& p) { return 16 * p.d.dim_qk + kDigitRows * int64_t(sizeof(float)); }
 
@@ -57,8 +57,8 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool by_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->few || d.q_dtype != FA_BF16 || !(d.kv_dtype == FA_BF16 || type_bytes(d.kv_dtype) == 1)) return false;
-    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < fewest_matrix_rows(d.kv_dtype)) return false;
+    if (!k.matrix || !k.matrix->few || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1)) return false;
+    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < fewest_matrix_rows(d.k_dtype)) return false;
     return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }
 bool by_matrix(const Problem& p, const Kernels& k) { return by_matrix(p, k, p.d.seqlen_q * p.group); }
@@ -123,7 +123,7 @@ void pack_matrix(const Call& c, const RowTile& t, int slot, const Own& own) {
     const FewMatrixKernels& few = *c.k->matrix->few;
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
     own.exact[slot] = by_digits(p, t.rows) && few.pack_digits(values, t.rows, int(p.d.dim_qk), own.digits + slot * digit_bytes(p));
-    if (!own.exact[slot]) few.pack_q(values, t.rows, p.d.kv_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    if (!own.exact[slot]) few.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
     for (int r = 0; r < t.rows; r++) own.factor[slot * kFewRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
 
@@ -139,7 +139,7 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
         for (int r = 0; r < block; r++) {
             const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
-            arrange(*c.k, c.k->few[p.d.kv_dtype].split, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+            arrange(*c.k, c.k->few[type_index(p.d.k_dtype)].split, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
         }
     }
 }
@@ -147,8 +147,8 @@ void pack_few(const Call& c, RowTile& t, int slot, Scratch& w) {
 Side make_side(const Call& c, Operand operand, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == Operand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.kv_dtype), rows,
-            !scaled && !c.k->few[p.d.kv_dtype].plain};
+    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.k_dtype), rows,
+            !scaled && !c.k->few[type_index(p.d.k_dtype)].plain};
 }
 
 // Addresses for keys [key, key + kStretch), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
@@ -181,7 +181,7 @@ void find_part(const Call& c, const RowTile& t, const Side& side, const FewRows&
                Scratch& w) {
     const Problem& p = *c.p;
     const bool k = side.operand == Operand::k;
-    const FewKernels& kernels = c.k->few[p.d.kv_dtype];
+    const FewKernels& kernels = c.k->few[type_index(p.d.k_dtype)];
     part.kernels = &kernels;
     part.rows = rows;
     part.dim = side.dim;
@@ -281,7 +281,7 @@ void score_tile_part(const Walk& walk, int i, int64_t key, int first, Scratch& w
     if (walk.from(i, key) >= first + walk.part || first >= to) return;
     const FewRows rows = rows_of(walk, walk.k, i, key, first, 0);
     float* s = walk.s(i, key) + first;
-    if (walk.matrix) return score_part_matrix(walk, i, {c.p->d.kv_dtype, walk.own.exact[i], rows, to - first}, s);
+    if (walk.matrix) return score_part_matrix(walk, i, {c.p->d.k_dtype, walk.own.exact[i], rows, to - first}, s);
     if (walk.k.as_stored) return walk.kernels->scores(t.q, t.rows, rows, to - first, walk.k.dim, s);
     Part part;
     find_part(c, t, walk.k, rows, key + first, to - first, walk.own, part, w);
@@ -310,7 +310,7 @@ void add_part(const Walk& walk, int64_t key, int first, Scratch& w) {
         const bool rescaled = first > 0 && walk.from(i, key) < first;
         const float* const rescale = rescaled ? same : walk.rescale(i, key);
         if (walk.matrix) {
-            const FewPart some{c.p->d.kv_dtype, false, rows, to - from};
+            const FewPart some{c.p->d.k_dtype, false, rows, to - from};
             c.k->matrix->few->values(p, t.rows, some, walk.v.dim, rescaled ? nullptr : rescale, walk.own.matrix, o);
             continue;
         }
@@ -350,8 +350,8 @@ void finish_sums(const Walk& walk, int i, RowSums& sums) {
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < walk.tiles[i].rows; r++) {
         const float* from = walk.o(i) + r * stride;
-        if (walk.matrix) c.k->matrix->few->finish(from, c.p->d.kv_dtype, int(dim), walk.v_factor[i], sums.o + r * dim);
-        else restore(*c.k, c.k->few[c.p->d.kv_dtype].split, from, dim, sums.o + r * dim);
+        if (walk.matrix) c.k->matrix->few->finish(from, c.p->d.k_dtype, int(dim), walk.v_factor[i], sums.o + r * dim);
+        else restore(*c.k, c.k->few[type_index(c.p->d.k_dtype)].split, from, dim, sums.o + r * dim);
     }
 }
 
@@ -365,8 +365,8 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
     walk.matrix = by_matrix(c, tiles[0]);
     walk.own = carve(c, w);
     walk.digits = walk.matrix && walk.own.exact[0];
-    walk.part = part_keys(walk.matrix, p.d.dim_qk * type_bytes(p.d.kv_dtype));
-    walk.kernels = &c.k->few[p.d.kv_dtype];
+    walk.part = part_keys(walk.matrix, p.d.dim_qk * type_bytes(p.d.k_dtype));
+    walk.kernels = &c.k->few[type_index(p.d.k_dtype)];
     walk.rows = c.few.rows;
     walk.o_step = walk.rows * padded(*c.k, p.d.dim_v);
     walk.k = make_side(c, Operand::k, walk.own.k);
@@ -398,11 +398,11 @@ void fold_few(const Call& c, const RowTile* tiles, int count, int64_t begin, int
 }  // namespace
 
 Method few_method(const Problem& p, const Kernels& k) {
-    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kFewRows), bytes = type_bytes(p.d.kv_dtype);
+    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kFewRows), bytes = type_bytes(p.d.k_dtype);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
     const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
-    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_kv), 2), kMostHeads) : 2;
+    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMostHeads) : 2;
     int64_t own;
     carve(p, k, int(rows), int(panel), nullptr, &own);
     return {"few", int(rows), int(panel), true, own, true, 0, 0, nullptr, nullptr, pack_few, fold_few, nullptr, 1, by_matrix(p, k)};

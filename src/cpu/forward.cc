@@ -22,13 +22,13 @@ struct Item {
 };
 
 int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
-    return m.heads ? ceil_div(p.d.heads_kv, panel) : p.d.heads_kv * ceil_div(blocks, panel);
+    return m.heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
 }
 
 // Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those with a mask,
 // which mostly is causal, too.
 Item item_at(const Call& c, int panel, int64_t index) {
-    const int64_t heads = c.p->d.heads_kv, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+    const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
     if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
     const int64_t panels = ceil_div(c.blocks, panel);
@@ -42,7 +42,7 @@ int64_t block_of(const Item& item, int n) { return item.block + (item.heads ? 0 
 
 // Where a tile's kept sums lie, one for each split.
 char* kept_sums(const Call& c, const Item& item, int n, int64_t splits, char* shared) {
-    const int64_t tile = (item.batch * c.p->d.heads_kv + head_of(item, n)) * c.blocks + block_of(item, n);
+    const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
     return shared + tile * splits * sums_bytes(*c.p, c.method);
 }
 
@@ -186,7 +186,7 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
 
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
-    const int64_t batch = index / c.p->d.heads_kv, kv_head = index % c.p->d.heads_kv;
+    const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
     char* memory = share + scratch_bytes(*c.p, c.method, c.few);
     if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
     else run_flash1(c, batch, kv_head, memory, w);
@@ -235,7 +235,7 @@ void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->
 
 Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t heads = d.batch * d.heads_kv;
+    const int64_t heads = d.batch * d.heads_k;
     Schedule s{};
     choose_methods(p, k, count, s);
     s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
@@ -243,7 +243,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    const double bytes = double(d.batch * d.heads_kv) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.kv_dtype);
+    const double bytes = double(d.batch * d.heads_k) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.k_dtype);
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
     s.worker_bytes = scratch_bytes(p, s.method, s.few);
@@ -297,7 +297,7 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
         } else if (s.method.preparations > 0) {
             // A worker by itself takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
             // wait for each other after each.
-            const int64_t heads = c.p->d.batch * c.p->d.heads_kv, at_once = workers == 1 ? 1 : max_of(heads, 1);
+            const int64_t heads = c.p->d.batch * c.p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
             const int64_t panels = items() / max_of(heads, 1), pieces = s.method.preparations / max_of(heads, 1);
             for (; c.first_head < heads; c.first_head += at_once) {
                 run_part(c.first_head * pieces, at_once * pieces, run_preparation);

@@ -20,14 +20,14 @@ struct Cut {
 Cut cut_of(const GradientCall& g) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t* s = g.a->dbias_stride;
-    return {s[0] ? d.batch : 1, s[1] ? d.heads_kv : 1, s[3] ? ceil_div(d.seqlen_k, kPieceKeys) : 1};
+    return {s[0] ? d.batch : 1, s[1] ? d.heads_k : 1, s[3] ? ceil_div(d.seqlen_k, kPieceKeys) : 1};
 }
 
 Piece piece_at(const GradientCall& g, int64_t index) {
     const fa_attention_desc_t& d = g.c.p->d;
     const Cut cut = cut_of(g);
     const int64_t key = index % cut.keys, head = index / cut.keys % cut.heads, batch = index / cut.keys / cut.heads;
-    Piece p{0, d.batch, 0, d.heads_kv, 0, d.seqlen_k};
+    Piece p{0, d.batch, 0, d.heads_k, 0, d.seqlen_k};
     if (g.a->dbias_stride[0]) p.batch_begin = batch, p.batch_end = batch + 1;
     if (g.a->dbias_stride[1]) p.head_begin = head, p.head_end = head + 1;
     if (g.a->dbias_stride[3]) p.key_begin = key * kPieceKeys, p.key_end = min_of(p.key_begin + kPieceKeys, d.seqlen_k);

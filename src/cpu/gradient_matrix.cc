@@ -29,7 +29,7 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 
 }  // namespace
 
-bool matrix_gradients(const Problem& p, const Kernels& k) { return k.matrix && p.d.q_dtype == FA_BF16 && p.d.kv_dtype == FA_BF16; }
+bool matrix_gradients(const Problem& p, const Kernels& k) { return k.matrix && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16; }
 
 MatrixShape gradient_shape(int64_t dim) {
     const int tiles = int(ceil_div(dim, 32));
@@ -73,7 +73,7 @@ void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixShape qk = gradient_shape(g.c.p->d.dim_qk), v = gradient_shape(g.c.p->d.dim_v);
     const uint16_t* rows[kMaxRows] = {};
-    point_rows(g, t, g.a->q, g.c.p->d.q_stride, x, rows);
+    point_rows(g, t, g.inputs.q, g.c.p->d.q_stride, x, rows);
     mk.pack_k(qk, rows, x.matrix.q);
     mk.pack_rows(qk, rows, x.matrix.q_rows);
     point_rows(g, t, g.a->dout, g.a->dout_stride, x, rows);

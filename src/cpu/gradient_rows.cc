@@ -39,19 +39,19 @@ namespace {
 
 // A line of f32 into a gradient: rounded to its type, or added to what is there.
 void write_line(const GradientCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
-    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[dtype](line, dim, element(to, index, dtype));
+    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
     float* const sum = static_cast<float*>(to) + index;
     for (int64_t i = 0; i < dim; i++) sum[i] += line[i];
 }
 
 float lse_of(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
-    return g.a->lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, head, position)];
+    return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, head, position)];
 }
 
 void load_dout(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
     const Problem& p = *g.c.p;
     const int64_t at = query_index(p, g.a->dout_stride, s, batch, position, head);
-    g.c.k->widen[p.d.q_dtype](element(g.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
+    g.c.k->widen[type_index(p.d.q_dtype)](element(g.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
 }
 
 // Element index of a key's row of dk or dv.
@@ -70,7 +70,7 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
     const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, s, batch, position, head);
     float *const dout = lines, *const o = lines + dim;
     load_dout(g, s, batch, position, head, dout);
-    g.c.k->widen[p.d.o_dtype](element(g.a->o, at, p.d.o_dtype), dim, o);
+    g.c.k->widen[type_index(p.d.o_dtype)](element(g.inputs.o, at, p.d.o_dtype), dim, o);
     const double sum = g.c.k->dot(dout, o, dim);  // what it is taken from cancels
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
 }
@@ -102,7 +102,7 @@ Lines gather(const GradientCall& g, const RowTile& t, const void* from, const in
         float* const line = x.lines + lane * dim;
         const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member);
         if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
-        else g.c.k->widen[p.d.q_dtype](element(from, index, p.d.q_dtype), dim, line);
+        else g.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
         for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
     }
     zero_lanes(x.lines, dim, t.rows, t.width);
@@ -128,7 +128,7 @@ void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
         kept[lane] = none ? 0.f : c.drop_rescale;
     }
     if (g.matrix) return pack_rows(g, t, x);
-    const Lines q = gather(g, t, g.a->q, p.d.q_stride, dim, kept, false, x);
+    const Lines q = gather(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
     for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
     t.q = x.w.q;
     c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
@@ -172,11 +172,11 @@ void write_dkv(const GradientCall& g, const RowTile& t, int64_t key, int keys, G
         if (g.a->dk) {
             dk.get_row(x.dk, j, x.lines);
             for (int64_t i = 0; i < p.d.dim_qk; i++) x.lines[i] *= p.d.scale;
-            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, t.batch, slot, t.kv_head), p.d.kv_dtype);
+            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
         }
         if (g.a->dv) {
             dv.get_row(x.dv, j, x.lines);
-            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, t.batch, slot, t.kv_head), p.d.kv_dtype);
+            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
         }
     }
 }
@@ -189,14 +189,14 @@ void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, Gr
     for (int64_t slot = 0; slot < p.d.seqlen_k; slot++) {
         if (slot == s.k_begin) slot += max_of(s.k_len, 0);
         if (slot >= p.d.seqlen_k) break;
-        if (g.a->dk) write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, batch, slot, kv_head), p.d.kv_dtype);
-        if (g.a->dv) write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, batch, slot, kv_head), p.d.kv_dtype);
+        if (g.a->dk) write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, batch, slot, kv_head), p.d.k_dtype);
+        if (g.a->dv) write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, batch, slot, kv_head), p.d.k_dtype);
     }
 }
 
 void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x) {
     const Problem& p = *g.c.p;
-    const float sink = g.a->sinks[head];
+    const float sink = g.inputs.sinks[head];
     double sum = 0;
     for (int64_t b = 0; b < p.d.batch; b++) {
         const Sequence s = sequence_of(p, *g.c.a, b);

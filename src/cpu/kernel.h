@@ -9,13 +9,13 @@
 #include "spec/mask.h"
 #include "spec/online_softmax.h"
 #include "spec/random.h"
+#include "types.h"
 
 namespace fa {
 namespace cpu {
 
 constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
 constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
-constexpr int kTypes = 7;      // FA_F32 … FA_I8, 0 unused
 
 // Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
 // they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kFaintest of the row's largest are 0: no
@@ -104,7 +104,7 @@ struct Kernels {
     // Zeroes the weights that dropout removes, of keys [key, key + keys).
     void (*drop)(float* weights, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 
-    // Storage formats to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
+    // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 

@@ -36,7 +36,7 @@ int64_t descale_index(const Source& s, Slot at, int64_t head) {
 
 KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
-    const int32_t type = p.d.kv_dtype;
+    const int32_t type = p.d.k_dtype;
     if (c.count) w.counters.read += keys * s.dim * type_bytes(type);
     const Slot first = find_slot(p, *c.a, t, key);
     const bool straight = !p.paged() || first.row + keys <= p.d.page_size;
@@ -48,7 +48,7 @@ KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int 
     for (int j = 0; j < keys; j++) {
         const Slot at = straight ? Slot{first.outer, first.row + j} : find_slot(p, *c.a, t, key + j);
         float* to = buffer + j * s.dim;
-        c.k->widen[type](element(s.data, row_index(p, s, at, t.kv_head), type), s.dim, to);
+        c.k->widen[type_index(type)](element(s.data, row_index(p, s, at, t.kv_head), type), s.dim, to);
         if (!s.descale) continue;
         const float factor = s.descale[descale_index(s, at, t.kv_head)];
         for (int64_t x = 0; x < s.dim; x++) to[x] *= factor;
@@ -60,10 +60,11 @@ KeyRows load(const Call& c, const RowTile& t, const Source& s, int64_t key, int 
 int slots_in_a_row(const Problem& p, Slot first, int keys) { return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys; }
 
 Source source(const Call& c, Operand operand) {
+    const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
     const Problem& p = *c.p;
     if (operand == Operand::k)
-        return {c.a->k, p.d.k_stride, p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, p.d.dim_qk};
-    return {c.a->v, p.d.v_stride, p.has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, p.d.v_descale_stride, p.d.dim_v};
+        return {c.a->k, p.d.k_stride, factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale), p.d.k_descale_stride, p.d.dim_qk};
+    return {c.a->v, p.d.v_stride, factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale), p.d.v_descale_stride, p.d.dim_v};
 }
 
 }  // namespace
@@ -78,16 +79,16 @@ KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* bu
 
 void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows) {
     const Source s = source(c, operand);
-    const int64_t step = s.stride[1] * type_bytes(c.p->d.kv_dtype);
+    const int64_t step = s.stride[1] * type_bytes(c.p->d.k_dtype);
     for (int j = 0; j < keys;) {
         const Slot first = find_slot(*c.p, *c.a, t, key + j);
         const int end = j + slots_in_a_row(*c.p, first, keys - j);
-        const char* row = element(s.data, row_index(*c.p, s, first, head), c.p->d.kv_dtype);
+        const char* row = element(s.data, row_index(*c.p, s, first, head), c.p->d.k_dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
 
-bool one_for_all(const Problem& p, uint32_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
+bool one_for_all(const Problem& p, uint64_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
 
 void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors) {
     const Source s = source(c, operand);

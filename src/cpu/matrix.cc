@@ -89,15 +89,15 @@ void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const
     const char* rows[kStepKeys] = {};
     const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
     find_rows(c, t, Operand::k, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.kv_dtype, rows, kStepKeys, s.dim_qk, to, own);
+    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kStepKeys, s.dim_qk, to, own);
     find_rows(c, t, Operand::v, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.kv_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
+    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
 }
 
 int64_t most_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kStepKeys); }
 
 uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
-    const int64_t head = t.batch * c.p->d.heads_kv + t.kv_head - c.first_head;
+    const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
     return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
 
@@ -105,8 +105,8 @@ uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
 void prepare(const Call& c, int64_t index, Scratch& w) {
     const int64_t pieces = ceil_div(most_steps(*c.p), kPieceSteps), head = index / pieces;
     RowTile t;
-    t.batch = head / c.p->d.heads_kv;
-    t.kv_head = head % c.p->d.heads_kv;
+    t.batch = head / c.p->d.heads_k;
+    t.kv_head = head % c.p->d.heads_k;
     t.seq = sequence_of(*c.p, *c.a, t.batch);
     const Own& own = own_of(w);
     const int64_t first = index % pieces * kPieceSteps, end = min_of(first + kPieceSteps, ceil_div(t.seq.k_len, kStepKeys));
@@ -146,7 +146,8 @@ void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, Mat
 }
 
 // Of a sequence without keys nothing is read.
-float descale_of(const float* factors, const int64_t* stride, const RowTile& t) {
+float descale_of(const void* base, const int64_t* stride, const RowTile& t) {
+    const float* const factors = static_cast<const float*>(base);
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
@@ -269,7 +270,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->halves))) return false;
-    if (d.kv_dtype != d.q_dtype && type_bytes(d.kv_dtype) != 1) return false;
+    if (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1) return false;
     // Weights as f16 have not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
@@ -277,7 +278,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const MatrixShape s = shape_of(p);
     *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,
           d.o_dtype == FA_BF16 ? write_averages : nullptr, k.matrix->speed};
-    const int64_t heads = d.batch * d.heads_kv, steps = most_steps(p);
+    const int64_t heads = d.batch * d.heads_k, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
         m->preparations = heads * ceil_div(steps, kPieceSteps);

@@ -50,7 +50,10 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops) {
 
 void run_workers(const Threads& threads, int64_t workers, void (*body)(void*, int64_t), void* arg) {
     if (workers <= 1) return body(arg, 0);
-    if (threads.parallel_for) return threads.parallel_for(threads.user, workers, body, arg);
+    if (threads.parallel_for) {
+        threads.parallel_for(threads.user, workers, body, arg);
+        return;
+    }
     team_owner.store(getpid(), std::memory_order_relaxed);
     // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does not need,
     // and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.

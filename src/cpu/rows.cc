@@ -57,13 +57,13 @@ float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head) 
     const Problem& p = *c.p;
     if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
     const int64_t* s = p.d.q_descale_stride;
-    return c.q_factor * c.a->q_descale[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+    return c.q_factor * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
 }
 
 float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
     const Problem& p = *c.p;
     const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
-    c.k->widen[p.d.q_dtype](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
+    c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
     return q_factor(c, t, position, head);
 }
 
@@ -164,7 +164,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     for (int lane = 0; lines && lane < t.rows; lane++) {
         float* const line = lines + lane * dim;
         if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
-        if (!written) c.k->narrow[p.d.o_dtype](line, dim, to[lane]);
+        if (!written) c.k->narrow[type_index(p.d.o_dtype)](line, dim, to[lane]);
     }
     Lanes place(t, p.group);
     for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, place.next()) {
@@ -188,7 +188,7 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
         const int lane = int(r - t.first);
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
-        c.k->narrow[p.d.o_dtype](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
+        c.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
         if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, head, position)] = kNegInf;
     }
 }

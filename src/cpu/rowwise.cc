@@ -82,7 +82,7 @@ void merge_row(const void* context, int64_t index) {
         if (isinf(average) && isfinite(sum[c])) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
         sum[c] = average * scale;
     }
-    x.k.narrow[d.o_dtype](sum, d.dim_v, o);
+    x.k.narrow[type_index(d.o_dtype)](sum, d.dim_v, o);
     if (lse) *lse = log_sum_exp(state);
 }
 
@@ -96,24 +96,24 @@ float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype 
 
 // One token's k or v of all heads into its slot. cos NULL: no rotation.
 void append_token(const Append& x, const void* from, int64_t from_at, int64_t from_head, int64_t dim, const float* cos,
-                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t descale_stride[3], int64_t outer,
+                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t* descale_stride, int64_t outer,
                   int64_t slot) {
     const fa_attention_desc_t& d = x.p.d;
-    const bool small = type_bytes(d.kv_dtype) == 1;
-    for (int64_t h = 0; h < d.heads_kv; h++) {
+    const bool small = type_bytes(d.k_dtype) == 1;
+    for (int64_t h = 0; h < d.heads_k; h++) {
         float line[kMaxDim];
-        x.k.widen[d.q_dtype](element(from, from_at + h * from_head, d.q_dtype), dim, line);
+        x.k.widen[type_index(d.q_dtype)](element(from, from_at + h * from_head, d.q_dtype), dim, line);
         if (cos) rotate(line, cos, sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
         if (descale) {
             float* factor = descale + outer * descale_stride[0] + slot * descale_stride[1] + h * descale_stride[2];
             if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
                 float top = 0.f;
                 for (int64_t c = 0; c < dim; c++) top = max_fn(top, fabsf(line[c]));
-                *factor = top > 0.f ? top / largest_value(d.kv_dtype) : 1.f;
+                *factor = top > 0.f ? top / largest_value(d.k_dtype) : 1.f;
             }
             for (int64_t c = 0; c < dim; c++) line[c] /= *factor;
         }
-        x.k.narrow[d.kv_dtype](line, dim, element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.kv_dtype));
+        x.k.narrow[type_index(d.k_dtype)](line, dim, element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.k_dtype));
     }
 }
 
@@ -145,9 +145,9 @@ void append_row(const void* context, int64_t index) {
     const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
     const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
     append_token(x, a.k_new, batch * a.k_new_stride[0] + row * a.k_new_stride[1], a.k_new_stride[2], d.dim_qk, cos, sin, a.k,
-                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? a.k_descale : nullptr, d.k_descale_stride, outer, slot);
+                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr, d.k_descale_stride, outer, slot);
     append_token(x, a.v_new, batch * a.v_new_stride[0] + row * a.v_new_stride[1], a.v_new_stride[2], d.dim_v, nullptr, nullptr, a.v,
-                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? a.v_descale : nullptr, d.v_descale_stride, outer, slot);
+                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr, d.v_descale_stride, outer, slot);
 }
 
 struct Rotary {
@@ -161,7 +161,7 @@ void rotary_row(const void* context, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_rotary_args_t& a = x.a;
     const int64_t b = index / d.seqlen_q, i = index % d.seqlen_q;
-    const Span span = span_of(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    const Span span = span_of(x.p, a.cu_seqlens, a.seqused, b);
     if (i >= span.length) return;
     const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
     int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
@@ -170,10 +170,10 @@ void rotary_row(const void* context, int64_t index) {
     const float* sin = a.sin + position * (a.rotary_dim / 2);
     for (int64_t h = 0; h < d.heads_q; h++) {
         float line[kMaxDim];
-        x.k.widen[d.q_dtype](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype), d.dim_qk, line);
+        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype), d.dim_qk, line);
         rotate(line, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
         const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
-        x.k.narrow[d.q_dtype](line, d.dim_qk, element(a.out, to, d.q_dtype));
+        x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
     }
 }
 
@@ -197,7 +197,7 @@ void run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, con
 void run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads) {
     const Append x{p, a, k};
     const int64_t rows = p.d.batch * a.seqlen_new;
-    for_rows(threads, rows, 4.0 * double(rows * p.d.heads_kv) * double(p.d.dim_qk + p.d.dim_v), append_row, &x);
+    for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x);
 }
 
 void run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads) {

@@ -74,7 +74,7 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, c
     c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;
     c.drop = p.d.dropout_p > 0;
     const bool state = p.has(FA_OPERAND_RNG_STATE);
-    c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.seed, state ? a.rng_state[1] : a.offset);
+    c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
     c.drop_rescale = c.drop ? c.dropout.rescale : 1.f;
     c.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
     c.blocks = ceil_div(p.d.seqlen_q * p.group, m.rows);

@@ -27,7 +27,7 @@ struct Study {
 Study make_study(const Call& c, Scratch& w) {
     const fa_attention_desc_t& d = c.p->d;
     Study s{c, c.count, &w.counters, d.dim_qk * type_bytes(d.q_dtype), d.dim_v * type_bytes(d.o_dtype),
-            d.dim_qk * type_bytes(d.kv_dtype), d.dim_v * type_bytes(d.kv_dtype)};
+            d.dim_qk * type_bytes(d.k_dtype), d.dim_v * type_bytes(d.k_dtype)};
     s.quiet.count = false;
     return s;
 }

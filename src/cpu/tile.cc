@@ -121,7 +121,7 @@ void fetch_share(const Call& c, const RowTile& t, int64_t key, int64_t end, int 
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
     for (int side = 0; side < 2; side++) {
-        const int64_t bytes = (side ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.kv_dtype);
+        const int64_t bytes = (side ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
         find_rows(c, t, side ? Operand::v : Operand::k, t.kv_head, key + first, int(count), rows);
         for (int64_t j = 0; j < count; j++)
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(rows[j] + x, 0, 2);

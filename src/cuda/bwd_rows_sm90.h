@@ -12,7 +12,7 @@ FA_DEVICE void store_keys(const HopperBackwardParams& a, const KeyBlock& t, int 
     if (!out) return;
     const BackwardParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
-    const bool accumulated = (x.a.flags & FA_BACKWARD_ACCUMULATE) != 0;
+    const bool accumulated = (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0;
     const int64_t base = (x.p.packed_k() ? 0 : t.batch * stride[0]) + t.kv_head * stride[2] + column;
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const int key = own_key + 8 * r;
@@ -71,7 +71,7 @@ FA_DEVICE float deltas(const HopperBackwardParams& a, int take) {
     constexpr int kLanes = Dims / 8, kAtOnce = 32 / kLanes;  // of a row; rows
     const Take t = take_at(a, take);
     const int thread = rt::unknown(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
-    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column), *dout = lane_of(a.x.a.dout, a.x.a.dout_stride, t, row, column);
+    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
     float* sums = a.x.dq_sum + padded_row_of(a, t) * Dims + thread * 4;
     int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
     float delta = 0.f;
@@ -100,7 +100,7 @@ FA_DEVICE void fetch_rows(const HopperBackwardParams& a, int take) {
     const Take t = take_at(a, take);
     const int row = rt::unknown(threadIdx.x) % 32;
     if (t.row0 + row >= int(a.x.p.d.seqlen_q)) return;
-    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, 0), *dout = lane_of(a.x.a.dout, a.x.a.dout_stride, t, row, 0);
+    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, 0), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, 0);
     FA_UNROLL for (int i = 0; i < Dims / 64; i++)
         if (64 * i < int(a.x.p.d.dim_v)) rt::fetch_line(o + 128 * i), rt::fetch_line(dout + 128 * i);
 }
@@ -116,8 +116,8 @@ FA_DEVICE void prepare_rows(const HopperBackwardParams& a, int take) {
     if (row < int(a.x.p.d.seqlen_q)) {
         const int64_t* const stride = a.x.p.d.lse_stride;
         lse = a.x.a.lse[t.batch * stride[0] + t.head * stride[1] + row * stride[2]];
-        const int64_t* const dstride = a.x.a.dlse_stride;
-        if (a.x.a.dlse) delta -= a.x.a.dlse[t.batch * dstride[0] + t.head * dstride[1] + row * dstride[2]];
+        const int64_t* const dstride = a.x.g.dlse_stride;
+        if (a.x.g.dlse) delta -= a.x.g.dlse[t.batch * dstride[0] + t.head * dstride[1] + row * dstride[2]];
     }
     store_row(a.x, padded_row_of(a, t) + row - t.row0, lse, delta);
 }
@@ -167,7 +167,7 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM HopperBackwardParams a) {
     rt::release_successor();
     rt::wait_for_predecessor();
     for (int part = int(rt::block()) * 256 + rt::thread(); part < a.ahead.parts; part += int(gridDim.x) * 256) a.ahead.ready[part] = 0;
-    const Sequence seq = bounded_sequence(x.p, x.f, batch);
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
     if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
     const int64_t to = head * x.padded_rows + padded_row0(x.p, seq, batch) + row0;
@@ -176,10 +176,10 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM HopperBackwardParams a) {
     float lse = kPosInf, dlse = 0.f, delta = 0.f;
     if (lane < kTurns && last < rows) {
         lse = x.a.lse[lse_index(x.p, seq, batch, row0 + last, head)];
-        if (x.a.dlse) dlse = x.a.dlse[dlse_index(x, seq, batch, row0 + last, head)];
+        if (x.g.dlse) dlse = x.g.dlse[dlse_index(x, seq, batch, row0 + last, head)];
     }
     const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
-    const Bf16* const dout = static_cast<const Bf16*>(x.a.dout) + query_index(x.p, x.a.dout_stride, seq, batch, row0, head) + column;
+    const Bf16* const dout = static_cast<const Bf16*>(x.g.dout) + query_index(x.p, x.g.dout_stride, seq, batch, row0, head) + column;
     const Bf16* const o_row = static_cast<const Bf16*>(x.a.o);
     const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
     const auto at = [&](int turn) { return min(own + turn * kAtOnce, rows - 1); };  // what comes of a row behind the last is not kept
@@ -192,7 +192,7 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM HopperBackwardParams a) {
         if (there)
             FA_UNROLL for (int i = 0; i < kTogether; i++) {
                 if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
-                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.a.dout_stride[1]);
+                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.g.dout_stride[1]);
             }
         if (x.dq_sum) {
             constexpr int kPart = kTogether * kAtOnce * Dims;
@@ -210,14 +210,14 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM HopperBackwardParams a) {
     FA_UNROLL_BY(1)
     for (int turn = narrow ? kTurns : 0; turn < kTurns; turn++) {
         const float* const wide = static_cast<const float*>(x.a.o) + o0 + at(turn) * d.o_stride[1];
-        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(turn) * x.a.dout_stride[1])) : 0.f, turn);
+        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(turn) * x.g.dout_stride[1])) : 0.f, turn);
     }
-    if (!x.p.packed_q() && x.a.dq && !accumulates(x) && column < d.dim_qk) {
+    if (!x.p.packed_q() && x.g.dq && !accumulates(x) && column < d.dim_qk) {
         const int end = int(min_of(d.seqlen_q - row0, kPaddedRows));
         FA_UNROLL_BY(1)
         for (int row = own; row < end; row += kAtOnce)
             if (row >= rows) {
-                Bf16* const dq = static_cast<Bf16*>(x.a.dq) + query_index(x.p, x.a.dq_stride, seq, batch, row0 + row, head);
+                Bf16* const dq = static_cast<Bf16*>(x.g.dq) + query_index(x.p, x.g.dq_stride, seq, batch, row0 + row, head);
                 *reinterpret_cast<uint4*>(dq + column) = make_uint4(0, 0, 0, 0);
             }
     }
@@ -235,7 +235,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM HopperBackwardParams a)
     const BackwardParams& x = a.x;
     const int index = int(rt::block()), pieces = int(a.split.by.by), group = index % kGroups, half = index / kGroups % 2;
     const int number = index / (2 * kGroups);
-    void* const out = half ? x.a.dk : x.a.dv;
+    void* const out = half ? x.g.dk : x.g.dv;
     if (!out) return;
     KeyBlock t;
     H::describe_block(a, a.split.from + number, 0, 0, t);
@@ -249,7 +249,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM HopperBackwardParams a)
             FA_UNROLL for (int e = 0; e < 4; e++) sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
-    store_keys<32>(a, t, own_key, out, half ? x.a.dk_stride : x.a.dv_stride, 32 * group, half ? x.p.d.dim_qk : x.p.d.dim_v, half ? -x.p.d.scale : 1.f, sum);
+    store_keys<32>(a, t, own_key, out, half ? x.g.dk_stride : x.g.dv_stride, 32 * group, half ? x.p.d.dim_qk : x.p.d.dim_v, half ? -x.p.d.scale : 1.f, sum);
 }
 
 // dq from its sums, which lie in the order of accumulate's registers. A block of threads for each block of rows.
@@ -263,7 +263,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     const fa_attention_desc_t& d = x.p.d;
     const int blocks = int(ceil_div(d.seqlen_q, Rows)), index = int(rt::block()) / blocks, m = int(rt::block()) % blocks;
     const int batch = index / int(d.heads_q), head = index % int(d.heads_q);
-    const Sequence seq = bounded_sequence(x.p, x.f, batch);
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int left = int(seq.q_len) - m * Rows;
     if (left <= 0) return;
     const int64_t row0 = head * x.padded_rows + padded_row0(x.p, seq, batch) + m * Rows;
@@ -286,18 +286,18 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     FA_UNROLL for (int i = 0; i < Rows / kAtOnce; i++) {
         const int r = own + i * kAtOnce;
         if (r >= left || column >= d.dim_qk) continue;
-        const int64_t to = query_index(x.p, x.a.dq_stride, seq, batch, m * Rows + r, head) + column;
+        const int64_t to = query_index(x.p, x.g.dq_stride, seq, batch, m * Rows + r, head) + column;
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
         FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * -d.scale : 0.f;
         if (accumulates(x)) {
-            FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.a.dq)[to + e] += sum[e];
+            FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.g.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
         FA_UNROLL for (int e = 0; e < 4; e++) word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
-        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.a.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
+        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.g.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }
 

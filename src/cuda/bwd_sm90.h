@@ -201,8 +201,8 @@ FA_DEVICE void accumulate(const HopperBackwardParams& a) {
             store_keys<Dims>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, sum);
         }
     };
-    const auto store_dv = [&] { store(0, x.a.dv, x.a.dv_stride, x.p.d.dim_v, 1.f, dv); };
-    const auto store_dk = [&] { store(1, x.a.dk, x.a.dk_stride, x.p.d.dim_qk, -x.p.d.scale, dk); };
+    const auto store_dv = [&] { store(0, x.g.dv, x.g.dv_stride, x.p.d.dim_v, 1.f, dv); };
+    const auto store_dk = [&] { store(1, x.g.dk, x.g.dk_stride, x.p.d.dim_qk, -x.p.d.scale, dk); };
     // dQ of the step before has been computed. With the last one of a block of keys K goes back, and what describes the block.
     const auto end_dq = [&](int before) {
         if (H::persistent && dq_keys != keys.i) rt::barrier_arrive(H::at(&barrier.k_free[dq_keys]));

@@ -73,7 +73,7 @@ struct HopperBackwardParams {
     CUtensorMap q, dout, k, v;
     BackwardParams x;
     // Blocks go through `section` kv heads at a time, and in those through the same keys of all before the next keys.
-    Divisor section_blocks, section, last_section, heads_kv;
+    Divisor section_blocks, section, last_section, heads_k;
     int sections, key_blocks;  // key blocks of a kv head, for pairs those of two
     int blocks;                // or pairs, pieces of split ones among them
     int at_work;               // of those at once: each takes the next one when it has brought all that it needs
@@ -169,13 +169,13 @@ struct HopperBackward {
         const Problem& p = a.x.p;
         const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
         const Quotient within = divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
-        const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_kv);
+        const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_k);
         const int block = a.last_first ? a.key_blocks - 1 - within.number : within.number;
         t.batch = head.number;
         t.kv_head = head.rest;
         t.key0 = (pair ? 2 * block + rank : block) * keys;
         if constexpr (any) {
-            const Sequence seq = bounded_sequence(p, a.x.f, t.batch);
+            const Sequence seq = bounded_sequence(p, a.x.a, t.batch);
             t.rule = row_rule(mask_rule(p, seq));
             t.k_len = int(seq.k_len);
             t.q_len = int(seq.q_len);

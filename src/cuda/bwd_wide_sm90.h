@@ -302,7 +302,7 @@ FA_DEVICE void accumulate_dv(const HopperBackwardParams& a, int rank) {
         while (w.left > 1) step(Yes{});
         step(No{});
     }
-    store_keys<H::dims>(a, w.t, w.own_key(), a.x.a.dv, a.x.a.dv_stride, 0, a.x.p.d.dim_v, 1.f, dv);
+    store_keys<H::dims>(a, w.t, w.own_key(), a.x.g.dv, a.x.g.dv_stride, 0, a.x.p.d.dim_v, 1.f, dv);
     w.wait_for_place();
 }
 
@@ -382,7 +382,7 @@ FA_DEVICE void accumulate_dk(const HopperBackwardParams& a, int rank) {
 
     FA_UNROLL for (int i = 0; i < H::dims / 2; i++) dk[i] = 0.f;
     while (w.left > 0) step();
-    store_keys<H::dims>(a, w.t, w.own_key(), a.x.a.dk, a.x.a.dk_stride, 0, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
+    store_keys<H::dims>(a, w.t, w.own_key(), a.x.g.dk, a.x.g.dk_stride, 0, a.x.p.d.dim_qk, -a.x.p.d.scale, dk);
     w.wait_for_place();
 }
 

@@ -71,7 +71,7 @@ int piece_of(const HopperKernel& h, const Problem& p) {
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.kv_dtype != d.q_dtype) return false;
+    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
@@ -83,8 +83,8 @@ bool takes(const rt::Device& device, const Problem& p) {
     if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
         d.batch * d.heads_q * ceil_div(d.seqlen_q, kLeastRows) >= kMost)
         return false;
-    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) &&
-           walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           walkable(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
 Reach reach_of(const Problem& p) {
@@ -273,9 +273,9 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
     a.piece = p.paged() ? piece_of(h, p) : 0;
     const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||
-        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box) ||
-        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, kv_sequences, value_box) ||
-        (a.piece && !describe(&a.holes, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, kv_sequences, key_box,
+        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, key_box) ||
+        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, value_box) ||
+        (a.piece && !describe(&a.holes, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, key_box,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int room = device.multiprocessors / h.blocks;

@@ -16,15 +16,15 @@ constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIB
 
 bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || d.q_dtype != FA_BF16 || d.kv_dtype != FA_BF16) return false;
+    if (!device.hopper || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
     if (d.batch < 1 || d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
-        padded_rows_of(p) * d.heads_q >= kMost || d.batch * d.heads_kv * ceil_div(d.seqlen_k, kLeast) >= kMost)
+        padded_rows_of(p) * d.heads_q >= kMost || d.batch * d.heads_k * ceil_div(d.seqlen_k, kLeast) >= kMost)
         return false;
-    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p)) &&
-           walkable(d.v_stride, rows_of_k(p), d.heads_kv, sequences_of_k(p));
+    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           walkable(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p));
 }
 
 bool in_order(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
@@ -72,7 +72,7 @@ Order order_of(const NativeBackward& native, const rt::Device& device, const Pro
     const HopperBackwardKernel& h = hopper(native);
     const fa_attention_desc_t& d = p.d;
     Order o;
-    o.heads = d.batch * d.heads_kv;
+    o.heads = d.batch * d.heads_k;
     o.key_blocks = ceil_div(d.seqlen_k, native.keys * blocks_together(h));
     const int64_t slots = device.multiprocessors / blocks_together(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
     // Where blocks differ in length the long ones of some heads come first, and behind the last section's long ones must be short ones enough.
@@ -150,9 +150,9 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     HopperBackwardParams a;
     a.x = x;
     if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
-        !describe(&a.dout, x.a.dout, d.q_dtype, x.a.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
-        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys) ||
-        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_kv, sequences_of_k(p), native.keys))
+        !describe(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
+        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys) ||
+        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys))
         return cudaErrorInvalidValue;
     const Order order = order_of(native, device, p);
     const int together = blocks_together(h);
@@ -175,11 +175,11 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     a.ahead.padded_rows_of_one = int(round_up(d.seqlen_q, kPaddedRows));
     a.ahead.helping = int(order.helping());
     a.ahead.o_step = d.o_stride[1] * 2 * 256 / h.dims;
-    a.ahead.dout_step = x.a.dout_stride[1] * 2 * 256 / h.dims;
+    a.ahead.dout_step = x.g.dout_stride[1] * 2 * 256 / h.dims;
     a.split.from = order.split > 0 ? int(order.heads * order.key_blocks - order.split) : INT32_MAX;
     a.split.by = divisor(order.pieces);
     a.split.sums = static_cast<float*>(memory) + order.counters();
-    a.heads_kv = divisor(d.heads_kv);
+    a.heads_k = divisor(d.heads_k);
     a.rule = x.alike ? row_rule(x.alike_rule) : RowRule{};
     a.last_first = in_order(p) && bounded_right(p);
     a.turns = nullptr;

@@ -21,8 +21,8 @@ struct RowSource {
 // What a backward call fixes, in the form that kernels take.
 struct BackwardParams {
     Problem p;
-    fa_backward_args_t a;
-    fa_forward_args_t f;   // forward_part(a)
+    fa_forward_args_t a;   // the forward's
+    fa_backward_args_t g;  // without its pointer to them
     int64_t padded_rows;   // of q of all sequences, each padded to kPaddedRows
     int64_t row_blocks;    // of prepare_gradients that take rows; those behind them take keys
     int64_t parts;         // blocks that share the columns of a tile's gradients
@@ -76,7 +76,7 @@ FA_FN RowBand reaching_rows(const MaskRule& r, int64_t left, int64_t right, int6
 FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key, key + keys - 1, rows); }
 FA_FN RowBand whole_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key + keys - 1, key, rows); }
 
-FA_FN bool accumulates(const BackwardParams& x) { return (x.a.flags & FA_BACKWARD_ACCUMULATE) != 0; }
+FA_FN bool accumulates(const BackwardParams& x) { return (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
 
 // One element of dq, dk or dv, rounded to its input's type or added to what is there.
 FA_DEVICE void store_gradient(const BackwardParams& x, void* base, int64_t i, int32_t dtype, float value) {
@@ -115,7 +115,7 @@ FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float d
 }
 
 FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    const int64_t* t = x.a.dlse_stride;
+    const int64_t* t = x.g.dlse_stride;
     return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];
 }
 

@@ -39,8 +39,8 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
 FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
-    const int64_t* const stride = x.a.dbias_stride;
-    const BiasBlocks blocks = bias_blocks(d, x.a);
+    const int64_t* const stride = x.g.dbias_stride;
+    const BiasBlocks blocks = bias_blocks(d, x.g);
     const int64_t extent[4] = {d.batch, d.heads_q, ceil_div(d.seqlen_q, kTile), ceil_div(d.seqlen_k, kTile)};
     int64_t begin[4], end[4], item = rt::block();
     for (int i = 3; i >= 0; i--) {
@@ -67,7 +67,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     // No barrier: such a sum is written out by the thread that made it.
     const int64_t row0 = begin[2] * kTile, key0 = begin[3] * kTile;
     const int rows = stride[2] ? int(min_of(d.seqlen_q - row0, kTile)) : 1, keys = stride[3] ? int(min_of(d.seqlen_k - key0, kTile)) : 1;
-    float* const to = x.a.dbias + begin[0] * stride[0] + begin[1] * stride[1];
+    float* const to = x.g.dbias + begin[0] * stride[0] + begin[1] * stride[1];
     for (int i = thread; i < rows * keys; i += kThreads) {
         float* const element = to + (row0 + i / keys) * stride[2] + (key0 + i % keys) * stride[3];
         const float value = tile[i / keys * kRowStride + i % keys];

@@ -370,7 +370,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     using G = Gradient<M>;
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
-    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_kv);
+    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_k);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
     const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
     const typename M::Tile& t = M::shared().tile;
@@ -388,11 +388,11 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if constexpr (!M::by_rows) M::stage_sums(1, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
     rt::barrier();
     if constexpr (M::by_rows) {
-        M::store_sums(x, 0, x.a.dq, x.a.dq_stride, d.dim_qk, query_index(x.p, x.a.dq_stride, t.seq, t.batch, t.first, t.head0));
+        M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
     } else {
         const Slot slot{t.batch, t.seq.k_begin + t.first, true};
-        if (x.a.dk) M::store_sums(x, 0, x.a.dk, x.a.dk_stride, d.dim_qk, key_index(x.p, x.a.dk_stride, slot, t.kv_head));
-        if (x.a.dv) M::store_sums(x, 1, x.a.dv, x.a.dv_stride, d.dim_v, key_index(x.p, x.a.dv_stride, slot, t.kv_head));
+        if (x.g.dk) M::store_sums(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, slot, t.kv_head));
+        if (x.g.dv) M::store_sums(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, slot, t.kv_head));
     }
 }
 

@@ -171,7 +171,7 @@ struct GradientBlock {
     FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
-        const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.f, batch);
+        const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const int i = thread % 4;

@@ -13,18 +13,18 @@ constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsTogether = kPrepareThr
 FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     if (accumulates(x)) return;
-    const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_kv, head = index / blocks % d.heads_kv;
+    const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_k, head = index / blocks % d.heads_k;
     const int64_t first = index % blocks * kPaddedRows, end = min_of(first + kPaddedRows, d.seqlen_k);
-    const Sequence s = bounded_sequence(x.p, x.f, batch);
+    const Sequence s = bounded_sequence(x.p, x.a, batch);
     for (int64_t slot = first + rt::thread() / kRowLanes; slot < end; slot += kRowsTogether) {
         if (slot >= s.k_begin && slot < s.k_begin + s.k_len) continue;
         const Slot at{batch, slot, true};
         const auto clear = [&](void* base, const int64_t stride[4], int64_t dim) {
             for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
-                store_element(base, key_index(x.p, stride, at, head) + c, d.kv_dtype, 0.f);
+                store_element(base, key_index(x.p, stride, at, head) + c, d.k_dtype, 0.f);
         };
-        clear(x.a.dk, x.a.dk_stride, d.dim_qk);
-        clear(x.a.dv, x.a.dv_stride, d.dim_v);
+        clear(x.g.dk, x.g.dk_stride, d.dim_qk);
+        clear(x.g.dv, x.g.dv_stride, d.dim_v);
     }
 }
 
@@ -38,7 +38,7 @@ struct BlockRows {
         batch = index / blocks / heads;
         head = index / blocks % heads;
         first = index % blocks * kPaddedRows;
-        seq = bounded_sequence(x.p, x.f, batch);
+        seq = bounded_sequence(x.p, x.a, batch);
         valid = seq.q_len - first;
     }
     FA_MEMBER int64_t at(const BackwardParams& x, const int64_t stride[4], int64_t row) const {
@@ -58,9 +58,9 @@ FA_DEVICE void keep_sum(float sum, int turn, int lane, float& kept) {
 template <class T>
 FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
     constexpr int kUnderWay = 4;
-    const int64_t o_step = x.p.d.o_stride[1], dout_step = x.a.dout_stride[1];
+    const int64_t o_step = x.p.d.o_stride[1], dout_step = x.g.dout_stride[1];
     const T* const o = static_cast<const T*>(x.a.o) + rows.at(x, x.p.d.o_stride, 0);
-    const T* const dout = static_cast<const T*>(x.a.dout) + rows.at(x, x.a.dout_stride, 0);
+    const T* const dout = static_cast<const T*>(x.g.dout) + rows.at(x, x.g.dout_stride, 0);
     float kept = 0.f;
     FA_UNROLL_BY(1)
     for (int turn = 0; turn < kRowTurns; turn += kUnderWay) {
@@ -87,13 +87,13 @@ FA_DEVICE float odd_row_products(const BackwardParams& x, const BlockRows& rows)
     FA_UNROLL_BY(1)
     for (int turn = 0; turn < kRowTurns; turn++) {
         const int64_t row = min_of(rows.own + turn * kRowsTogether, rows.valid - 1);
-        const int64_t o_at = rows.at(x, d.o_stride, row), dout_at = rows.at(x, x.a.dout_stride, row);
+        const int64_t o_at = rows.at(x, d.o_stride, row), dout_at = rows.at(x, x.g.dout_stride, row);
         float sum = 0.f;
         FA_UNROLL_BY(1)
         for (int64_t c = 4 * rows.lane; c < d.dim_v; c += 4 * kRowLanes) {
             float o[4], dout[4];
             load_quad(x.a.o, o_at + c, d.dim_v - c, x.o_aligned, d.o_dtype, o);
-            load_quad(x.a.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
+            load_quad(x.g.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
             FA_UNROLL for (int e = 0; e < 4; e++) sum = fmaf(o[e], dout[e], sum);
         }
         keep_sum(sum, turn, rows.lane, kept);
@@ -112,7 +112,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM Backward
     float lse = kPosInf, delta = 0.f;
     if (rows.lane < kRowTurns && own < rows.valid) {
         lse = x.a.lse[lse_index(x.p, rows.seq, rows.batch, rows.first + own, rows.head)];
-        if (x.a.dlse) delta = -x.a.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
+        if (x.g.dlse) delta = -x.g.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
     const float zero[4] = {};
     if (x.dq_sum)
@@ -126,19 +126,19 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM Backward
         else delta += row_products<F32>(x, rows);
     }
     if (rows.lane < kRowTurns) store_row(x, to + own, lse, delta);
-    if (x.p.packed_q() || !x.a.dq || accumulates(x)) return;
+    if (x.p.packed_q() || !x.g.dq || accumulates(x)) return;
     const int64_t end = min_of(kPaddedRows, d.seqlen_q - rows.first);
     for (int64_t row = max_of(rows.valid, 0) + rows.own; row < end; row += kRowsTogether)
-        for (int64_t c = rows.lane; c < d.dim_qk; c += kRowLanes) store_element(x.a.dq, rows.at(x, x.a.dq_stride, row) + c, d.q_dtype, 0.f);
+        for (int64_t c = rows.lane; c < d.dim_qk; c += kRowLanes) store_element(x.g.dq, rows.at(x, x.g.dq_stride, row) + c, d.q_dtype, 0.f);
 }
 
 // dq from its sums, element by element.
 FA_DEVICE void finish_odd_rows(const BackwardParams& x, const BlockRows& rows) {
-    const int64_t from = rows.padded_row(x), to = rows.at(x, x.a.dq_stride, 0);
+    const int64_t from = rows.padded_row(x), to = rows.at(x, x.g.dq_stride, 0);
     for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsTogether) {
         FA_UNROLL_BY(2)
         for (int c = rows.lane; c < x.p.d.dim_qk; c += kRowLanes)
-            store_gradient(x, x.a.dq, to + row * x.a.dq_stride[1] + c, x.p.d.q_dtype, x.dq_sum[sum_index(from + row, c, x.sum_columns)] * x.p.d.scale);
+            store_gradient(x, x.g.dq, to + row * x.g.dq_stride[1] + c, x.p.d.q_dtype, x.dq_sum[sum_index(from + row, c, x.sum_columns)] * x.p.d.scale);
     }
 }
 
@@ -151,22 +151,22 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
     const fa_attention_desc_t& d = x.p.d;
     const BlockRows rows(x, uint32_t(rt::block()));
     if (rows.valid <= 0) return;
-    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.a.dq, x.a.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_odd_rows(x, rows);
+    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_odd_rows(x, rows);
     constexpr int kUnderWay = 4;
     const int lanes = int(x.sum_columns) / 8, together = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
     const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(sum_index(together, 0, x.sum_columns));
     if (column >= d.dim_qk) return;
     const float* from = x.dq_sum + sum_index(rows.padded_row(x) + rt::thread() / lanes, column, x.sum_columns);
-    int64_t to = rows.at(x, x.a.dq_stride, rt::thread() / lanes) + column;
+    int64_t to = rows.at(x, x.g.dq_stride, rt::thread() / lanes) + column;
     FA_UNROLL_BY(1)
     for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kUnderWay * together) {
         Pair sum[kUnderWay][4];  // a row's are four columns apart: a lane's, and the next one's
         FA_UNROLL for (int i = 0; i < kUnderWay; i++, from += step)
             FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
-        FA_UNROLL for (int i = 0; i < kUnderWay; i++, to += together * x.a.dq_stride[1]) {
+        FA_UNROLL for (int i = 0; i < kUnderWay; i++, to += together * x.g.dq_stride[1]) {
             float dq[8];
             FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * d.scale;
-            if (first + i * together < valid) store_piece(x.a.dq, to, d.q_dtype, dq);
+            if (first + i * together < valid) store_piece(x.g.dq, to, d.q_dtype, dq);
         }
     }
 }
@@ -179,7 +179,7 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
     float* const sums = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
     for (int64_t b = 0; b < x.p.d.batch; b++) {
-        const Sequence s = bounded_sequence(x.p, x.f, b);
+        const Sequence s = bounded_sequence(x.p, x.a, b);
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
         float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy
         for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
@@ -191,7 +191,7 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
         rt::barrier();
         if (rt::thread() < half) sums[rt::thread()] += sums[rt::thread() + half];
     }
-    if (rt::thread() == 0) x.a.dsinks[head] = sums[0] + (accumulates(x) ? x.a.dsinks[head] : 0.f);
+    if (rt::thread() == 0) x.g.dsinks[head] = sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
 }
 
 }  // namespace gpu

@@ -51,9 +51,9 @@ struct Rows {
     bool aligned;
 };
 FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.a.q, t.q_at, x.p.d.dim_qk, x.p.d.q_dtype, x.q_aligned}; }
-FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { return {x.a.dout, t.dout_at, x.p.d.dim_v, x.p.d.q_dtype, x.dout_aligned}; }
-FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.kv_dtype, x.k_aligned}; }
-FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.kv_dtype, x.v_aligned}; }
+FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { return {x.g.dout, t.dout_at, x.p.d.dim_v, x.p.d.q_dtype, x.dout_aligned}; }
+FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.k_dtype, x.k_aligned}; }
+FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.k_dtype, x.v_aligned}; }
 
 // What gather brings, widened, times `factor`, into a buffer.
 template <int width>
@@ -82,7 +82,7 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
-    t.seq = bounded_sequence(x.p, x.f, batch);
+    t.seq = bounded_sequence(x.p, x.a, batch);
     t.rule = mask_rule(x.p, t.seq);
     t.dropout = dropout_of(x);
 }
@@ -112,7 +112,7 @@ FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     t.lse2[r] = lse2;
     t.delta[r] = x.delta[from];
     t.q_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.a.dout_stride, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
 }
 
 FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
@@ -300,10 +300,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     const BackwardShared s = backward_shared();
     BackwardTile& t = *s.tile;
     const auto keys = [&] { return min_of(t.seq.k_len - t.own0, kTile); };
-    const auto dk_here = [&] { return x.a.dk && t.column0 < d.dim_qk; };
-    const auto dv_here = [&] { return x.a.dv && t.column0 < d.dim_v; };
+    const auto dk_here = [&] { return x.g.dk && t.column0 < d.dim_qk; };
+    const auto dv_here = [&] { return x.g.dv && t.column0 < d.dim_v; };
     if (rt::thread() == 0) {
-        place_item(x, B::columns, d.seqlen_k, d.heads_kv, false);
+        place_item(x, B::columns, d.seqlen_k, d.heads_k, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
             const RowBand seen = row_band(t.rule, t.own0, keys(), t.seq.q_len);
             t.begin = max_of(seen.begin, 0) / kTile * kTile;
@@ -325,8 +325,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
             if (dk_here()) B::add_product(s.weights, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
     const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
-    if (dk_here()) B::write(x, x.a.dk, x.a.dk_stride, d.kv_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
-    if (dv_here()) B::write(x, x.a.dv, x.a.dv_stride, d.kv_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_v, 1.f, dv);
+    if (dk_here()) B::write(x, x.g.dk, x.g.dk_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
+    if (dv_here()) B::write(x, x.g.dv, x.g.dv_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_v, 1.f, dv);
 }
 
 // dq of one tile of rows, part by part of its columns.
@@ -358,7 +358,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
         weigh_tile<false>(x, true, true);
         B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
-    B::write(x, x.a.dq, x.a.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
+    B::write(x, x.g.dq, x.g.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
 }
 
 }  // namespace gpu

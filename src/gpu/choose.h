@@ -9,7 +9,7 @@ namespace gpu {
 namespace {
 
 // Whether one factor serves all keys of a sequence and kv head.
-bool one_for_all_keys(const Problem& p, uint32_t operand, const int64_t stride[3]) {
+bool one_for_all_keys(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
@@ -19,8 +19,8 @@ bool one_for_all_keys(const Problem& p, uint32_t operand, const int64_t stride[3
 InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t most = int64_t(1) << 31;
-    const bool bytes = type_bytes(d.kv_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.matrix_cores || (d.kv_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
+    if (!device.matrix_cores || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
@@ -39,7 +39,7 @@ InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
 // tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_kv;
+    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
     const InstanceLists matrix = matrix_instances(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double least = 0;
@@ -85,7 +85,7 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
             }
         return nullptr;
     };
-    if (!device.matrix_cores || p.d.kv_dtype != p.d.q_dtype || p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
+    if (!device.matrix_cores || p.d.k_dtype != p.d.q_dtype || p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
     if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);
@@ -128,7 +128,7 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMostSplits = 512;
     const fa_attention_desc_t& d = p.d;
-    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.kv_dtype);
+    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
@@ -166,7 +166,7 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kOperations;
-    return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_kv * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
+    return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and fold among themselves? Not those of a fixed size, whose bits must not depend on the
@@ -177,7 +177,7 @@ bool fold_together(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMostBytes = 64 << 10, kMostTurns = 2;
     const fa_attention_desc_t& d = p.d;
     if (!rt::kNative || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
-    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.kv_dtype);
+    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMostTogether;
     return bytes <= kMostBytes && items <= kMostTurns * splits * teams;
 }
@@ -193,7 +193,7 @@ int32_t fold_columns(const rt::Device& device, const Problem& p, int64_t rows) {
 // How many kv heads' keys and values the cache is taken to hold.
 int64_t heads_in_cache(const Problem& p) {
     constexpr int64_t kCacheBytes = 32 << 20;
-    return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.kv_dtype), 1), 1);
+    return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.k_dtype), 1), 1);
 }
 
 }  // namespace

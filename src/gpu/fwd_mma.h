@@ -329,7 +329,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     using Sum = typename M::Sum;
     using Mma = typename M::Policy;
     rt::fetch_parameters(x);
-    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_kv);
+    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_k);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
     item /= splits;
@@ -344,7 +344,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     // Until the stream's last kernel has ended, only what the host has said may be read.
     const bool known = kind == Kind::plain && x.alike;
     if (!known) rt::wait_for_predecessor();
-    if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_kv), head / uint32_t(x.p.d.heads_kv), int(block));
+    if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
     const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
@@ -389,8 +389,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return pass_over_keys<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.kv_dtype);
-    else unit = Mma::by_type(x.p.d.kv_dtype, pass);
+    if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.k_dtype);
+    else unit = Mma::by_type(x.p.d.k_dtype, pass);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();

@@ -176,7 +176,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_rows<kDims>(x.p.d.kv_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
+            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
@@ -268,7 +268,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.p.d.kv_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
+            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
@@ -300,8 +300,8 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
-            const int64_t index = (t.batch * x.p.d.heads_kv + t.kv_head) * x.rows + t.first + row;
-            const int64_t slot = t.split * x.p.d.batch * x.p.d.heads_kv * x.rows + index;
+            const int64_t index = (t.batch * x.p.d.heads_k + t.kv_head) * x.rows + t.first + row;
+            const int64_t slot = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
@@ -345,8 +345,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     rt::release_successor();
     if (rt::thread() == 0) {
         typename S::Tile placed;
-        placed.kv_head = item % x.p.d.heads_kv;
-        placed.batch = item / x.p.d.heads_kv;
+        placed.kv_head = item % x.p.d.heads_k;
+        placed.batch = item / x.p.d.heads_k;
         placed.seq = bounded_sequence(x.p, x.a, placed.batch);
         placed.rule = mask_rule(x.p, placed.seq);
         placed.dropout = dropout_of(x);

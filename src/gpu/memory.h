@@ -95,8 +95,8 @@ FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const Slot& a
     return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + kv_head * stride[2];
 }
 
-FA_FN float key_descale(const float* descale, const int64_t stride[3], const Slot& at, int64_t kv_head) {
-    return descale[at.outer * stride[0] + at.row * stride[1] + kv_head * stride[2]];
+FA_FN float key_descale(const void* descale, const int64_t stride[4], const Slot& at, int64_t kv_head) {
+    return static_cast<const float*>(descale)[at.outer * stride[0] + at.row * stride[1] + kv_head * stride[2]];
 }
 
 FA_FN int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
@@ -110,7 +110,7 @@ FA_FN int64_t lse_index(const Problem& p, const Sequence& s, int64_t batch, int6
 FA_FN float query_descale(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     if (!p.has(FA_OPERAND_Q_DESCALE)) return 1.f;
     const int64_t* t = p.d.q_descale_stride;
-    return a.q_descale[batch * t[0] + (s.q_begin + row) * t[1] + head * t[2]];
+    return static_cast<const float*>(a.q_descale)[batch * t[0] + (s.q_begin + row) * t[1] + head * t[2]];
 }
 
 }  // namespace gpu

@@ -256,9 +256,9 @@ struct MatrixBlock {
     // ---- a block's beginning and end
 
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
-    FA_MEMBER static float descale(const ForwardParams& x, uint32_t operand, const float* factor, const int64_t stride[3]) {
+    FA_MEMBER static float descale(const ForwardParams& x, uint64_t operand, const void* factor, const int64_t stride[4]) {
         const Tile& t = shared().tile;
-        return Mma::kBytes && x.p.has(operand) ? factor[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+        return Mma::kBytes && x.p.has(operand) ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
     }
 
     // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
@@ -351,7 +351,7 @@ struct MatrixBlock {
     FA_MEMBER static void finish_rows(const ForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
-        const int64_t heads = x.p.d.heads_kv, split = uint32_t(rt::block()) % uint32_t(x.splits);
+        const int64_t heads = x.p.d.heads_k, split = uint32_t(rt::block()) % uint32_t(x.splits);
         const int64_t all = x.p.d.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
             const RowState state = fold_warps(r);

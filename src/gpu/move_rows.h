@@ -172,7 +172,7 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_q, h = team % d.heads_q;
     const int64_t b = line / d.seqlen_q, i = line % d.seqlen_q;
     if (b >= d.batch) return;
-    const Span span = query_span(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    const Span span = query_span(x.p, a.cu_seqlens, a.seqused, b);
     if (i >= span.length) return;
     const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
     const int64_t from = batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2];
@@ -263,9 +263,9 @@ FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t p
         return copy_width(base, stride, dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
-    return d.kv_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
+    return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
            d.seqlen_k <= most && a.seqlen_new <= most && d.kv_batch <= most && d.num_pages <= most && page_shift >= 0 &&
-           whole(a.k, d.k_stride, d.dim_qk, d.kv_dtype) && whole(a.v, d.v_stride, d.dim_v, d.kv_dtype) &&
+           whole(a.k, d.k_stride, d.dim_qk, d.k_dtype) && whole(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
            whole(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && whole(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }
 
@@ -297,7 +297,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const Appended& row) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
     const int64_t* const stride = row.is_v ? d.v_stride : d.k_stride;
-    const int64_t bytes = type_bytes(d.kv_dtype), outer_bytes = stride[0] * bytes, slot_bytes = stride[1] * bytes;
+    const int64_t bytes = type_bytes(d.k_dtype), outer_bytes = stride[0] * bytes, slot_bytes = stride[1] * bytes;
     const int all = int((row.is_v ? d.dim_v : d.dim_qk) * bytes), first = rt::thread() % kTeam * 16;
     const char* const source = static_cast<const char*>(row.is_v ? a.v_new : a.k_new);
     const char* const from = source + source_index(x, row, {row.b, row.t, true}) * bytes + first;
@@ -361,7 +361,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
 
     const int64_t* fs = is_v ? d.v_descale_stride : d.k_descale_stride;
     float* descale = x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && place.valid
-                         ? (is_v ? a.v_descale : a.k_descale) + place.outer * fs[0] + place.slot * fs[1] + h * fs[2]
+                         ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + place.outer * fs[0] + place.slot * fs[1] + h * fs[2]
                          : nullptr;
     float factor = 1.f;
     if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
@@ -373,7 +373,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
             if (s.partner) top = largest_of(partner, s.n, top);
         }
         top = team_max(top);
-        factor = top > 0.f ? top / largest_value(d.kv_dtype) : 1.f;
+        factor = top > 0.f ? top / largest_value(d.k_dtype) : 1.f;
         if (descale && lane == 0) *descale = factor;
         if (deal.steps() > kTeam && place.valid) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
     } else if (descale) {
@@ -392,8 +392,8 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
             if (descale) own[i] /= factor;
             if (descale && s.partner) partner[i] /= factor;
         }
-        store_eight(to, to_row + s.at, d.kv_dtype, s.n, own);
-        if (s.partner) store_eight(to, to_row + s.partner, d.kv_dtype, s.n, partner);
+        store_eight(to, to_row + s.at, d.k_dtype, s.n, own);
+        if (s.partner) store_eight(to, to_row + s.partner, d.k_dtype, s.n, partner);
     }
 }
 
@@ -403,8 +403,8 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_kv;
-    const Appended row{line / 2 / a.seqlen_new, line / 2 % a.seqlen_new, team % d.heads_kv, (line & 1) != 0};
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_k;
+    const Appended row{line / 2 / a.seqlen_new, line / 2 % a.seqlen_new, team % d.heads_k, (line & 1) != 0};
     if (x.copies) copy_row(x, row);
     else convert_row(x, row.b, row.t, row.h, row.is_v);
 }

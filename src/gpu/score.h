@@ -51,8 +51,8 @@ struct ForwardParams {
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
     bool together;        // matrix kernels: the blocks of a tile's splits are a cluster, and fold among themselves
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
-    float* partial_o;     // [splits][batch · heads_kv · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;      // [splits][batch · heads_kv · rows]; also the final states that the scores output needs
+    float* partial_o;     // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };
 
 // Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
@@ -113,7 +113,7 @@ FA_COLD float biased(const Params& x, int64_t off, int64_t batch, int64_t head, 
 template <class Params>
 FA_FN Dropout dropout_of(const Params& x) {
     const bool state = x.p.has(FA_OPERAND_RNG_STATE);
-    return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.seed, state ? x.a.rng_state[1] : x.a.offset);
+    return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.dropout_seed, state ? x.a.rng_state[1] : x.a.dropout_offset);
 }
 
 FA_COLD bool keeps(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {

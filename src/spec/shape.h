@@ -21,7 +21,7 @@ template <class A, class B>
 typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result max_of(A, B) = delete;
 
 // Query heads come in contiguous groups that share one k and v head.
-FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_kv) { return head / (heads_q / heads_kv); }
+FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_k) { return head / (heads_q / heads_k); }
 
 // A split takes whole quanta of keys: tiles of 16, 32 or 64 keys fill it.
 constexpr int64_t kSplitQuantum = 64;

@@ -27,7 +27,7 @@ void expect_same_bytes(const Struct<T>& s) {
 template <class T>
 void expect_callers_size(const Struct<T>& s) {
     SCOPED_TRACE(s.name);
-    for (const uint32_t size : {uint32_t(8), uint32_t(sizeof(T) - 8), uint32_t(sizeof(T) + 64)}) {
+    for (const uint32_t size : {uint32_t(sizeof(T)), uint32_t(sizeof(T) + 64), 4096u}) {
         std::vector<uint64_t> memory(size / 8 + 1, UINT64_MAX);
         EXPECT_EQ(s.init(reinterpret_cast<T*>(memory.data()), size), FA_OK);
         EXPECT_EQ(memory[0], size);
@@ -44,9 +44,10 @@ void expect_refusals(const Struct<T>& s) {
     const T before = object;
     EXPECT_EQ(s.init(nullptr, sizeof object), FA_INVALID_ARGUMENT);
     EXPECT_NE(strstr(fa_last_error(nullptr), "is NULL"), nullptr);
-    for (const uint32_t size : {0u, 4u, 7u}) {
+    for (const uint32_t size : {0u, 1u, 8u, uint32_t(sizeof(T) - 1), 4097u, 0x80000000u, 0xffffffffu}) {
         EXPECT_EQ(s.init(&object, size), FA_INVALID_ARGUMENT);
-        EXPECT_EQ(std::string(fa_last_error(nullptr)).find("struct_size is " + std::to_string(size)), 0u) << fa_last_error(nullptr);
+        EXPECT_EQ(std::string(fa_last_error(nullptr)).find("struct_size of " + std::string(s.name) + " is " + std::to_string(size)), 0u)
+            << fa_last_error(nullptr);
     }
     EXPECT_EQ(memcmp(&object, &before, sizeof object), 0);
 }
@@ -68,7 +69,7 @@ TEST(Init, FunctionEqualsMacro) {
 TEST(Init, ZeroesTheCallersSize) {
     for_each_struct([](const auto& s) { expect_callers_size(s); });
 }
-TEST(Init, RefusesNullAndTinySizes) {
+TEST(Init, RefusesNullAndOtherSizes) {
     for_each_struct([](const auto& s) { expect_refusals(s); });
 }
 
@@ -93,6 +94,17 @@ TEST(NewerCaller, UnknownFieldInUseIsUnsupported) {
     fa_handle_t handle;
     EXPECT_EQ(fa_create(&handle, &info.known), FA_UNSUPPORTED_FIELD);
     EXPECT_EQ(handle, nullptr);
+}
+
+TEST(DeviceInfo, RefusesOtherSizes) {
+    std::vector<unsigned char> memory(8192, 0xa5), before = memory;
+    auto* const info = reinterpret_cast<fa_device_info_t*>(memory.data());
+    for (const uint32_t size : {0u, 1u, 8u, uint32_t(sizeof *info) - 1, 4097u, 0x40000000u, 0xffffffffu}) {
+        info->struct_size = size;
+        memcpy(before.data(), &size, sizeof size);
+        EXPECT_EQ(fa_device_info(FA_BACKEND_CPU, 0, info), FA_INVALID_ARGUMENT);
+        EXPECT_EQ(memory, before) << size;
+    }
 }
 
 TEST(NewerCaller, DeviceInfoIsFilledToItsEnd) {

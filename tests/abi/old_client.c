@@ -1,4 +1,4 @@
-/* A program built against the header as it was in 0.1, linked to the library as it is now. */
+/* A program built against the header as it was in 0.2, linked to the library as it is now. */
 #include <flashattn.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +32,34 @@ static float distance(const float* a, const float* b, int n) {
     return most;
 }
 
+static fa_status_t one_by_one(void* user, int64_t n, void (*body)(void* arg, int64_t i), void* arg) {
+    ++*(int*)user;
+    for (int64_t i = 0; i < n; i++) body(arg, i);
+    return FA_OK;
+}
+
+/* The gradient of the sum of all outputs: what the rows give to v adds up to one for each. */
+static int backward(fa_handle_t handle, const fa_attention_desc_t* d, const fa_forward_args_t* forward) {
+    float dout[ROWS * DIM], dv[KEYS * DIM], sum = 0;
+    fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    for (int i = 0; i < ROWS * DIM; i++) dout[i] = 1;
+    b.forward = forward, b.dout = dout, b.dv = dv;
+    if (check(fa_backward(handle, d, &b) == FA_OK, fa_last_error(handle))) return 1;
+    for (int j = 0; j < KEYS; j++) sum += dv[j * DIM];
+    return check(fabsf(sum - ROWS) < 1e-5f, "dv differs");
+}
+
+/* Two sequences that share q, k and v, on two threads of the client's own. */
+static int twice(fa_handle_t handle, fa_attention_desc_t d, const float* q, const float* k, const float* v, const float* want) {
+    const int64_t shared[4] = {0, DIM, DIM, 1};
+    float o[2 * ROWS * DIM];
+    d.operands = 0, d.batch = 2, d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V;
+    for (int i = 0; i < 4; i++) d.q_stride[i] = d.k_stride[i] = d.v_stride[i] = shared[i];
+    if (check(fa_param_set(handle, FA_PARAM_THREADS, 2) == FA_OK, fa_last_error(handle))) return 1;
+    if (check(fa_forward(handle, &d, q, k, v, o) == FA_OK, fa_last_error(handle))) return 1;
+    return check(distance(o, want, ROWS * DIM) < 1e-6f && distance(o + ROWS * DIM, want, ROWS * DIM) < 1e-6f, "strides differ");
+}
+
 int main(void) {
     float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM], lse[ROWS], want_o[ROWS * DIM], want_lse[ROWS];
     fa_handle_t handle;
@@ -40,14 +68,15 @@ int main(void) {
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     fa_device_info_t device;
     uint64_t bytes = 0;
-    int wrong = 0;
+    int64_t fact = 0;
+    int wrong = 0, calls = 0;
 
     for (int i = 0; i < ROWS * DIM; i++) q[i] = sinf((float)i);
     for (int i = 0; i < KEYS * DIM; i++) k[i] = cosf((float)i), v[i] = sinf(2.f * (float)i);
     expected(q, k, v, want_o, want_lse);
 
-    wrong += check(fa_version() >= FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH, "version");
-    info.backend = FA_BACKEND_CPU;
+    wrong += check(fa_version() >= FA_VERSION, "version");
+    info.backend = FA_BACKEND_CPU, info.parallel_for = one_by_one, info.parallel_user = &calls;
     if (check(fa_create(&handle, &info) == FA_OK, "create")) return 1;
 
     d.q_dtype = FA_F32;
@@ -66,7 +95,13 @@ int main(void) {
     wrong += check(fa_workspace_size(handle, &d, FA_OP_FORWARD, &bytes) == FA_OK, fa_last_error(handle));
     wrong += check(fa_forward_ex(handle, &d, &a) == FA_OK, fa_last_error(handle));
     wrong += check(distance(lse, want_lse, ROWS) < 1e-6f, "LSE differs");
+    wrong += backward(handle, &d, &a);
+    wrong += check(fa_extent(&d, FA_OP_FORWARD, &a, offsetof(fa_forward_args_t, k), &bytes) == FA_OK, fa_last_error(NULL));
+    wrong += check(bytes == sizeof k, "extent of k");
 
+    wrong += twice(handle, d, q, k, v, want_o);
+    wrong += check(calls > 0, "parallel_for was not called");
+    wrong += check(fa_param_get(handle, FA_INFO_BACKEND, &fact) == FA_OK && fact == FA_BACKEND_CPU, "FA_INFO_BACKEND");
     d.heads_q = -1;
     wrong += check(fa_forward(handle, &d, q, k, v, o) == FA_INVALID_ARGUMENT, "negative heads");
     device.struct_size = sizeof device;

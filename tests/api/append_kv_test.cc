@@ -17,18 +17,18 @@ Rule<Append> described(void (*good)(Append*), const char* says, Spoil spoil, fa_
 std::vector<Rule<Append>> descriptor() {
     return {
         described(
-            append_paged, "operands is 0x8000de00:", [](Append& c) { c.d.operands |= 1u << 31; }, F),
-        described(append_packed, "operands is 0x80: expected no FA_OPERAND_CU_SEQLENS_K",
+            append_paged, "operands is 0x87800030:", [](Append& c) { c.d.operands |= 1u << 31; }, F),
+        described(append_packed, "operands is 0x200000: expected no FA_OPERAND_CU_SEQLENS_K",
                   [](Append& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_K, c.d.total_k = 8; }),
         described(append_packed, "q_dtype is not set:", [](Append& c) { c.d.q_dtype = 0; }),
         described(
-            append_packed, "q_dtype is 4: expected FA_F32, FA_F16 or FA_BF16", [](Append& c) { c.d.q_dtype = FA_E4M3; }, U),
+            append_packed, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](Append& c) { c.d.q_dtype = FA_E4M3; }, U),
         described(
-            append_packed, "kv_dtype is 7:", [](Append& c) { c.d.kv_dtype = 7; }, F),
+            append_packed, "k_dtype is 7:", [](Append& c) { c.d.k_dtype = 7; }, F),
         described(append_packed, "batch is -1:", [](Append& c) { c.d.batch = -1; }),
-        described(append_packed, "heads_q is 0:", [](Append& c) { c.d.heads_q = c.d.heads_kv = 0; }),
-        described(append_packed, "heads_kv is 3:", [](Append& c) { c.d.heads_kv = 3; }),
-        described(append_packed, "heads_kv is -1:", [](Append& c) { c.d.heads_q = 0, c.d.heads_kv = -1; }),
+        described(append_packed, "heads_q is 0:", [](Append& c) { c.d.heads_q = c.d.heads_k = 0; }),
+        described(append_packed, "heads_k is 3:", [](Append& c) { c.d.heads_k = 3; }),
+        described(append_packed, "heads_k is -1:", [](Append& c) { c.d.heads_q = 0, c.d.heads_k = -1; }),
         described(append_packed, "seqlen_k is -1:", [](Append& c) { c.d.seqlen_k = -1; }),
         described(append_packed, "dim_qk is 0:", [](Append& c) { c.d.dim_qk = 0; }),
         described(
@@ -89,6 +89,7 @@ std::vector<Rule<Append>> pairs() {
 }
 
 std::vector<Rule<Append>> numbers() {
+    static uint32_t somewhere[2];
     return {
         row(
             append_paged, "flags is 0x8:", [](Append& c) { c.a.flags = 8; }, F),
@@ -104,35 +105,41 @@ std::vector<Rule<Append>> numbers() {
         row(append_paged, "v_new_stride[3] is 0:", [](Append& c) { c.a.v_new_stride[0] = 16; }),
         row(append_paged, "v_new is 2 x 2 x 2 x 4 elements",
             [](Append& c) { c.a.v_new_stride[2] = INT64_MAX, c.a.v_new_stride[3] = 1; }),
-        row(append_paged, "seqlen_new is 2147483647: expected batch * seqlen_new * heads_kv",
+        row(append_paged, "seqlen_new is 2147483647: expected batch * seqlen_new * heads_k",
             [](Append& c) {
-                c.d.batch = c.d.heads_kv = c.d.heads_q = c.a.seqlen_new = INT32_MAX, c.d.operands = 0,
-                c.d.page_size = c.d.num_pages = c.d.kv_batch = 0, c.d.seqlen_k = 0, memset(c.d.k_descale_stride, 0, 24),
-                memset(c.d.v_descale_stride, 0, 24);
+                c.d.batch = c.d.heads_k = c.d.heads_q = c.a.seqlen_new = INT32_MAX, c.d.operands = 0,
+                c.d.page_size = c.d.num_pages = c.d.kv_batch = 0, c.d.seqlen_k = 0, memset(c.d.k_descale_stride, 0, 32),
+                memset(c.d.v_descale_stride, 0, 32);
             }),
         row(append_packed, "positions is 4611686014132420609 elements",
             [](Append& c) {
-                c.d.batch = c.a.seqlen_new = INT32_MAX, c.d.heads_q = c.d.heads_kv = 1;
+                c.d.batch = c.a.seqlen_new = INT32_MAX, c.d.heads_q = c.d.heads_k = 1;
                 c.a.cu_seqlens_new = nullptr, c.a.total_new = 0, c.a.k_new_stride[3] = c.a.v_new_stride[3] = 1;
             }),
+        row(
+            append_paged, "rotary_begin is 4: no backend has", [](Append& c) { c.a.rotary_begin = 4; }, U),
+        row(append_paged, "k_tail is 0x", [](Append& c) { c.a.k_tail = somewhere; }),
+        row(append_paged, "k_shift is 0x", [](Append& c) { c.a.k_shift = somewhere; }),
+        row(append_paged, "v_shift is 0x", [](Append& c) { c.a.v_shift = somewhere; }),
+        row(append_paged, "device_status is 0x", [](Append& c) { c.a.device_status = somewhere; }),
         row(append_paged, "max_position is -1:", [](Append& c) { c.a.max_position = -1; }),
         row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& c) { c.a.rotary_dim = 0; }),
         row(append_paged, "rotary_dim is 3: expected an even", [](Append& c) { c.a.rotary_dim = 3; }),
         row(append_paged, "rotary_dim is 10: expected 8 or less", [](Append& c) { c.a.rotary_dim = 10; }),
         row(append_packed, "max_position is 5: expected 0 without cos", [](Append& c) { c.a.max_position = 5; }),
         row(append_packed, "rotary_dim is 4: expected 0 without cos", [](Append& c) { c.a.rotary_dim = 4; }),
-        row(append_packed, "flags is 0x2: expected no FA_ROTARY_INTERLEAVED", [](Append& c) { c.a.flags = FA_ROTARY_INTERLEAVED; }),
-        row(append_packed, "kv_dtype is 1: expected an 8-bit type with FA_APPEND_DYNAMIC_SCALE",
+        row(append_packed, "flags is 0x100: expected no FA_ROTARY_INTERLEAVED", [](Append& c) { c.a.flags = FA_ROTARY_INTERLEAVED; }),
+        row(append_packed, "k_dtype and v_dtype are f32 and f32: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
         row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
-            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.kv_dtype = FA_E5M2; }),
-        row(append_packed, "operands is 0x4000: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
+            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
+        row(append_packed, "operands is 0x10: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
             [](Append& c) {
-                c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.kv_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
+                c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
                 c.a.k_descale = c.memory.make<float>(20);
             }),
-        row(append_paged, "k_descale_stride is {4, 0, 1}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
-        row(append_paged, "v_descale_stride is {2, 2, 1}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
+        row(append_paged, "k_descale_stride is {4, 0, 1, 0}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
+        row(append_paged, "v_descale_stride is {2, 2, 1, 0}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
     };
 }
 

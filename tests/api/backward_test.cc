@@ -22,32 +22,33 @@ std::vector<Rule<Backward>> descriptor() {
     const Good plain = backward_plain, padded = backward_padded, packed = backward_packed;
     return {
         described(
-            plain, "q_dtype is 4: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& c) { c.d.q_dtype = FA_E4M3; },
+            plain, "q_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16 for the backward", [](Backward& c) { c.d.q_dtype = FA_E4M3; },
             U),
         described(
-            plain, "kv_dtype is 6: expected FA_F32", [](Backward& c) { c.d.kv_dtype = FA_I8; }, U),
+            plain, "k_dtype is i8: expected FA_F32", [](Backward& c) { c.d.k_dtype = FA_I8; }, U),
         described(
-            plain, "o_dtype is 5: expected FA_F32", [](Backward& c) { c.d.o_dtype = FA_E5M2; }, U),
+            plain, "o_dtype is e5m2: expected FA_F32", [](Backward& c) { c.d.o_dtype = FA_E5M2; }, U),
+        described(plain, "operands is 0x0: expected FA_OPERAND_LSE, which the backward reads", [](Backward& c) { c.d.operands = 0; }),
         described(
             plain, "algorithm is 1: expected FA_ALGORITHM_FLASH", [](Backward& c) { c.d.algorithm = FA_ALGORITHM_STANDARD; }, U),
         described(
-            plain, "operands is 0x1000: expected no FA_OPERAND_PAGE_TABLE",
+            plain, "operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE",
             [](Backward& c) { c.d.operands = FA_OPERAND_PAGE_TABLE; }, U),
         described(
-            plain, "operands is 0x800: expected no FA_OPERAND_KV_BATCH_IDX",
+            plain, "operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX",
             [](Backward& c) { c.d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
         described(
-            plain, "operands is 0x2000: expected no FA_OPERAND_Q_DESCALE", [](Backward& c) { c.d.operands = FA_OPERAND_Q_DESCALE; },
+            plain, "operands is 0x8: expected no FA_OPERAND_Q_DESCALE", [](Backward& c) { c.d.operands = FA_OPERAND_Q_DESCALE; },
             U),
         described(
-            plain, "operands is 0xc000: expected no FA_OPERAND_K_DESCALE",
+            plain, "operands is 0x30: expected no FA_OPERAND_K_DESCALE",
             [](Backward& c) { c.d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE; }, U),
         described(padded, "alignment is not set:", [](Backward& c) { c.d.alignment = 0; }),
         described(padded, "dropout_p is 1:", [](Backward& c) { c.d.dropout_p = 1.0f; }),
         described(padded, "softcap is -1:", [](Backward& c) { c.d.softcap = -1.0f; }),
         described(
             plain, "dim_v is 1025:", [](Backward& c) { c.d.dim_v = 1025; }, U),
-        described(plain, "heads_kv is 3:", [](Backward& c) { c.d.heads_kv = 3; }),
+        described(plain, "heads_k is 3:", [](Backward& c) { c.d.heads_k = 3; }),
         described(packed, "total_q is -6:", [](Backward& c) { c.d.total_q = -6; }),
         described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& c) { c.d.lse_stride[2] = 1; }),
         described(
@@ -57,23 +58,25 @@ std::vector<Rule<Backward>> descriptor() {
 }
 
 #define AT(good, field, element, optional) POINTER(good, fa_backward_args_t, field, element, optional)
-const std::vector<Pointer<Backward>> pointers = {AT(backward_padded, q, 2, false),
-                                                 AT(backward_padded, k, 2, false),
-                                                 AT(backward_padded, v, 2, false),
-                                                 AT(backward_padded, o, 4, false),
-                                                 AT(backward_padded, lse, 4, false),
+#define FORWARD_AT(good, field, element, optional) \
+    { good, #field, sizeof(fa_backward_args_t) + offsetof(fa_forward_args_t, field), element, optional, true }
+const std::vector<Pointer<Backward>> pointers = {FORWARD_AT(backward_padded, q, 2, false),
+                                                 FORWARD_AT(backward_padded, k, 2, false),
+                                                 FORWARD_AT(backward_padded, v, 2, false),
+                                                 FORWARD_AT(backward_padded, o, 4, false),
+                                                 FORWARD_AT(backward_padded, lse, 4, false),
                                                  AT(backward_padded, dout, 2, false),
-                                                 AT(backward_padded, bias, 2, true),
-                                                 AT(backward_padded, mask, 1, true),
-                                                 AT(backward_padded, alibi_slopes, 4, true),
-                                                 AT(backward_padded, sinks, 4, true),
-                                                 AT(backward_padded, causal_offset, 4, true),
-                                                 AT(backward_packed, cu_seqlens_q, 4, true),
-                                                 AT(backward_packed, cu_seqlens_k, 4, true),
-                                                 AT(backward_padded, seqused_q, 4, true),
-                                                 AT(backward_padded, seqused_k, 4, true),
-                                                 AT(backward_padded, leftpad_k, 4, true),
-                                                 AT(backward_padded, rng_state, 8, true)};
+                                                 FORWARD_AT(backward_padded, bias, 2, true),
+                                                 FORWARD_AT(backward_padded, mask, 1, true),
+                                                 FORWARD_AT(backward_padded, alibi_slopes, 4, true),
+                                                 FORWARD_AT(backward_padded, sinks, 4, true),
+                                                 FORWARD_AT(backward_padded, causal_offset, 4, true),
+                                                 FORWARD_AT(backward_packed, cu_seqlens_q, 4, true),
+                                                 FORWARD_AT(backward_packed, cu_seqlens_k, 4, true),
+                                                 FORWARD_AT(backward_padded, seqused_q, 4, true),
+                                                 FORWARD_AT(backward_padded, seqused_k, 4, true),
+                                                 FORWARD_AT(backward_padded, leftpad_k, 4, true),
+                                                 FORWARD_AT(backward_padded, rng_state, 8, true)};
 // Computed, or read, when they are given.
 const std::vector<Pointer<Backward>> free_pointers = {AT(backward_padded, dq, 2, false),  AT(backward_packed, dq, 4, false),
                                                       AT(backward_padded, dk, 2, false),  AT(backward_packed, dk, 4, false),
@@ -98,10 +101,11 @@ std::vector<Rule<Backward>> args() {
     static char somewhere[8];
     const Good plain = backward_plain, padded = backward_padded, packed = backward_packed;
     return {
+        row(plain, "forward is NULL: expected the fa_forward_args_t", [](Backward& c) { c.without_forward = true; }),
         row(
-            plain, "flags is 0x4:", [](Backward& c) { c.a.flags = 4; }, F),
-        row(padded, "seed is 5 and offset is 0: expected 0 with FA_OPERAND_RNG_STATE", [](Backward& c) { c.a.seed = 5; }),
-        row(padded, "seed is 0 and offset is 6:", [](Backward& c) { c.a.offset = 6; }),
+            plain, "flags is 0x400:", [](Backward& c) { c.a.flags = 0x400; }, F),
+        row(padded, "dropout_seed is 5 and dropout_offset is 0: expected 0 with FA_OPERAND_RNG_STATE", [](Backward& c) { c.a.f.dropout_seed = 5; }),
+        row(padded, "dropout_seed is 0 and dropout_offset is 6:", [](Backward& c) { c.a.f.dropout_offset = 6; }),
         row(plain, "dout_stride[1] is -16:", [](Backward& c) { strides(c.a.dout_stride, 48, -16, 4, 1); }),
         row(plain, "dout_stride[3] is 0:", [](Backward& c) { strides(c.a.dout_stride, 48, 16, 4, 0); }),
         row(packed, "dout_stride[0] is 1: expected 0, packed", [](Backward& c) { strides(c.a.dout_stride, 1, 16, 4, 1); }),
@@ -136,10 +140,10 @@ std::vector<Rule<Backward>> args() {
 std::vector<Rule<Backward>> contents() {
     static const int32_t decreasing[] = {0, 3, 2}, beyond[] = {1, 6, 9}, used[] = {4, 0}, pad[] = {5, 0};
     return {
-        row(backward_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Backward& c) { c.a.cu_seqlens_q = decreasing; }),
-        row(backward_packed, "cu_seqlens_k[2] is 9: expected 6 to 8", [](Backward& c) { c.a.cu_seqlens_k = beyond; }),
-        row(backward_padded, "seqused_q[0] is 4: expected 0 to 3", [](Backward& c) { c.a.seqused_q = used; }),
-        row(backward_padded, "leftpad_k[0] is 5: expected 0 to 4", [](Backward& c) { c.a.leftpad_k = pad; }),
+        row(backward_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Backward& c) { c.a.f.cu_seqlens_q = decreasing; }),
+        row(backward_packed, "cu_seqlens_k[2] is 9: expected 6 to 8", [](Backward& c) { c.a.f.cu_seqlens_k = beyond; }),
+        row(backward_padded, "seqused_q[0] is 4: expected 0 to 3", [](Backward& c) { c.a.f.seqused_q = used; }),
+        row(backward_padded, "leftpad_k[0] is 5: expected 0 to 4", [](Backward& c) { c.a.f.leftpad_k = pad; }),
     };
 }
 
@@ -207,13 +211,13 @@ TEST(BackwardArgs, InterleavedSlicesAreFine) {
     Handle h;
     Backward c;
     backward_plain(&c);
-    c.d.heads_kv = 4;
+    c.d.heads_k = 4;
     c.d.dim_v = 8;
     c.d.seqlen_k = 3;
     c.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V;
     for (int64_t* s : {c.d.q_stride, c.d.k_stride, c.d.v_stride}) strides(s, 3 * 96, 96, 8, 1);
     float *const qkv = c.memory.make<float>(2 * 3 * 96), *const dqkv = c.memory.make<float>(2 * 3 * 96);
-    c.a.q = qkv, c.a.k = qkv + 32, c.a.v = qkv + 64;
+    c.a.f.q = qkv, c.a.f.k = qkv + 32, c.a.f.v = qkv + 64;
     c.a.dq = dqkv, c.a.dk = dqkv + 32, c.a.dv = dqkv + 64;
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
     c.a.dv = dqkv + 63;
@@ -224,6 +228,7 @@ TEST(BackwardArgs, TensorsWithoutElementsMayBeNull) {
     Handle h;
     Backward c;
     c.d.q_dtype = FA_F32;
+    c.d.operands = FA_OPERAND_LSE;
     c.d.heads_q = 2;
     c.d.dim_qk = 4;
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);

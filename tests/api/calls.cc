@@ -9,7 +9,7 @@ void sizes(fa_attention_desc_t* d) {
     d->q_dtype = FA_F32;
     d->batch = 2;
     d->heads_q = 4;
-    d->heads_kv = 2;
+    d->heads_k = 2;
     d->seqlen_q = 3;
     d->seqlen_k = 5;
     d->dim_qk = 8;
@@ -44,7 +44,7 @@ void padded(Forward* f) {
     fa_forward_args_t& a = f->a;
     Memory& m = f->memory;
     d.q_dtype = FA_E5M2;
-    d.kv_dtype = FA_I8;
+    d.k_dtype = FA_I8;
     d.o_dtype = FA_E4M3;
     d.bias_dtype = FA_F16;
     d.flags = FA_CAUSAL | FA_WINDOW | FA_SCALE_EXPLICIT | FA_DETERMINISTIC;
@@ -116,10 +116,12 @@ namespace {
 
 void gradients(Backward* c) {
     sizes(&c->d);
-    fa_backward_args_t& a = c->a;
-    for (const void** in : {&a.q, &a.k, &a.v, &a.o, &a.dout}) *in = c->memory.make<char>(kEnough, 0);
+    BackwardArgs& a = c->a;
+    for (const void** in : {&a.f.q, &a.f.k, &a.f.v, &a.dout}) *in = c->memory.make<char>(kEnough, 0);
+    a.f.o = c->memory.make<char>(kEnough, 0);
+    c->d.operands = FA_OPERAND_LSE;
     for (void** out : {&a.dq, &a.dk, &a.dv}) *out = c->memory.make<char>(kEnough, 0x77);
-    a.lse = c->memory.make<float>(24, 1.0f);
+    a.f.lse = c->memory.make<float>(24, 1.0f);
 }
 
 }  // namespace
@@ -129,7 +131,7 @@ void backward_plain(Backward* c) { gradients(c); }
 void backward_padded(Backward* c) {
     gradients(c);
     fa_attention_desc_t& d = c->d;
-    fa_backward_args_t& a = c->a;
+    BackwardArgs& a = c->a;
     Memory& m = c->memory;
     d.q_dtype = FA_BF16;
     d.o_dtype = FA_F32;
@@ -151,27 +153,27 @@ void backward_padded(Backward* c) {
     a.dlse = m.make<float>(24, 1.0f);
     a.dbias = m.make<float>(120, 7.0f);
     a.dsinks = m.make<float>(4, 7.0f);
-    a.bias = m.make<uint16_t>(120);
-    a.mask = m.make<uint8_t>(120, 1);
-    a.alibi_slopes = m.make<float>(8, 0.5f);
-    a.sinks = m.make<float>(4);
-    a.causal_offset = m.array<int32_t>({0, 1});
-    a.seqused_q = m.array<int32_t>({3, 2});
-    a.seqused_k = m.array<int32_t>({4, 5});
-    a.leftpad_k = m.array<int32_t>({0, 2});
-    a.rng_state = m.make<uint64_t>(2, 1);
+    a.f.bias = m.make<uint16_t>(120);
+    a.f.mask = m.make<uint8_t>(120, 1);
+    a.f.alibi_slopes = m.make<float>(8, 0.5f);
+    a.f.sinks = m.make<float>(4);
+    a.f.causal_offset = m.array<int32_t>({0, 1});
+    a.f.seqused_q = m.array<int32_t>({3, 2});
+    a.f.seqused_k = m.array<int32_t>({4, 5});
+    a.f.leftpad_k = m.array<int32_t>({0, 2});
+    a.f.rng_state = m.make<uint64_t>(2, 1);
 }
 
 void backward_packed(Backward* c) {
     gradients(c);
     c->d.q_dtype = FA_F16;
-    c->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+    c->d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
     c->d.total_q = 6;
     c->d.total_k = 8;
     c->a.flags = FA_BACKWARD_ACCUMULATE;
     for (void** out : {&c->a.dq, &c->a.dk, &c->a.dv}) *out = c->memory.make<float>(kEnough / 4, 1.0f);
-    c->a.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
-    c->a.cu_seqlens_k = c->memory.array<int32_t>({1, 6, 8});
+    c->a.f.cu_seqlens_q = c->memory.array<int32_t>({0, 2, 5});
+    c->a.f.cu_seqlens_k = c->memory.array<int32_t>({1, 6, 8});
 }
 
 void merge_padded(Merge* c) {
@@ -204,7 +206,7 @@ void merge_packed(Merge* c) {
 void append_paged(Append* c) {
     Memory& m = c->memory;
     sizes(&c->d);
-    c->d.kv_dtype = FA_I8;
+    c->d.k_dtype = FA_I8;
     c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
                     FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
     c->d.page_size = 2;
@@ -239,7 +241,7 @@ void append_packed(Append* c) {
     Memory& m = c->memory;
     sizes(&c->d);
     c->d.q_dtype = FA_BF16;
-    c->d.kv_dtype = FA_F32;
+    c->d.k_dtype = FA_F32;
     c->a.seqlen_new = 2;
     c->a.total_new = 3;
     c->a.k_new = m.make<uint16_t>(48);
@@ -260,7 +262,7 @@ void rotary_padded(Rotary* c) {
     c->a.rotary_dim = 4;
     c->a.cos = cosines(&m);
     c->a.sin = cosines(&m);
-    c->a.seqused_q = m.array<int32_t>({3, 2});
+    c->a.seqused = m.array<int32_t>({3, 2});
     c->a.position_offset = m.array<int32_t>({2, 3});
 }
 
@@ -276,6 +278,6 @@ void rotary_packed(Rotary* c) {
     c->a.rotary_dim = 4;
     c->a.cos = cosines(&m);
     c->a.sin = cosines(&m);
-    c->a.cu_seqlens_q = m.array<int32_t>({0, 2, 5});
+    c->a.cu_seqlens = m.array<int32_t>({0, 2, 5});
     c->a.positions = m.array<int32_t>({4, 0, 1, 2, 3, -9});  // the last row is nobody's
 }

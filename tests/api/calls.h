@@ -40,12 +40,26 @@ struct Forward {
     fa_status_t run(fa_handle_t h) const { return fa_forward_ex(h, &d, &a); }
 };
 
+struct BackwardArgs : fa_backward_args_t {
+    fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    BackwardArgs() : fa_backward_args_t(FA_BACKWARD_ARGS_INIT) {}
+};
+
 struct Backward {
     static constexpr int32_t op = FA_OP_BACKWARD;
     Memory memory;
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-    fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
-    fa_status_t run(fa_handle_t h) const { return fa_backward(h, &d, &a); }
+    BackwardArgs a;
+    bool without_forward = false;
+    fa_backward_args_t args() const {
+        fa_backward_args_t full = a;
+        full.forward = without_forward ? nullptr : &a.f;
+        return full;
+    }
+    fa_status_t run(fa_handle_t h) const {
+        const fa_backward_args_t full = args();
+        return fa_backward(h, &d, &full);
+    }
 };
 
 struct Merge {

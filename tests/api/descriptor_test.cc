@@ -24,16 +24,23 @@ using D = fa_attention_desc_t&;
 
 std::vector<Rule<Forward>> known() {
     return {
-        row(plain, F, "flags is 0x10:", [](D d) { d.flags = 1 << 4; }),
+        row(plain, F, "flags is 0x20:", [](D d) { d.flags = 1 << 5; }),
         row(plain, F, "flags is 0x80000000:", [](D d) { d.flags = 1u << 31; }),
-        row(plain, F, "operands is 0x80000:", [](D d) { d.operands = 1 << 19; }),
-        row(plain, F, "strided is 0x20:", [](D d) { d.strided = 1 << 5; }),
+        row(plain, F, "operands is 0x40000000: bits 0x40000000 are unknown", [](D d) { d.operands = 1 << 30; }),
+        row(plain, F, "operands is 0x8000000000000000:", [](D d) { d.operands = 1ull << 63; }),
+        row(plain, F, "strided is 0x80:", [](D d) { d.strided = 1 << 7; }),
         row(plain, F, "alignment is 4:", [](D d) { d.alignment = 4; }),
         row(plain, F, "alignment is -1:", [](D d) { d.alignment = -1; }),
         row(plain, F, "q_dtype is 7:", [](D d) { d.q_dtype = 7; }),
         row(plain, F, "q_dtype is -1:", [](D d) { d.q_dtype = -1; }),
-        row(plain, F, "kv_dtype is 7:", [](D d) { d.kv_dtype = 7; }),
-        row(plain, F, "kv_dtype is -2147483648:", [](D d) { d.kv_dtype = INT_MIN; }),
+        row(plain, F, "k_dtype is 7:", [](D d) { d.k_dtype = 7; }),
+        row(plain, F, "k_dtype is -2147483648:", [](D d) { d.k_dtype = INT_MIN; }),
+        row(plain, F, "v_dtype is 276:", [](D d) { d.v_dtype = 276; }),
+        row(padded, F, "q_descale_dtype is 9:", [](D d) { d.q_descale_dtype = 9; }),
+        row(padded, F, "mask_dtype is 49:", [](D d) { d.mask_dtype = 49; }),
+        row(plain, F, "precision is 2:", [](D d) { d.precision = 2; }),
+        row(plain, F, "precision is -1:", [](D d) { d.precision = -1; }),
+        row(plain, F, "list_space is 2:", [](D d) { d.list_space = 2; }),
         row(plain, F, "o_dtype is 2147483647:", [](D d) { d.o_dtype = INT_MAX; }),
         row(padded, F, "bias_dtype is 7:", [](D d) { d.bias_dtype = 7; }),
         row(plain, F, "algorithm is 3:", [](D d) { d.algorithm = 3; }),
@@ -46,18 +53,89 @@ std::vector<Rule<Forward>> known() {
 std::vector<Rule<Forward>> types() {
     return {
         row(plain, I, "q_dtype is not set:", [](D d) { d.q_dtype = 0; }),
-        row(plain, I, "q_dtype is FA_I8:", [](D d) { d.q_dtype = FA_I8; }),
-        row(plain, I, "o_dtype is FA_I8:", [](D d) { d.o_dtype = FA_I8; }),
-        row(padded, U, "bias_dtype is 4:", [](D d) { d.bias_dtype = FA_E4M3; }),
-        row(padded, U, "bias_dtype is 6:", [](D d) { d.bias_dtype = FA_I8; }),
+        row(plain, I, "q_dtype is i8: expected one of f32, f16, bf16, e4m3, e5m2", [](D d) { d.q_dtype = FA_I8; }),
+        row(plain, I, "o_dtype is i8:", [](D d) { d.o_dtype = FA_I8; }),
+        row(plain, I, "q_dtype is q4_0:", [](D d) { d.q_dtype = FA_Q4_0; }),
+        row(plain, I, "k_dtype is e8m0:", [](D d) { d.k_dtype = FA_E8M0; }),
+        row(plain, I, "v_dtype is bit:", [](D d) { d.v_dtype = FA_BIT; }),
+        row(padded, I, "k_descale_dtype is e5m2:", [](D d) { d.k_descale_dtype = FA_E5M2; }),
+        row(padded, I, "mask_dtype is f32:", [](D d) { d.mask_dtype = FA_F32; }),
+        row(padded, I, "bias_dtype is e4m3:", [](D d) { d.bias_dtype = FA_E4M3; }),
+        row(padded, I, "bias_dtype is i8:", [](D d) { d.bias_dtype = FA_I8; }),
         row(plain, I, "bias_dtype is 1: expected 0 without FA_OPERAND_BIAS", [](D d) { d.bias_dtype = FA_F32; }),
-        row(padded, I, "o_dtype is 1: expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = FA_F32; }),
-        row(padded, I, "o_dtype is 3: expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = 0; }),
+        row(padded, U, "o_dtype is f32: no backend has a factor of more than 8 bits yet, expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = FA_F32; }),
+        row(padded, U, "o_dtype is bf16: no backend has", [](D d) { d.o_dtype = 0; }),
         row(plain, U, "algorithm is 1 and", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_F16; }),
         row(plain, U, "algorithm is 1 and",
-            [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_BF16, d.kv_dtype = d.o_dtype = FA_F32; }),
-        row(plain, U, "algorithm is 2 and", [](D d) { d.algorithm = FA_ALGORITHM_FLASH1, d.kv_dtype = FA_I8; }),
+            [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_BF16, d.k_dtype = d.o_dtype = FA_F32; }),
+        row(plain, U, "algorithm is 2 and", [](D d) { d.algorithm = FA_ALGORITHM_FLASH1, d.k_dtype = FA_I8; }),
         row(plain, U, "algorithm is 2 and", [](D d) { d.algorithm = FA_ALGORITHM_FLASH1, d.o_dtype = FA_BF16; }),
+    };
+}
+
+// What no backend has: each bit, value and field by itself. A feature that lands moves its rows to the others.
+std::vector<Rule<Forward>> reserved() {
+    return {
+        row(plain, U, "flags is 0x10: no backend has v within k", [](D d) { d.flags = FA_V_IN_K; }),
+        row(plain, U, "operands is 0x2: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_Q_TAIL; }),
+        row(plain, U, "operands is 0x4: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_K_TAIL; }),
+        row(plain, U, "operands is 0x40: no backend has shifts", [](D d) { d.operands = FA_OPERAND_K_SHIFT; }),
+        row(plain, U, "operands is 0x80: no backend has shifts", [](D d) { d.operands = FA_OPERAND_V_SHIFT; }),
+        row(plain, U, "operands is 0x400: no backend has a factor of the bias", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
+        row(plain, U, "operands is 0x1000: no backend has ranges of keys", [](D d) { d.operands = FA_OPERAND_KEY_RANGES; }),
+        row(plain, U, "operands is 0x2000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST; }),
+        row(plain, U, "operands is 0x4000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
+        row(plain, U, "operands is 0x8000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST; }),
+        row(plain, U, "operands is 0x10000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
+        row(plain, U, "operands is 0x20000000: no backend has a status word", [](D d) { d.operands = FA_OPERAND_DEVICE_STATUS; }),
+        row(plain, U, "k_dtype is q4_0: no backend has it yet", [](D d) { d.k_dtype = FA_Q4_0; }),
+        row(plain, U, "k_dtype is i4:", [](D d) { d.k_dtype = FA_I4; }),
+        row(plain, U, "v_dtype is q8_0:", [](D d) { d.v_dtype = FA_Q8_0; }),
+        row(plain, U, "v_dtype is f16: no backend has another type than k's", [](D d) { d.v_dtype = FA_F16; }),
+        row(plain, U, "heads_v is 4: no backend has another number than k's", [](D d) { d.heads_v = 4; }),
+        row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
+        row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
+        row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),
+        row(padded, U, "mask_dtype is bit:", [](D d) { d.mask_dtype = FA_BIT; }),
+        row(padded, U, "mask_keys is 2: no backend has a mask of the last keys", [](D d) { d.mask_keys = 2; }),
+        row(padded, U, "bias_period[1] is 2: no backend has a period of the bias", [](D d) { d.bias_period[1] = 2; }),
+        row(padded, U, "mask_period[0] is 1: no backend has a period of the mask", [](D d) { d.mask_period[0] = 1; }),
+        row(padded, U, "q_descale_block[0] is 2: no backend has factors of blocks", [](D d) { d.q_descale_block[0] = 2; }),
+        row(padded, U, "k_descale_block[1] is 32:", [](D d) { d.k_descale_block[1] = 32; }),
+        row(padded, U, "v_descale_block[0] is 128:", [](D d) { d.v_descale_block[0] = 128; }),
+        row(padded, I, "v_descale_block[1] is -1: expected 0 or more", [](D d) { d.v_descale_block[1] = -1; }),
+    };
+}
+
+// Fields that act under an operand which is off, of features that no backend has.
+std::vector<Rule<Forward>> reserved_belongings() {
+    return {
+        row(plain, I, "strided is 0x20:", [](D d) { d.strided = FA_STRIDED_Q_TAIL; }),
+        row(plain, I, "strided is 0x40:", [](D d) { d.strided = FA_STRIDED_K_TAIL; }),
+        row(plain, I, "dim_tail is 2: expected 0 without FA_OPERAND_Q_TAIL", [](D d) { d.dim_tail = 2; }),
+        row(plain, I, "q_tail_dtype is 1: expected 0 without FA_OPERAND_Q_TAIL", [](D d) { d.q_tail_dtype = FA_F32; }),
+        row(plain, I, "k_tail_dtype is 3: expected 0 without FA_OPERAND_K_TAIL", [](D d) { d.k_tail_dtype = FA_BF16; }),
+        row(plain, I, "q_tail_stride[0] is 1: expected 0 without FA_OPERAND_Q_TAIL", [](D d) { d.q_tail_stride[0] = 1; }),
+        row(plain, I, "k_tail_stride[3] is 1: expected 0 without FA_OPERAND_K_TAIL", [](D d) { d.k_tail_stride[3] = 1; }),
+        row(plain, I, "q_descale_dtype is 1: expected 0 without FA_OPERAND_Q_DESCALE", [](D d) { d.q_descale_dtype = FA_F32; }),
+        row(plain, I, "k_descale_dtype is 1: expected 0 without FA_OPERAND_K_DESCALE", [](D d) { d.k_descale_dtype = FA_F32; }),
+        row(plain, I, "v_descale_dtype is 1: expected 0 without FA_OPERAND_V_DESCALE", [](D d) { d.v_descale_dtype = FA_F32; }),
+        row(plain, I, "q_descale_block[0] is 1: expected 0 without FA_OPERAND_Q_DESCALE", [](D d) { d.q_descale_block[0] = 1; }),
+        row(plain, I, "k_descale_block[1] is 64: expected 0 without FA_OPERAND_K_DESCALE", [](D d) { d.k_descale_block[1] = 64; }),
+        row(plain, I, "v_descale_block[0] is 1: expected 0 without FA_OPERAND_V_DESCALE", [](D d) { d.v_descale_block[0] = 1; }),
+        row(plain, I, "mask_dtype is 48: expected 0 without FA_OPERAND_MASK", [](D d) { d.mask_dtype = FA_BIT; }),
+        row(plain, I, "mask_keys is 64: expected 0 without FA_OPERAND_MASK", [](D d) { d.mask_keys = 64; }),
+        row(plain, I, "bias_period[0] is 1: expected 0 without FA_OPERAND_BIAS", [](D d) { d.bias_period[0] = 1; }),
+        row(plain, I, "mask_period[1] is 3: expected 0 without FA_OPERAND_MASK", [](D d) { d.mask_period[1] = 3; }),
+        row(plain, I, "key_range_max is 2: expected 0 without FA_OPERAND_KEY_RANGES", [](D d) { d.key_range_max = 2; }),
+        row(plain, I, "key_range_stride[2] is 1: expected 0 without FA_OPERAND_KEY_RANGES", [](D d) { d.key_range_stride[2] = 1; }),
+        row(plain, I, "list_space is 1: expected 0 without FA_OPERAND_KEY_LIST", [](D d) { d.list_space = FA_LIST_SLOTS; }),
+        row(plain, I, "list_max is 8: expected 0 without FA_OPERAND_KEY_LIST", [](D d) { d.list_max = 8; }),
+        row(plain, I, "list_rows is 128: expected 0 without", [](D d) { d.list_rows = 128; }),
+        row(plain, I, "list_keys is 128: expected 0 without", [](D d) { d.list_keys = 128; }),
+        row(plain, I, "list_heads is 1: expected 0 without", [](D d) { d.list_heads = 1; }),
+        row(plain, I, "list_stride[1] is -1: expected 0 without", [](D d) { d.list_stride[1] = -1; }),
+        row(plain, I, "list_count_stride[0] is 1: expected 0 without", [](D d) { d.list_count_stride[0] = 1; }),
     };
 }
 
@@ -65,13 +143,15 @@ std::vector<Rule<Forward>> sizes() {
     return {
         row(plain, I, "batch is -1: expected 0 or more", [](D d) { d.batch = -1; }),
         row(plain, I, "batch is 2147483648: expected 2147483647 or less", [](D d) { d.batch = kTooLarge; }),
-        row(plain, I, "heads_q is 0: expected 1 or more", [](D d) { d.heads_q = d.heads_kv = 0; }),
+        row(plain, I, "heads_q is 0: expected 1 or more", [](D d) { d.heads_q = d.heads_k = 0; }),
         row(plain, I, "heads_q is -4:", [](D d) { d.heads_q = -4; }),
         row(plain, I, "heads_q is 2147483648:", [](D d) { d.heads_q = kTooLarge; }),
-        row(plain, I, "heads_kv is 3: expected a divisor of heads_q, 4", [](D d) { d.heads_kv = 3; }),
-        row(plain, I, "heads_kv is 8:", [](D d) { d.heads_kv = 8; }),
-        row(plain, I, "heads_kv is -2:", [](D d) { d.heads_kv = -2; }),
-        row(plain, I, "heads_kv is 9223372036854775807:", [](D d) { d.heads_kv = INT64_MAX; }),
+        row(plain, I, "heads_k is 3: expected a divisor of heads_q, 4", [](D d) { d.heads_k = 3; }),
+        row(plain, I, "heads_k is 8:", [](D d) { d.heads_k = 8; }),
+        row(plain, I, "heads_k is -2:", [](D d) { d.heads_k = -2; }),
+        row(plain, I, "heads_v is 3: expected a divisor of heads_q, 4", [](D d) { d.heads_v = 3; }),
+        row(plain, I, "heads_v is -1:", [](D d) { d.heads_v = -1; }),
+        row(plain, I, "heads_k is 9223372036854775807:", [](D d) { d.heads_k = INT64_MAX; }),
         row(plain, I, "seqlen_q is -3: expected 0 or more", [](D d) { d.seqlen_q = -3; }),
         row(plain, I, "seqlen_q is 2147483648:", [](D d) { d.seqlen_q = kTooLarge; }),
         row(plain, I, "seqlen_k is -1:", [](D d) { d.seqlen_k = -1; }),
@@ -105,13 +185,13 @@ std::vector<Rule<Forward>> products() {
         row(plain, I, "k is 2147483647 x 2147483647 x 2 x 8 elements",
             [](D d) { d.batch = d.seqlen_k = INT32_MAX, d.seqlen_q = 0; }),
         row(plain, I, "seqlen_q is 16: expected batch * heads_q * seqlen_q",
-            [](D d) { d.batch = d.heads_q = 1 << 30, d.heads_kv = 1, d.seqlen_q = 16; }),
+            [](D d) { d.batch = d.heads_q = 1 << 30, d.heads_k = 1, d.seqlen_q = 16; }),
         row(plain, I, "seqlen_q is 1048577: expected batch * heads_q * seqlen_q",
             [](D d) { d.batch = 1 << 20, d.heads_q = 1 << 16, d.seqlen_q = (1 << 20) + 1, d.dim_v = 1; }),
         row(plain, I, "seqlen_q is 2147483647: expected batch * heads_q * seqlen_q",
-            [](D d) { d.batch = 0, d.heads_q = d.heads_kv = d.seqlen_q = INT32_MAX, d.dim_qk = d.dim_v = 1; }),
+            [](D d) { d.batch = 0, d.heads_q = d.heads_k = d.seqlen_q = INT32_MAX, d.dim_qk = d.dim_v = 1; }),
         row(plain, I, "seqlen_q is 2147483647: expected batch * heads_q * seqlen_q",
-            [](D d) { d.heads_q = d.batch = d.seqlen_q = INT32_MAX, d.heads_kv = 1; }),
+            [](D d) { d.heads_q = d.batch = d.seqlen_q = INT32_MAX, d.heads_k = 1; }),
         row(plain, I, "q is", [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, INT64_MAX / 4, 32, 8, 1); }),
         row(plain, I, "q is", [](D d) { d.strided = FA_STRIDED_Q, d.q_stride[0] = d.q_stride[1] = INT64_MAX, d.q_stride[3] = 1; }),
         row(plain, I, "k is", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 80, INT64_MAX / 3, 8, 1); }),
@@ -148,7 +228,7 @@ std::vector<Rule<Forward>> numbers() {
         row(plain, I, "num_splits is 65537: expected 65536 or less", [](D d) { d.num_splits = 65537; }),
         row(plain, I, "split_size is -64:", [](D d) { d.split_size = -64; }),
         row(plain, I, "split_size is 64: expected 0 when num_splits is set, 2", [](D d) { d.split_size = 64, d.num_splits = 2; }),
-        row(plain, I, "reserve_sms is -1:", [](D d) { d.reserve_sms = -1; }),
+        row(plain, I, "reserve_units is -1:", [](D d) { d.reserve_units = -1; }),
     };
 }
 
@@ -254,7 +334,7 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {
@@ -264,6 +344,8 @@ TEST(Descriptor, GoodCallsWork) {
 
 TEST(Descriptor, UnknownValuesAreRefused) { check_rules(known()); }
 TEST(Descriptor, TypesAreChecked) { check_rules(types()); }
+TEST(Descriptor, WhatNoBackendHasIsUnsupported) { check_rules(reserved()); }
+TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(reserved_belongings()); }
 TEST(Descriptor, SizesAreChecked) { check_rules(sizes()); }
 TEST(Descriptor, ProductsThatOverflowAreRefused) { check_rules(products()); }
 TEST(Descriptor, NumbersAreChecked) { check_rules(numbers()); }
@@ -327,7 +409,7 @@ TEST(Descriptor, EdgesAreAccepted) {
         [](D d) { d.batch = 0; },
         [](D d) { d.seqlen_q = 0; },
         [](D d) { d.seqlen_k = 0; },
-        [](D d) { d.heads_kv = 0; },
+        [](D d) { d.heads_k = 0; },
         [](D d) { d.dim_v = 0; },
         [](D d) { d.batch = 1 << 20, d.heads_q = 1 << 16, d.seqlen_q = 1 << 20, d.dim_qk = d.dim_v = 1; },
         [](D d) { d.dim_qk = 1, d.dim_v = 1024; },
@@ -339,13 +421,13 @@ TEST(Descriptor, EdgesAreAccepted) {
         [](D d) { d.dropout_p = 0.99999994f; },
         [](D d) { d.num_splits = 65536; },
         [](D d) { d.split_size = INT64_MAX; },
-        [](D d) { d.reserve_sms = INT_MAX; },
+        [](D d) { d.reserve_units = INT_MAX; },
         [](D d) { d.flags = FA_WINDOW, d.alignment = FA_ALIGN_TOP_LEFT, d.window_left = d.window_right = INT64_MAX; },
         [](D d) { d.flags = FA_WINDOW | FA_CAUSAL, d.alignment = FA_ALIGN_BOTTOM_RIGHT; },
         [](D d) { d.chunk = INT64_MAX, d.alignment = FA_ALIGN_BOTTOM_RIGHT; },
         [](D d) { d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1; },
         [](D d) { d.strided = FA_STRIDED_O, set4(d.o_stride, 16, 32, 4, 1); },
-        [](D d) { d.strided = FA_STRIDED_O, d.batch = d.seqlen_q = d.heads_q = d.heads_kv = 1, set4(d.o_stride, 0, 0, 0, 1); },
+        [](D d) { d.strided = FA_STRIDED_O, d.batch = d.seqlen_q = d.heads_q = d.heads_k = 1, set4(d.o_stride, 0, 0, 0, 1); },
     };
     Handle h;
     for (const Spoil& edge : edges) {

@@ -83,8 +83,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
     if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
     if (p.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::kv_descale_tensor(p, "k_descale", nullptr, d.k_descale_stride));
-    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::kv_descale_tensor(p, "v_descale", nullptr, d.v_descale_stride));
+    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
     if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
@@ -93,11 +93,9 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
     Forward f;
     place(r, p, e, f);
     const fa_attention_desc_t& d = p.d;
-    fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
-    a.q = f.a.q, a.k = f.a.k, a.v = f.a.v, a.o = f.a.o;
-    a.bias = f.a.bias, a.mask = f.a.mask, a.alibi_slopes = f.a.alibi_slopes, a.sinks = f.a.sinks, a.rng_state = f.a.rng_state;
-    a.causal_offset = f.a.causal_offset, a.leftpad_k = f.a.leftpad_k;
-    a.cu_seqlens_q = f.a.cu_seqlens_q, a.cu_seqlens_k = f.a.cu_seqlens_k, a.seqused_q = f.a.seqused_q, a.seqused_k = f.a.seqused_k;
+    BackwardArgs a;
+    a.f = f.a;
+    a.f.scores = nullptr;
     const bool accumulate = r.one_in(3);
     a.flags = accumulate ? uint32_t(FA_BACKWARD_ACCUMULATE) : 0;
     const auto like = [&](fa::Tensor t, int32_t dtype) {
@@ -107,11 +105,10 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
     fa::Tensor dout = fa::o_tensor(p, nullptr);
     dout.element = fa::element_size(d.q_dtype);
     e.give(a.dout, dout);
-    e.give(a.lse, fa::lse_tensor(p, nullptr));
     if (r.one_in(2)) e.give(a.dlse, fa::lse_tensor(p, nullptr));
     if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(p, "q", nullptr), d.q_dtype));
-    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.kv_dtype));
-    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.kv_dtype));
+    if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.k_dtype));
+    if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.v_dtype));
     if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::score_tensor(p, "dbias", nullptr, 4, d.bias_stride));
     if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     c.a = a;
@@ -144,8 +141,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
         e.ascending(r, a.cu_seqlens_new, d.batch, a.seqlen_new, a.total_new);
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
-    e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_kv * d.dim_qk));
-    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_kv * d.dim_v));
+    e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
+    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_v));
     e.give(a.k, fa::k_tensor(p, nullptr));
     e.give(a.v, fa::v_tensor(p, nullptr));
     if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(p), 0, a.seqlen_new);
@@ -154,8 +151,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     if (p.has(FA_OPERAND_LEFTPAD_K)) e.ints(r, a.leftpad_k, per_sequence(p), 0, r.one_in(2) ? 0 : 1);
     if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
     if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
-    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::kv_descale_tensor(p, "k_descale", nullptr, d.k_descale_stride));
-    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::kv_descale_tensor(p, "v_descale", nullptr, d.v_descale_stride));
+    if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_K_DESCALE) && p.has(FA_OPERAND_V_DESCALE) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
@@ -179,8 +176,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Rotary& c) {
         e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, p.packed_q() ? d.total_q : d.batch * d.seqlen_q), 0,
                a.max_position - 1);
     if (r.one_in(2)) e.ints(r, a.position_offset, per_sequence(p), 0, 2);
-    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q);
-    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused_q, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
+    if (p.has(FA_OPERAND_CU_SEQLENS_Q)) e.ascending(r, a.cu_seqlens, d.batch, d.seqlen_q, d.total_q);
+    if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
 }
 
 template <class Call>

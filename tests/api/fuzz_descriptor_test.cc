@@ -54,9 +54,9 @@ std::vector<int64_t> query_extent(const fa::Problem& p, int64_t dim) {
 }
 
 std::vector<int64_t> key_extent(const fa::Problem& p, int64_t dim) {
-    if (p.paged()) return {p.d.num_pages, p.d.page_size, p.d.heads_kv, dim};
+    if (p.paged()) return {p.d.num_pages, p.d.page_size, p.d.heads_k, dim};
     const int64_t batch = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, p.d.heads_kv, dim};
+    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, p.d.heads_k, dim};
 }
 
 void expect_queries(const fa::Problem& p) {
@@ -68,13 +68,13 @@ void expect_queries(const fa::Problem& p) {
 
 void expect_keys(const fa::Problem& p, bool output) {
     const fa_attention_desc_t& d = p.d;
-    ASSERT_TRUE(d.kv_dtype >= FA_F32 && d.kv_dtype <= FA_I8);
-    ASSERT_EQ(p.group * d.heads_kv, d.heads_q);
+    ASSERT_TRUE(d.k_dtype >= FA_F32 && d.k_dtype <= FA_I8);
+    ASSERT_EQ(p.group * d.heads_k, d.heads_q);
     ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
     ASSERT_EQ(d.k_stride[3], 1);
     ASSERT_EQ(d.v_stride[3], 1);
-    expect_tensor("k", key_extent(p, d.dim_qk), d.k_stride, bytes_of(d.kv_dtype), output);
-    expect_tensor("v", key_extent(p, d.dim_v), d.v_stride, bytes_of(d.kv_dtype), output);
+    expect_tensor("k", key_extent(p, d.dim_qk), d.k_stride, bytes_of(d.k_dtype), output);
+    expect_tensor("v", key_extent(p, d.dim_v), d.v_stride, bytes_of(d.k_dtype), output);
     if (!p.paged()) return;
     ASSERT_GE(d.page_size, 1);
     ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
@@ -192,11 +192,11 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
 int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     const bool host = readable(p);
     Arrays arrays;
-    fa_backward_args_t& a = c.a;
+    BackwardArgs& a = c.a;
     const auto pick = [&](auto& field) {
         if (r.one_in(3)) field = static_cast<std::remove_reference_t<decltype(field)>>(address(r));
     };
-    pick(a.q), pick(a.k), pick(a.v), pick(a.o), pick(a.dout), pick(a.dq), pick(a.dk), pick(a.dv), pick(a.dbias), pick(a.dsinks);
+    pick(a.f.q), pick(a.f.k), pick(a.f.v), pick(a.f.o), pick(a.dout), pick(a.dq), pick(a.dk), pick(a.dv), pick(a.dbias), pick(a.dsinks);
     for (int64_t* stride : {a.dout_stride, a.dq_stride, a.dk_stride, a.dv_stride})
         if (r.one_in(6)) stride[r.below(4)] = nasty(r), stride[3] = 1;
     if (r.one_in(4)) a.dlse_stride[r.below(3)] = nasty(r);
@@ -205,14 +205,15 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
-    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
-    ints(a.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
-    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
-    ints(a.seqused_k, p.d.batch, p.d.seqlen_k);
-    ints(a.leftpad_k, p.d.batch, p.d.seqlen_k);
-    fa_backward_args_t out;
+    ints(a.f.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
+    ints(a.f.cu_seqlens_k, p.d.batch + 1, p.d.total_k);
+    ints(a.f.seqused_q, p.d.batch, p.d.seqlen_q);
+    ints(a.f.seqused_k, p.d.batch, p.d.seqlen_k);
+    ints(a.f.leftpad_k, p.d.batch, p.d.seqlen_k);
+    const fa_backward_args_t full = c.args();
+    fa::CheckedBackward out;
     fa::Regions regions;
-    return fa::check_backward(p, &a, host, &out, &regions, m);
+    return fa::check_backward(p, &full, host, &out, &regions, m);
 }
 
 int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
@@ -271,8 +272,8 @@ int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : nullptr;
     };
-    ints(a.cu_seqlens_q, p.d.batch + 1, p.d.total_q);
-    ints(a.seqused_q, p.d.batch, p.d.seqlen_q);
+    ints(a.cu_seqlens, p.d.batch + 1, p.d.total_q);
+    ints(a.seqused, p.d.batch, p.d.seqlen_q);
     ints(a.positions, !host ? 0 : p.packed_q() ? p.d.total_q : p.d.batch * p.d.seqlen_q, a.max_position);
     ints(a.position_offset, p.d.batch, 3);
     fa_rotary_args_t out;

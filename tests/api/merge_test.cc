@@ -19,11 +19,12 @@ std::vector<Rule<Merge>> descriptor() {
             merge_padded, "flags is 0x40:", [](Merge& c) { c.d.flags = 0x40; }, F),
         described(
             merge_padded, "o_dtype is 9:", [](Merge& c) { c.d.o_dtype = 9; }, F),
-        described(merge_padded, "o_dtype is FA_I8:", [](Merge& c) { c.d.o_dtype = FA_I8; }),
-        described(merge_padded, "o_dtype is 1: expected an 8-bit type", [](Merge& c) { c.d.o_dtype = FA_F32; }),
+        described(merge_padded, "o_dtype is i8:", [](Merge& c) { c.d.o_dtype = FA_I8; }),
+        described(
+            merge_padded, "o_dtype is f32: no backend has a factor of more than 8 bits", [](Merge& c) { c.d.o_dtype = FA_F32; }, U),
         described(merge_packed, "q_dtype is not set:", [](Merge& c) { c.d.q_dtype = 0; }),
         described(merge_padded, "batch is -1:", [](Merge& c) { c.d.batch = -1; }),
-        described(merge_padded, "heads_q is 0:", [](Merge& c) { c.d.heads_q = c.d.heads_kv = 0; }),
+        described(merge_padded, "heads_q is 0:", [](Merge& c) { c.d.heads_q = c.d.heads_k = 0; }),
         described(merge_padded, "seqlen_q is -3:", [](Merge& c) { c.d.seqlen_q = -3; }),
         described(merge_padded, "kv_batch is -1:", [](Merge& c) { c.d.kv_batch = -1; }),
         described(merge_padded, "page_size is -1:", [](Merge& c) { c.d.page_size = -1; }),
@@ -88,9 +89,9 @@ std::vector<Rule<Merge>> args() {
         row(merge_padded, "stream is 0x", [](Merge& c) { c.a.stream = somewhere; }),
         row(merge_padded, "workspace is 0x", [](Merge& c) { c.a.workspace = somewhere; }),
         row(merge_padded, "workspace is (nil) and workspace_size is 1:", [](Merge& c) { c.a.workspace_size = 1; }),
-        row(merge_padded, "o_dtype is 4: expected FA_F32 (1) with FA_MERGE_ACCUMULATE",
+        row(merge_padded, "o_dtype is e4m3: expected FA_F32 with FA_MERGE_ACCUMULATE",
             [](Merge& c) { c.a.flags = FA_MERGE_ACCUMULATE; }),
-        row(merge_packed, "operands is 0x40: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
+        row(merge_packed, "operands is 0x100000: expected FA_OPERAND_LSE with FA_MERGE_ACCUMULATE",
             [](Merge& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_Q, c.a.lse = nullptr; }),
     };
 }
@@ -133,7 +134,7 @@ TEST(MergeArgs, WhatIsNotReadIsIgnored) {
     merge_padded(&c);
     c.d.q_dtype = 0;
     c.d.dim_qk = 0;
-    c.d.heads_kv = 3;
+    c.d.heads_k = 3;
     c.d.scale = NAN;
     c.d.flags = FA_CAUSAL;
     c.d.bias_stride[0] = 5;

@@ -32,15 +32,22 @@ fa_attention_desc_t minimal() {
 
 using Bytes = std::vector<int64_t>;
 
+template <class Call>
+auto args_of(const Call& call) {
+    return call.a;
+}
+fa_backward_args_t args_of(const Backward& call) { return call.args(); }
+
 // The size of each region of a good call, negative for an output.
-template <class Call, class Check>
-Bytes regions_of(void (*good)(Call*), const Check& check) {
+template <class Call, class Args, class Checked>
+Bytes regions_of(void (*good)(Call*), fa_status_t (*check)(const fa::Problem&, const Args*, bool, Checked*, fa::Regions*, fa::Message*)) {
     Call call;
     good(&call);
     fa::Message m{};
     fa::Regions regions;
-    auto out = call.a;
-    EXPECT_EQ(check(resolved(call.d, Call::op), &call.a, true, &out, &regions, &m), FA_OK) << m.text;
+    const Args args = args_of(call);
+    Checked out;
+    EXPECT_EQ(check(resolved(call.d, Call::op), &args, true, &out, &regions, &m), FA_OK) << m.text;
     Bytes bytes;
     for (int i = 0; i < regions.count; i++) {
         const fa::Region& r = regions.region[i];
@@ -53,10 +60,10 @@ Bytes regions_of(void (*good)(Call*), const Check& check) {
 
 TEST(Resolve, Defaults) {
     const fa::Problem p = resolved(minimal());
-    EXPECT_EQ(p.d.heads_kv, 6);
+    EXPECT_EQ(p.d.heads_k, 6);
     EXPECT_EQ(p.group, 1);
     EXPECT_EQ(p.d.dim_v, 48);
-    EXPECT_EQ(p.d.kv_dtype, FA_F16);
+    EXPECT_EQ(p.d.k_dtype, FA_F16);
     EXPECT_EQ(p.d.o_dtype, FA_F16);
     EXPECT_EQ(p.d.bias_dtype, FA_F32);
     EXPECT_EQ(p.d.scale, float(1.0 / std::sqrt(48.0)));
@@ -73,7 +80,7 @@ TEST(Resolve, EightBitQueriesGiveBf16) {
     fa_attention_desc_t d = minimal();
     d.q_dtype = FA_E4M3;
     EXPECT_EQ(resolved(d).d.o_dtype, FA_BF16);
-    EXPECT_EQ(resolved(d).d.kv_dtype, FA_E4M3);
+    EXPECT_EQ(resolved(d).d.k_dtype, FA_E4M3);
     d.q_dtype = FA_E5M2;
     EXPECT_EQ(resolved(d).d.o_dtype, FA_BF16);
     d.o_dtype = FA_E5M2;
@@ -82,7 +89,7 @@ TEST(Resolve, EightBitQueriesGiveBf16) {
 
 TEST(Resolve, GroupsShareAHead) {
     fa_attention_desc_t d = minimal();
-    d.heads_kv = 2;
+    d.heads_k = 2;
     d.dim_v = 16;
     const fa::Problem p = resolved(d);
     EXPECT_EQ(p.group, 3);
@@ -159,9 +166,9 @@ TEST(Resolve, OperandsOfOtherOperationsFall) {
     fa_attention_desc_t d = minimal();
     d.operands =
         FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_MASK;
-    EXPECT_EQ(resolved(d, FA_OP_MERGE).d.operands, uint32_t(FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q));
-    EXPECT_EQ(resolved(d, FA_OP_APPEND_KV).d.operands, uint32_t(FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE));
-    EXPECT_EQ(resolved(d, FA_OP_ROTARY).d.operands, uint32_t(FA_OPERAND_SEQUSED_Q));
+    EXPECT_EQ(resolved(d, FA_OP_MERGE).d.operands, FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_SEQUSED_Q);
+    EXPECT_EQ(resolved(d, FA_OP_APPEND_KV).d.operands, FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE);
+    EXPECT_EQ(resolved(d, FA_OP_ROTARY).d.operands, FA_OPERAND_SEQUSED_Q);
 }
 
 // A struct from before its last fields were added: what it lacks is zero, and its size is ours.
@@ -171,7 +178,7 @@ TEST(Resolve, AShorterStructIsFilledWithZeros) {
     } user;
     uint32_t ours[4] = {9, 9, 9, 9};
     fa::Message m{};
-    EXPECT_EQ(fa::import_struct(ours, &user, sizeof ours, 12, "ours", &m), FA_OK);
+    EXPECT_EQ(fa::import_bytes(ours, &user, sizeof ours, 12, "ours", &m), FA_OK);
     EXPECT_EQ(std::vector<uint32_t>(ours, ours + 4), (std::vector<uint32_t>{16, 1, 2, 0}));
 }
 
@@ -273,7 +280,7 @@ TEST(Resolve, EndOfTheAddressSpace) {
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
     EXPECT_EQ(regions_of(padded, fa::check_forward),
-              (Bytes{192, 240, 120, -96, -96, -480, 240, 120, 32, 16, 8, 8, 8, 8, 16, 8, 4, 96, 8, 8}));
+              (Bytes{192, 240, 120, -96, -96, 4, 240, 120, 32, 16, 8, 8, 8, 8, 8, -480, 16, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
     const auto packed_factors = [](Forward* f) {
@@ -289,8 +296,8 @@ TEST(Resolve, RegionsOfForward) {
 TEST(Resolve, RegionsOfTheOthers) {
     EXPECT_EQ(regions_of(backward_plain, fa::check_backward), (Bytes{768, 640, 320, 384, 96, 384, -768, -640, -320}));
     EXPECT_EQ(regions_of(backward_padded, fa::check_backward),
-              (Bytes{384, 320, 160, 384, 96, 192, 96, -384, -320, -160, -16, -300, 150, 120, 32, 16, 8, 8, 8, 8, 16}));
-    EXPECT_EQ(regions_of(backward_packed, fa::check_backward), (Bytes{384, 256, 128, 192, 96, 192, -768, -512, -256, 12, 12}));
+              (Bytes{384, 320, 160, 384, 96, 150, 120, 32, 16, 8, 8, 8, 8, 16, 192, 96, -384, -320, -160, -16, -300}));
+    EXPECT_EQ(regions_of(backward_packed, fa::check_backward), (Bytes{384, 256, 128, 192, 96, 12, 12, 192, -768, -512, -256}));
     EXPECT_EQ(regions_of(merge_padded, fa::check_merge), (Bytes{1152, 288, -96, -96, 16, 4, 8}));
     EXPECT_EQ(regions_of(merge_packed, fa::check_merge), (Bytes{768, 192, -384, -96, 12}));
     EXPECT_EQ(regions_of(append_paged, fa::check_append_kv), (Bytes{256, 128, -160, -80, -80, -80, 40, 40, 8, 8, 8, 8, 36}));
@@ -355,15 +362,15 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
     Rotary r;
     rotary_packed(&r);
     r.a.positions = nowhere(1);
-    r.a.cu_seqlens_q = nowhere(2);
+    r.a.cu_seqlens = nowhere(2);
     fa_rotary_args_t t;
     EXPECT_EQ(fa::check_rotary(resolved(r.d, FA_OP_ROTARY), &r.a, false, &t, &regions, &m), FA_OK) << m.text;
 
-    for (const int32_t* fa_rotary_args_t::*const field : {&fa_rotary_args_t::seqused_q, &fa_rotary_args_t::position_offset}) {
+    for (const int32_t* fa_rotary_args_t::*const field : {&fa_rotary_args_t::seqused, &fa_rotary_args_t::position_offset}) {
         Rotary one;
         rotary_padded(&one);
-        one.a.seqused_q = one.a.position_offset = nullptr;
-        one.d.operands = field == &fa_rotary_args_t::seqused_q ? FA_OPERAND_SEQUSED_Q : 0;
+        one.a.seqused = one.a.position_offset = nullptr;
+        one.d.operands = field == &fa_rotary_args_t::seqused ? FA_OPERAND_SEQUSED_Q : 0;
         one.a.*field = nowhere(1);
         EXPECT_EQ(fa::check_rotary(resolved(one.d, FA_OP_ROTARY), &one.a, false, &t, &regions, &m), FA_OK) << m.text;
         // Without an array, all lengths are known.
@@ -375,10 +382,11 @@ TEST(Resolve, DeviceMetadataIsNotRead) {
 
     Backward b3;
     backward_packed(&b3);
-    b3.a.cu_seqlens_q = nowhere(1);
-    b3.a.cu_seqlens_k = nowhere(2);
-    fa_backward_args_t b4;
-    EXPECT_EQ(fa::check_backward(resolved(b3.d, FA_OP_BACKWARD), &b3.a, false, &b4, &regions, &m), FA_OK) << m.text;
+    b3.a.f.cu_seqlens_q = nowhere(1);
+    b3.a.f.cu_seqlens_k = nowhere(2);
+    const fa_backward_args_t full = b3.args();
+    fa::CheckedBackward b4;
+    EXPECT_EQ(fa::check_backward(resolved(b3.d, FA_OP_BACKWARD), &full, false, &b4, &regions, &m), FA_OK) << m.text;
 
     Merge g;
     merge_packed(&g);

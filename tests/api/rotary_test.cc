@@ -25,7 +25,7 @@ std::vector<Rule<Rotary>> descriptor() {
             rotary_padded, "strided is 0x100:", [](Rotary& c) { c.d.strided = 0x100; }, F),
         described(rotary_padded, "q_dtype is not set:", [](Rotary& c) { c.d.q_dtype = 0; }),
         described(
-            rotary_padded, "q_dtype is 5: expected FA_F32, FA_F16 or FA_BF16", [](Rotary& c) { c.d.q_dtype = FA_E5M2; }, U),
+            rotary_padded, "q_dtype is e5m2: expected FA_F32, FA_F16 or FA_BF16", [](Rotary& c) { c.d.q_dtype = FA_E5M2; }, U),
         described(rotary_padded, "batch is -1:", [](Rotary& c) { c.d.batch = -1; }),
         described(rotary_padded, "heads_q is 0:", [](Rotary& c) { c.d.heads_q = 0; }),
         described(rotary_padded, "seqlen_q is -1:", [](Rotary& c) { c.d.seqlen_q = -1; }),
@@ -42,7 +42,7 @@ std::vector<Rule<Rotary>> descriptor() {
 #define AT(good, field, element, optional) POINTER(good, fa_rotary_args_t, field, element, optional)
 const std::vector<Pointer<Rotary>> pointers = {AT(rotary_padded, x, 4, false),           AT(rotary_padded, out, 4, false),
                                                AT(rotary_padded, cos, 4, false),         AT(rotary_padded, sin, 4, false),
-                                               AT(rotary_packed, cu_seqlens_q, 4, true), AT(rotary_padded, seqused_q, 4, true)};
+                                               AT(rotary_packed, cu_seqlens, 4, true), AT(rotary_padded, seqused, 4, true)};
 // Given or not as the caller likes.
 const std::vector<Pointer<Rotary>> free_pointers = {AT(rotary_packed, positions, 4, false),
                                                     AT(rotary_padded, position_offset, 4, false)};
@@ -64,7 +64,7 @@ std::vector<Rule<Rotary>> overlaps() {
 void rotary_plain(Rotary* c) {
     rotary_padded(c);
     c->d.operands = 0;
-    c->a.seqused_q = nullptr;
+    c->a.seqused = nullptr;
     c->a.position_offset = nullptr;
 }
 
@@ -87,6 +87,10 @@ std::vector<Rule<Rotary>> args() {
         row(rotary_padded, "rotary_dim is 0:", [](Rotary& c) { c.a.rotary_dim = 0; }),
         row(rotary_padded, "rotary_dim is 5: expected an even", [](Rotary& c) { c.a.rotary_dim = 5; }),
         row(rotary_padded, "rotary_dim is 10: expected 8 or less", [](Rotary& c) { c.a.rotary_dim = 10; }),
+        row(
+            rotary_padded, "flags is 0x400: no backend rotates by k's descriptor", [](Rotary& c) { c.a.flags = FA_ROTARY_OF_K; }, U),
+        row(
+            rotary_padded, "rotary_begin is 2: no backend has", [](Rotary& c) { c.a.rotary_begin = 2; }, U),
         row(rotary_padded, "stream is 0x", [](Rotary& c) { c.a.stream = somewhere; }),
         row(rotary_padded, "workspace is 0x", [](Rotary& c) { c.a.workspace = somewhere; }),
         row(rotary_padded, "workspace is (nil) and workspace_size is 7:", [](Rotary& c) { c.a.workspace_size = 7; }),
@@ -97,8 +101,8 @@ std::vector<Rule<Rotary>> contents() {
     static const int32_t decreasing[] = {0, 3, 2}, used[] = {1, 4}, position5[] = {4, 0, 1, 2, 5, 0}, minus[] = {4, -1, 1, 2, 3, 0},
                          offset3[] = {3, 0}, offset_minus[] = {0, -1};
     return {
-        row(rotary_packed, "cu_seqlens_q[2] is 2: expected 3 to 6", [](Rotary& c) { c.a.cu_seqlens_q = decreasing; }),
-        row(rotary_padded, "seqused_q[1] is 4: expected 0 to 3", [](Rotary& c) { c.a.seqused_q = used; }),
+        row(rotary_packed, "cu_seqlens[2] is 2: expected 3 to 6", [](Rotary& c) { c.a.cu_seqlens = decreasing; }),
+        row(rotary_padded, "seqused[1] is 4: expected 0 to 3", [](Rotary& c) { c.a.seqused = used; }),
         row(rotary_packed, "positions[4] is 5: expected 0 to 4", [](Rotary& c) { c.a.positions = position5; }),
         row(rotary_packed, "positions[1] is -1: expected 0 to 4", [](Rotary& c) { c.a.positions = minus; }),
         row(rotary_padded, "position_offset[0] is 3: expected 0 to 2", [](Rotary& c) { c.a.position_offset = offset3; }),
@@ -146,7 +150,7 @@ TEST(RotaryArgs, PositionsOfFewRows) {
     Handle h;
     Rotary c;
     rotary_packed(&c);
-    c.a.cu_seqlens_q = c.memory.array<int32_t>({0, 0, 1});
+    c.a.cu_seqlens = c.memory.array<int32_t>({0, 0, 1});
     c.a.positions = nullptr;
     c.a.position_offset = c.memory.array<int32_t>({99, 4});
     EXPECT_EQ(c.run(h), FA_OK) << fa_last_error(h);
@@ -162,7 +166,7 @@ TEST(RotaryArgs, NoRowsNeedNoPointers) {
     Rotary c;
     rotary_packed(&c);
     c.d.total_q = 0;
-    c.a.cu_seqlens_q = c.memory.array<int32_t>({0, 0, 0});
+    c.a.cu_seqlens = c.memory.array<int32_t>({0, 0, 0});
     c.a.max_position = 0;
     c.a.x = nullptr;
     c.a.cos = c.a.sin = nullptr;
@@ -175,7 +179,7 @@ TEST(RotaryArgs, WhatIsNotReadIsIgnored) {
     Handle h;
     Rotary c;
     rotary_padded(&c);
-    c.d.heads_kv = 3;
+    c.d.heads_k = 3;
     c.d.dim_v = 2000;
     c.d.o_dtype = FA_E4M3;
     c.d.chunk = -1;

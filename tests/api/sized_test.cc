@@ -62,7 +62,13 @@ TEST(Sized, BackwardArgs) {
     Handle h;
     Backward c;
     backward_padded(&c);
-    check_sized(h, c.a, "fa_backward_args_t", [&](const fa_backward_args_t* a) { return fa_backward(h, &c.d, a); });
+    const fa_backward_args_t full = c.args();
+    check_sized(h, full, "fa_backward_args_t", [&](const fa_backward_args_t* a) { return fa_backward(h, &c.d, a); });
+    check_sized(h, c.a.f, "fa_forward_args_t", [&](const fa_forward_args_t* f) {
+        fa_backward_args_t a = full;
+        a.forward = f;
+        return fa_backward(h, &c.d, &a);
+    });
 }
 
 TEST(Sized, MergeArgs) {

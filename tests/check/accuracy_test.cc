@@ -42,7 +42,7 @@ bool has_plain_baseline(const Types& t) { return oracle::size_of(t.q) > 1 && t.q
 void check_benign(const Handle& handle, const Types& types, int64_t n, bool is_causal, int64_t row_step) {
     Rng rng(derive(uint64_t(n), uint64_t(types.q * 64 + types.kv * 8 + types.o)));
     Case c = shaped({1, 2, 1, n, n, 64, 64}, types.q);
-    c.d.kv_dtype = types.kv, c.d.o_dtype = types.o;
+    c.d.k_dtype = types.kv, c.d.o_dtype = types.o;
     if (is_causal) causal(c, FA_ALIGN_BOTTOM_RIGHT);
     if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
     c.bind(rng);

@@ -50,10 +50,10 @@ class RandomAppend {
     void shape() {
         metadata.reserve(16);
         d.q_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
-        if (rng.chance(0.7)) d.kv_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        if (rng.chance(0.7)) d.k_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
         d.batch = rng.between(0, 4), d.seqlen_k = rng.between(0, 40);
         heads = d.heads_q = rng.between(1, 3);
-        if (rng.chance(0.3)) d.heads_kv = heads, d.heads_q = 2 * heads;
+        if (rng.chance(0.3)) d.heads_k = heads, d.heads_q = 2 * heads;
         d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
         if (rng.chance(0.4)) d.dim_v = rng.between(1, 70);
         dim_v = d.dim_v ? d.dim_v : d.dim_qk;
@@ -134,7 +134,7 @@ class RandomAppend {
         const oracle::Reading dense(d, FA_FORWARD_ARGS_INIT);
         stride(FA_STRIDED_K, dense.k_tensor, d.k_stride);
         stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
-        const bool narrow = oracle::size_of(dense.kv_dtype) == 1, dynamic = narrow && rng.chance(0.5);
+        const bool narrow = oracle::size_of(dense.k_dtype) == 1, dynamic = narrow && rng.chance(0.5);
         if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
         if (narrow && (dynamic || rng.chance(0.6))) {
             d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
@@ -144,8 +144,8 @@ class RandomAppend {
                 if (rng.chance(0.4)) d.k_descale_stride[axis] = d.v_descale_stride[axis] = 0;
         }
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
-        k = Buffer(r.k_tensor.extent() * oracle::size_of(r.kv_dtype), random_side(rng));
-        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.kv_dtype), random_side(rng));
+        k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
+        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
         a.k = k.as(), a.v = v.as();
         if (!has(FA_OPERAND_K_DESCALE)) return;
         k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));

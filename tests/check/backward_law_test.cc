@@ -171,7 +171,7 @@ TEST(BackwardLaws, SlopesAlongDirections) {
             c.d.softcap = softcap, c.d.dropout_p = 0.2f;
             c.d.operands |= FA_OPERAND_SINKS | FA_OPERAND_ALIBI;
             c.bind(rng);
-            c.a.seed = 5;
+            c.a.dropout_seed = 5;
             for (int64_t h = 0; h < 4; h++) c.sinks.as<float>()[h] = 0.3f, c.alibi.as<float>()[h] = 0.05f * float(h);
             c.fill_normal(rng);
             return c;
@@ -246,7 +246,7 @@ TEST(Failures, F73_gradients_of_parts_of_the_keys) {
     for (const auto& [first, count] : {std::pair(int64_t(0), cut), std::pair(cut, keys - cut)}) {
         BackwardCase part = ready(handle, make(first, count), rng);
         part.set_dout(dout);
-        part.a.o = whole.a.o, part.a.lse = whole.a.lse;
+        part.c.a.o = whole.c.a.o, part.c.a.lse = whole.c.a.lse;
         run_bits(handle, part);
         for (size_t n = 0; n < dq.size(); n++) dq[n] += part.dq.as<float>()[n];
         const oracle::BackwardReading r = part.reading(), all = whole.reading();

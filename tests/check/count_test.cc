@@ -72,7 +72,7 @@ TEST_P(Tails, GroupedHeads) {
         for (const int64_t rows : borders(tile(handle, FA_STAT_TILE_ROWS) / group))
             for (int rule = 0; rule < kRules; rule++) {
                 Case c = counting_shape(2, 2 * group, rows, tile(handle, FA_STAT_TILE_KEYS) + 1);
-                c.d.heads_kv = 2;
+                c.d.heads_k = 2;
                 set_rule(c, rule);
                 ASSERT_EQ(count(handle, c, rng), "") << c.describe();
             }
@@ -131,13 +131,13 @@ TEST(Count, DropoutKeyByKey) {
     for (const float p : {0.1f, 0.5f, 0.875f}) {
         Case c = counting_shape(2, 3, 50, 131);
         c.d.dropout_p = p;
-        c.a.seed = rng.bits(), c.a.offset = rng.bits();
+        c.a.dropout_seed = rng.bits(), c.a.dropout_offset = rng.bits();
         c.d.num_splits = 2;
         ASSERT_EQ(count(handle, c, rng), "") << c.describe();
         const oracle::Reading r = c.reading();
         std::vector<uint8_t> keep(size_t(50 * 131));
         for (int64_t bh = 0; bh < 6; bh++) {
-            ASSERT_EQ(fa_dropout_mask(p, c.a.seed, c.a.offset, bh, 0, 50, 0, 131, keep.data()), FA_OK);
+            ASSERT_EQ(fa_dropout_mask(p, c.a.dropout_seed, c.a.dropout_offset, bh, 0, 50, 0, 131, keep.data()), FA_OK);
             for (int64_t i = 0; i < 50; i++)
                 for (int64_t j = 0; j < 131; j++) ASSERT_EQ(keep[size_t(i * 131 + j)], r.kept(bh / 3, bh % 3, i, j));
         }

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kTokens = 83, kDim = 24, kDimV = 20;
 
 struct Form {
-    int32_t dtype, kv_dtype;
+    int32_t dtype, k_dtype;
     int64_t page_size;  // 0: none
     bool left_padding, interleaved;
 };
@@ -18,8 +18,8 @@ struct Form {
 class Conversation {
   public:
     Conversation(const Form& form, const Handle& handle) : form(form), handle(handle), rng(91), angles(rng, kTokens, kDim) {
-        d.q_dtype = form.dtype, d.kv_dtype = form.kv_dtype;
-        d.batch = kBatch, d.heads_q = kHeads, d.heads_kv = kKvHeads, d.dim_qk = kDim, d.dim_v = kDimV;
+        d.q_dtype = form.dtype, d.k_dtype = form.k_dtype;
+        d.batch = kBatch, d.heads_q = kHeads, d.heads_k = kKvHeads, d.dim_qk = kDim, d.dim_v = kDimV;
         d.flags = FA_CAUSAL, d.alignment = FA_ALIGN_BOTTOM_RIGHT, d.o_dtype = FA_F32;
         d.operands = FA_OPERAND_SEQUSED_K | (form.left_padding ? FA_OPERAND_LEFTPAD_K : 0);
         d.seqlen_k = kTokens + (form.left_padding ? 5 : 0);
@@ -34,8 +34,8 @@ class Conversation {
         q = normal(kBatch * kTokens * kHeads * kDim, size), k_new = normal(kBatch * kTokens * kKvHeads * kDim, size);
         v_new = normal(kBatch * kTokens * kKvHeads * kDimV, size);
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
-        k = Buffer(r.k_tensor.extent() * oracle::size_of(r.kv_dtype), Buffer::Guard::after);
-        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.kv_dtype), Buffer::Guard::after);
+        k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), Buffer::Guard::after);
+        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.k_dtype), Buffer::Guard::after);
     }
 
     bool rounded = false;  // the weights of some step, to fewer bits than f32 has
@@ -140,7 +140,7 @@ TEST(Decode, TokenByTokenEqualsOnePrefill) {
             // Other kernels may serve one row than serve many, and round weights to q's type against other maxima.
             const bool rounded = a.rounded || b.rounded || c.rounded;
             EXPECT_LE(oracle::relative_norm(got, want), !rounded ? 1e-6 : form.dtype == FA_F16 ? 1e-3 : 8e-3)
-                << oracle::name_of(form.dtype) << " " << oracle::name_of(form.kv_dtype);
+                << oracle::name_of(form.dtype) << " " << oracle::name_of(form.k_dtype);
         }
     }
 }

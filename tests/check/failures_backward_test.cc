@@ -54,8 +54,7 @@ TEST(Failures, F04_F31_far_strides_of_gradients) {
             fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
             for (int64_t* const stride : {a.dout_stride, a.dq_stride, a.dk_stride, a.dv_stride})
                 stride[axis] = kFar, stride[3 - axis] = 8, stride[3] = 1;
-            a.q = c.a.q, a.k = c.a.k, a.v = c.a.v, a.o = c.a.o, a.lse = c.a.lse;
-            a.cu_seqlens_q = c.a.cu_seqlens_q, a.cu_seqlens_k = c.a.cu_seqlens_k;
+            a.forward = &c.a;
             const oracle::BackwardReading shape(c.d, a);
             SparseBuffer dout(uint64_t(shape.dout_tensor.extent()) * 4), dq(uint64_t(shape.dq_tensor.extent()) * 4);
             SparseBuffer dk(uint64_t(shape.dk_tensor.extent()) * 4), dv(uint64_t(shape.dv_tensor.extent()) * 4);
@@ -242,7 +241,7 @@ TEST(Failures, F53_F54_dropout_backward) {
         if (from_state) c.d.operands |= FA_OPERAND_RNG_STATE;
         c.bind(rng);
         if (from_state) c.rng_state.as<uint64_t>()[0] = 11, c.rng_state.as<uint64_t>()[1] = 7;
-        else c.a.seed = 11, c.a.offset = 7;
+        else c.a.dropout_seed = 11, c.a.dropout_offset = 7;
         Rng values(149);
         c.fill_normal(values);
         BackwardCase b(std::move(c));

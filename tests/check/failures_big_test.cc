@@ -16,8 +16,8 @@ struct SparseCase {
         : d(r.d),
           a(r.a),
           q(bytes(r.q_tensor, r.q_dtype)),
-          k(bytes(r.k_tensor, r.kv_dtype)),
-          v(bytes(r.v_tensor, r.kv_dtype)),
+          k(bytes(r.k_tensor, r.k_dtype)),
+          v(bytes(r.v_tensor, r.k_dtype)),
           o(bytes(r.o_tensor, r.o_dtype)),
           lse(bytes(r.lse_tensor, FA_F32)) {
         a.q = q.as<void>(), a.k = k.as<void>(), a.v = v.as<void>(), a.o = o.as<void>(), a.lse = lse.as<float>();
@@ -32,10 +32,10 @@ struct SparseCase {
             for (int64_t h = 0; h < d.heads_q; h++)
                 for (int64_t i = 0; i < r.rows(b); i++)
                     for (int64_t e = 0; e < d.dim_qk; e++) oracle::store(q.as<void>(), r.q(b, h, i) + e, r.q_dtype, rng.normal());
-            for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t h = 0; h < r.heads_k; h++)
                 for (int64_t j = 0; j < r.keys(b); j++) {
-                    for (int64_t e = 0; e < d.dim_qk; e++) oracle::store(k.as<void>(), r.k(b, h, j) + e, r.kv_dtype, rng.normal());
-                    for (int64_t e = 0; e < r.dim_v; e++) oracle::store(v.as<void>(), r.v(b, h, j) + e, r.kv_dtype, rng.normal());
+                    for (int64_t e = 0; e < d.dim_qk; e++) oracle::store(k.as<void>(), r.k(b, h, j) + e, r.k_dtype, rng.normal());
+                    for (int64_t e = 0; e < r.dim_v; e++) oracle::store(v.as<void>(), r.v(b, h, j) + e, r.k_dtype, rng.normal());
                 }
         }
         on_fault_print(describe(d));
@@ -63,7 +63,7 @@ fa_attention_desc_t base(int32_t dtype) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = dtype, d.operands = FA_OPERAND_LSE,
     d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
-    d.batch = 3, d.heads_q = 4, d.heads_kv = 2, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 9, d.dim_v = 7;
+    d.batch = 3, d.heads_q = 4, d.heads_k = 2, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 9, d.dim_v = 7;
     return d;
 }
 

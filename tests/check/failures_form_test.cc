@@ -82,9 +82,9 @@ TEST(Failures, F62_F63_F64_every_parameter_acts) {
         {"scale 0", [](Case& c) { c.d.flags = FA_SCALE_EXPLICIT; }},
         {"softcap", [](Case& c) { c.d.softcap = 2; }},
         {"dropout_p", [](Case& c) { c.d.dropout_p = 0.25f; }},
-        {"seed", [](Case& c) { c.d.dropout_p = 0.25f, c.a.seed = 1; }},
-        {"offset", [](Case& c) { c.d.dropout_p = 0.25f, c.a.offset = 1; }},
-        {"heads_kv", [](Case& c) { c.d.heads_kv = 1; }},
+        {"seed", [](Case& c) { c.d.dropout_p = 0.25f, c.a.dropout_seed = 1; }},
+        {"offset", [](Case& c) { c.d.dropout_p = 0.25f, c.a.dropout_offset = 1; }},
+        {"heads_k", [](Case& c) { c.d.heads_k = 1; }},
         {"o_dtype", [](Case& c) { c.d.o_dtype = FA_BF16; }}};
     std::map<std::vector<unsigned char>, std::string> seen = {{base, "nothing"}};
     for (const auto& [name, change] : changes) {
@@ -143,7 +143,7 @@ TEST(Failures, F65_alibi_for_any_number_of_heads) {
         c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
         c.bind(rng);
         c.fill_normal(rng);
-        ASSERT_EQ(fa_alibi_slopes(heads, c.alibi.as<float>()), FA_OK);
+        ASSERT_EQ(fa_alibi_slopes(heads, 0, c.alibi.as<float>()), FA_OK);
         EXPECT_TRUE(c.alibi.intact());
         int64_t power = 1;
         while (2 * power <= heads) power *= 2;
@@ -238,7 +238,7 @@ TEST(Failures, F74_bf16_and_quantised_caches_one_beyond_a_tile) {
         for (const int64_t keys : {1, 63, 65, 1025})
             for (const int64_t dim : {1, 31, 33}) {
                 Case c = shaped({1, 3, 1, 17, keys, dim, dim}, FA_BF16);
-                c.d.kv_dtype = kv;
+                c.d.k_dtype = kv;
                 if (kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
                 c.bind(rng);
                 c.fill_normal(rng);
@@ -304,7 +304,7 @@ TEST(Failures, F53_F54_F55_dropout_state) {
         c.bind(rng);
         c.fill_normal(rng);
         if (in_memory) c.rng_state.as<uint64_t>()[0] = seed, c.rng_state.as<uint64_t>()[1] = offset;
-        else c.a.seed = seed, c.a.offset = offset;
+        else c.a.dropout_seed = seed, c.a.dropout_offset = offset;
         EXPECT_EQ(run_and_check(handle, c), "");
         return bytes_of(c.o);
     };

@@ -25,7 +25,7 @@ class FewRows : public testing::TestWithParam<std::tuple<int32_t, Keys>> {
     }
     void check(const Shape& shape, int64_t page_size = 0) {
         Case c = shaped(shape, types.q);
-        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+        c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
         if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         if (page_size > 0) paged(c, page_size);
         c.bind(rng);
@@ -62,7 +62,7 @@ TEST_P(FewRows, WholeTiles) {
 TEST_P(FewRows, OneHeadIsNotFinite) {
     for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
         Case c = shaped({1, 6, 3, 1, 150, 64, 64}, types.q);
-        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+        c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
         if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         c.bind(rng);
         fill(c, rng);
@@ -88,7 +88,7 @@ TEST_P(FewRows, Windows) {
     for (const int64_t left : {0, 1, 15, 16, 63, 100})
         for (const int64_t rows : {1, 3}) {
             Case c = shaped({1, 4, 2, rows, 203, 8, 8}, types.q);
-            c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32;
+            c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32;
             if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
             window(c, left, 0, FA_ALIGN_BOTTOM_RIGHT);
             c.bind(rng);
@@ -101,7 +101,7 @@ TEST_P(FewRows, Windows) {
 TEST_P(FewRows, AmongLongSequences) {
     auto run = [&](int32_t length, int64_t row_bound) {
         Case c = shaped({2, 4, 2, row_bound, 300, 32, 32}, types.q);
-        c.d.kv_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.split_size = 128;
+        c.d.k_dtype = types.kv, c.d.o_dtype = FA_F32, c.d.split_size = 128;
         if (types.kv == FA_I8) c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         c.d.operands |= FA_OPERAND_SEQUSED_Q;
         c.metadata.seqused_q = {int32_t(row_bound), length};

@@ -108,12 +108,12 @@ TEST_P(MatrixData, OptionsOnScores) {
         if (bias && rng.chance(0.5)) c.d.bias_stride[0] = c.d.bias_stride[2] = 0;
         if (mask) dense_pairs(c.d, c.d.mask_stride);
         if (alibi) c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
-        if (drop) c.d.dropout_p = 0.3f, c.a.seed = 7, c.a.offset = uint64_t(n);
+        if (drop) c.d.dropout_p = 0.3f, c.a.dropout_seed = 7, c.a.dropout_offset = uint64_t(n);
         c.bind(rng);
         c.fill_normal(rng);
         if (bias) c.set_bias([&](auto...) { return rng.chance(0.2) ? -kInf : rng.normal(); });
         if (mask) c.set_mask([&](auto...) { return rng.chance(0.7); });
-        if (alibi) fa_alibi_slopes(6, c.alibi.as<float>());
+        if (alibi) fa_alibi_slopes(6, 0, c.alibi.as<float>());
         for (int h = 0; h < 6 && sinks; h++) c.sinks.as<float>()[h] = float(rng.normal());
         EXPECT_EQ(run_and_check(handle, c), "") << n;
     }

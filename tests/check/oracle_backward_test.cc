@@ -71,7 +71,7 @@ struct Inputs {
                     for (int64_t j = 0; j < r.keys(b) && r.has(FA_OPERAND_BIAS); j++)
                         add(bias, r.bias(b, h, i, j), g.bias, g.row(b, h, i) * g.keys + j);
                 }
-            for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t h = 0; h < r.heads_k; h++)
                 for (int64_t j = 0; j < r.keys(b); j++) {
                     for (int64_t e = 0; e < r.d.dim_qk; e++) add(k, r.k(b, h, j) + e, g.k, g.key(b, h, j) * r.d.dim_qk + e);
                     for (int64_t e = 0; e < r.dim_v; e++) add(v, r.v(b, h, j) + e, g.v, g.key(b, h, j) * r.dim_v + e);
@@ -141,7 +141,7 @@ TEST(OracleBackward, CentralDifferencesOfEverythingAtOnce) {
             c.d.bias_stride[1] = 35, c.d.bias_stride[3] = 1;  // for all sequences and rows
             c.d.softcap = softcap, c.d.dropout_p = p;
             c.bind(rng);
-            c.a.seed = 3;
+            c.a.dropout_seed = 3;
             fill_on_grid(c, rng);
             for (int64_t h = 0; h < 4; h++) c.alibi.as<float>()[h] = 0.3f;
             EXPECT_LE(compare_all(c, rng), 1);

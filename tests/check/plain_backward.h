@@ -23,7 +23,7 @@ inline PlainGradients plain_backward(const oracle::BackwardReading& r) {
         for (size_t c = 0; c < x.size(); c++) sum += x[c] * y[c];
         return sum;
     };
-    const size_t rows = size_t(r.d.batch * r.d.heads_q * r.d.seqlen_q), keys = size_t(r.d.batch * r.heads_kv * r.d.seqlen_k);
+    const size_t rows = size_t(r.d.batch * r.d.heads_q * r.d.seqlen_q), keys = size_t(r.d.batch * r.heads_k * r.d.seqlen_k);
     PlainGradients g{std::vector<float>(rows * dim), std::vector<float>(keys * dim), std::vector<float>(keys * dim_v)};
     for (int64_t b = 0; b < r.d.batch; b++)
         for (int64_t h = 0; h < r.d.heads_q; h++)
@@ -44,7 +44,7 @@ inline PlainGradients plain_backward(const oracle::BackwardReading& r) {
                 float* const dq = &g.dq[size_t((b * r.d.heads_q + h) * r.d.seqlen_q + i) * dim];
                 for (int64_t j = 0; j < n; j++) {
                     const float p = s[size_t(j)], ds = round(p * (dp[size_t(j)] - round(delta)));
-                    const size_t key = size_t((b * r.heads_kv + head) * r.d.seqlen_k + j);
+                    const size_t key = size_t((b * r.heads_k + head) * r.d.seqlen_k + j);
                     const std::vector<float> k = row(r.a.k, r.k(b, head, j), dim);
                     for (size_t c = 0; c < dim_v; c++) g.dv[key * dim_v + c] += p * d_o[c];
                     for (size_t c = 0; c < dim; c++) dq[c] += float(r.scale) * ds * k[c];

@@ -64,13 +64,15 @@ TEST(Bits, SameForAnyNumberOfThreads) {
 }
 
 // Backwards, then on threads of its own: both serve as a program's thread pool.
-void backwards(void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
+fa_status_t backwards(void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
     for (int64_t i = n; i-- > 0;) body(arg, i);
+    return FA_OK;
 }
-void on_threads(void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
+fa_status_t on_threads(void*, int64_t n, void (*body)(void*, int64_t), void* arg) {
     std::vector<std::thread> threads;
     for (int64_t i = 0; i < n; i++) threads.emplace_back(body, arg, i);
     for (std::thread& thread : threads) thread.join();
+    return FA_OK;
 }
 
 TEST(Bits, SameOnAnyThreadPool) {

@@ -45,7 +45,7 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
         Rng rng(derive(n, 2));
         choose_gradients(rng, b);
         operands |= b.c.d.operands, flags |= b.c.d.flags, strided |= b.c.d.strided;
-        types |= 1 << b.c.d.q_dtype | 1 << (8 + b.c.d.kv_dtype) | 1 << (16 + b.c.d.o_dtype);
+        types |= 1 << b.c.d.q_dtype | 1 << (8 + b.c.d.k_dtype) | 1 << (16 + b.c.d.o_dtype);
         const bool asks[] = {b.wants_dq,
                              b.wants_dk,
                              b.wants_dv,

@@ -44,7 +44,7 @@ TEST(RandomCase, ReachesEveryOption) {
     for (uint64_t n = 0; n < 3000; n++) {
         const Case c = random_case(derive(kDefaultSeed, 0, n));
         operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
-        types |= 1 << c.d.q_dtype | 1 << (8 + c.d.kv_dtype) | 1 << (16 + c.d.o_dtype);
+        types |= 1 << c.d.q_dtype | 1 << (8 + c.d.k_dtype) | 1 << (16 + c.d.o_dtype);
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
     }
     EXPECT_EQ(operands, (FA_OPERAND_RNG_STATE << 1) - 1u);

@@ -16,8 +16,8 @@ void run_part(const Handle& handle, const Case& whole, int64_t begin, int64_t en
     d.strided |= FA_STRIDED_K | FA_STRIDED_V;
     for (int axis = 0; axis < 4; axis++)
         d.k_stride[axis] = r.k_tensor.stride[size_t(axis)], d.v_stride[axis] = r.v_tensor.stride[size_t(axis)];
-    a.k = whole.k.as<char>() + begin * r.k_tensor.stride[1] * oracle::size_of(r.kv_dtype);
-    a.v = whole.v.as<char>() + begin * r.v_tensor.stride[1] * oracle::size_of(r.kv_dtype);
+    a.k = whole.k.as<char>() + begin * r.k_tensor.stride[1] * oracle::size_of(r.k_dtype);
+    a.v = whole.v.as<char>() + begin * r.v_tensor.stride[1] * oracle::size_of(r.k_dtype);
     // The diagonal of the whole, seen from the part.
     const std::vector<int32_t> offset(size_t(d.batch), int32_t(whole.d.seqlen_k - whole.d.seqlen_q - begin));
     if (d.flags & FA_CAUSAL) {

@@ -58,13 +58,13 @@ class RandomRotary {
         cu_buffer = ints(rng, cu), used_buffer = ints(rng, used);
         if (packed)
             d.operands |= FA_OPERAND_CU_SEQLENS_Q, d.total_q = cu.back() + rng.between(0, 3),
-                                                   a.cu_seqlens_q = cu_buffer.as<int32_t>();
-        if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused_q = used_buffer.as<int32_t>();
+                                                   a.cu_seqlens = cu_buffer.as<int32_t>();
+        if (rng.chance(0.3)) d.operands |= FA_OPERAND_SEQUSED_Q, a.seqused = used_buffer.as<int32_t>();
     }
 
     oracle::Reading reading() const {
         fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
-        meta.cu_seqlens_q = a.cu_seqlens_q, meta.seqused_q = a.seqused_q;
+        meta.cu_seqlens_q = a.cu_seqlens, meta.seqused_q = a.seqused;
         return {d, meta};
     }
 

@@ -19,7 +19,7 @@ class Stored : public testing::TestWithParam<StoredTypes> {
 
     Case make(const Shape& shape) {
         Case c = shaped(shape, types.q);
-        c.d.kv_dtype = types.kv;
+        c.d.k_dtype = types.kv;
         return c;
     }
     static void write_code(const Buffer& buffer, int64_t at, int64_t code) { buffer.as<uint8_t>()[at] = uint8_t(code); }

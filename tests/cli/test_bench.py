@@ -168,7 +168,7 @@ class Bench(ToolCase):
                 ([*shape, "--keys", "-1"], "--keys", "-1"), ([*shape, "--page-size", "-4"], "--page-size"), ([*shape, "--rounds", "0"], "--rounds"),
                 ([*shape, "--milliseconds", "-1"], "--milliseconds"), ([*shape, "--milliseconds", "nan"], "--milliseconds"),
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),
-                ([*shape, "--heads-kv", "3"], "heads_kv", "3"), ([*shape, "--softcap", "-1"], "--softcap"),
+                ([*shape, "--heads-kv", "3"], "heads_k", "3"), ([*shape, "--softcap", "-1"], "--softcap"),
                 ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--plot", "x.svg", "--list"], "--list", "--plot"), ([*shape, "--backend", "tpu"], "tpu")):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("bench", *options), *words)

@@ -79,7 +79,7 @@ class Errors(ToolCase):
         rows = [({"q": ones(5, 4, 8)}, "--q", "(5, 4, 8)", "(batch, seq, heads, dim)"), ({"q": ones(8)}, "--q", "(8,)"),
                 ({"q": np.float32(1)}, "--q", "()"), ({"k": ones(2, 7, 2, 9)}, "last axis", "(2, 7, 2, 9)"),
                 ({"v": ones(2, 6, 2, 6)}, "--v", "(2, 6, 2, 6)"), ({"v": ones(2, 7, 1, 6)}, "--v"), ({"v": ones(3, 7, 2, 6)}, "--v"),
-                ({"q": ones(3, 5, 4, 8)}, "3 sequences", "2"), ({"q": ones(2, 5, 3, 8)}, "heads_kv", "2", "3"),
+                ({"q": ones(3, 5, 4, 8)}, "3 sequences", "2"), ({"q": ones(2, 5, 3, 8)}, "heads_k", "2", "3"),
                 ({"q": ones(2, 5, 4, 0), "k": ones(2, 7, 2, 0)}, "dim"), ({"v": ones(2, 7, 2, 0)}, "--v", "at least one"),
                 ({"k": ones(2, 7, 0, 8), "v": ones(2, 7, 0, 6)}, "at least one"), ({"q": ones(2, 5, 0, 8)}, "heads_q"),
                 ({"q": ones(2, 1, 4, 1025), "k": ones(2, 1, 2, 1025), "v": ones(2, 1, 2, 6)}, "1025", "1024")]

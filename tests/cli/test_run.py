@@ -25,8 +25,8 @@ class Problem:
     def __init__(self, seed):
         self.rng = rng = np.random.default_rng(seed)
         self.packed = rng.random() < 0.3
-        self.heads_kv = int(rng.integers(1, 4))
-        self.heads = self.heads_kv * int(rng.integers(1, 4))
+        self.heads_k = int(rng.integers(1, 4))
+        self.heads = self.heads_k * int(rng.integers(1, 4))
         self.dim, self.dim_v = (int(n) for n in rng.integers(1, 70, 2))
         self.options, self.keywords, self.files = [], {}, {}
         self.type = str(rng.choice(["float32", "float16", "bfloat16"]))
@@ -49,7 +49,7 @@ class Problem:
         batch = int(self.rng.integers(1, 4))
         cu_q, cu_k = (np.concatenate([[0], np.cumsum(self.rng.integers(0, 40, batch))]).astype(np.int32) for _ in "qk")
         self.q, self.k, self.v = (self.tensor(int(cu[-1]), heads, dim) for cu, heads, dim in
-                                  ((cu_q, self.heads, self.dim), (cu_k, self.heads_kv, self.dim), (cu_k, self.heads_kv, self.dim_v)))
+                                  ((cu_q, self.heads, self.dim), (cu_k, self.heads_k, self.dim), (cu_k, self.heads_k, self.dim_v)))
         self.pairs = (batch, self.heads, int(np.diff(cu_q).max()), int(np.diff(cu_k).max()))
         self.keywords |= {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
         self.files["cu"] = cu_k
@@ -58,7 +58,7 @@ class Problem:
     def make_padded(self):
         batch, rows, keys = (int(n) for n in self.rng.integers(1, (4, 50, 50)))
         self.q, self.k, self.v = (self.tensor(batch, n, heads, dim) for n, heads, dim in
-                                  ((rows, self.heads, self.dim), (keys, self.heads_kv, self.dim), (keys, self.heads_kv, self.dim_v)))
+                                  ((rows, self.heads, self.dim), (keys, self.heads_k, self.dim), (keys, self.heads_k, self.dim_v)))
         self.pairs = (batch, self.heads, rows, keys)
 
     def add_positions(self):

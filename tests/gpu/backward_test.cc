@@ -79,7 +79,7 @@ constexpr int kCasesOfAKernel = 8;
 
 std::string run_on_device(const Handle& handle, BackwardCase& b) {
     b.reset_outputs();
-    Moved<fa_backward_args_t> m = moved(b);
+    MovedBackward m(b);
     m.upload();
     if (fa_backward(handle, &b.c.d, &m.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
@@ -158,7 +158,7 @@ TEST_F(EveryBackwardKernel, GivesTheSameBitsAThousandTimesWhereAsked) {
         c.bind(rng);
         c.fill_normal(rng);
         const BackwardCase b = differentiable(forward, std::move(c), rng, true);
-        Moved<fa_backward_args_t> m = moved(b);
+        MovedBackward m(b);
         m.upload();
         m.device.flags = FA_ARGS_STREAM, m.device.stream = stream;
         cuda(cudaMemset(counter.as(), 0, 8));

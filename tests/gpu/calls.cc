@@ -81,7 +81,7 @@ class Forward : public Call {
 class Backward : public Call {
   public:
     Backward(uint64_t seed, fa_handle_t handle) : forward_(make_handle(FA_MEMORY_HOST)), rng_(seed), b_(make()) {
-        moved_ = std::make_unique<Moved<fa_backward_args_t>>(moved(b_));
+        moved_ = std::make_unique<MovedBackward>(b_);
         uint64_t bytes = 0;
         if (fa_workspace_size(handle, &b_.c.d, FA_OP_BACKWARD, &bytes) != FA_OK) throw std::runtime_error(fa_last_error(handle));
         workspace_ = Memory(int64_t(bytes));
@@ -132,7 +132,7 @@ class Backward : public Call {
     Handle forward_;
     Rng rng_;
     BackwardCase b_;
-    std::unique_ptr<Moved<fa_backward_args_t>> moved_;
+    std::unique_ptr<MovedBackward> moved_;
     Memory workspace_;
 };
 
@@ -216,13 +216,13 @@ class Append : public Writer<fa_append_kv_args_t> {
   public:
     explicit Append(uint64_t seed) : Writer(seed) {
         using Args = fa_append_kv_args_t;
-        d.q_dtype = FA_F32, d.kv_dtype = FA_E4M3;
+        d.q_dtype = FA_F32, d.k_dtype = FA_E4M3;
         d.operands = FA_OPERAND_SEQUSED_K | FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-        d.batch = 5, d.heads_q = d.heads_kv = 3, d.seqlen_k = 50, d.dim_qk = 64, d.dim_v = 40, d.page_size = 16;
+        d.batch = 5, d.heads_q = d.heads_k = 3, d.seqlen_k = 50, d.dim_qk = 64, d.dim_v = 40, d.page_size = 16;
         columns = (d.seqlen_k + d.page_size - 1) / d.page_size;
         d.num_pages = d.batch * columns + 2;
-        for (int64_t* s : {d.k_descale_stride, d.v_descale_stride}) s[0] = d.page_size * d.heads_kv, s[1] = d.heads_kv, s[2] = 1;
-        const int64_t slots = d.num_pages * d.page_size * d.heads_kv, lines = d.batch * kNew * d.heads_kv;
+        for (int64_t* s : {d.k_descale_stride, d.v_descale_stride}) s[0] = d.page_size * d.heads_k, s[1] = d.heads_k, s[2] = 1;
+        const int64_t slots = d.num_pages * d.page_size * d.heads_k, lines = d.batch * kNew * d.heads_k;
         Args a = FA_APPEND_KV_ARGS_INIT;
         a.flags = FA_APPEND_DYNAMIC_SCALE;
         a.seqlen_new = kNew, a.rotary_dim = 32, a.max_position = d.seqlen_k;
@@ -255,8 +255,8 @@ class Append : public Writer<fa_append_kv_args_t> {
     std::vector<oracle::Write> expected() const override { return oracle::append_kv(d, moved_->host); }
     void draw() override {
         const fa_append_kv_args_t& a = moved_->host;
-        fill(static_cast<float*>(const_cast<void*>(a.k_new)), d.batch * kNew * d.heads_kv * d.dim_qk);
-        fill(static_cast<float*>(const_cast<void*>(a.v_new)), d.batch * kNew * d.heads_kv * d.dim_v);
+        fill(static_cast<float*>(const_cast<void*>(a.k_new)), d.batch * kNew * d.heads_k * d.dim_qk);
+        fill(static_cast<float*>(const_cast<void*>(a.v_new)), d.batch * kNew * d.heads_k * d.dim_v);
         for (int64_t b = 0; b < d.batch; b++) writable(a.seqused_k)[b] = int32_t(rng.between(0, d.seqlen_k - kNew));
         shuffle(rng, writable(a.page_table), d.batch * columns);
         for (const Buffer* output : {k, v, k_scale, v_scale}) poison(*output);
@@ -280,7 +280,7 @@ class Rotate : public Writer<fa_rotary_args_t> {
         moved_ = std::make_unique<Moved<Args>>(a);
         moved_->part(&Args::x, count * 4), moved_->part(&Args::out, count * 4, true);
         moved_->part(&Args::cos, kTurns * 4), moved_->part(&Args::sin, kTurns * 4);
-        moved_->part(&Args::position_offset, d.batch * 4), moved_->part(&Args::seqused_q, d.batch * 4);
+        moved_->part(&Args::position_offset, d.batch * 4), moved_->part(&Args::seqused, d.batch * 4);
         change();
     }
     const char* name() const override { return "rotary"; }
@@ -308,12 +308,12 @@ class Rotate : public Writer<fa_rotary_args_t> {
 
 std::unique_ptr<Call> forward_call(fa_handle_t handle, uint64_t seed) {
     Case c = shaped({3, 4, 2, 5, 700, 64, 48}, FA_F16);
-    c.d.kv_dtype = FA_I8, c.d.num_splits = 4, c.d.dropout_p = 0.2f;
+    c.d.k_dtype = FA_I8, c.d.num_splits = 4, c.d.dropout_p = 0.2f;
     c.d.operands |= FA_OPERAND_SEQUSED_K | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_RNG_STATE;
     causal(c, FA_ALIGN_BOTTOM_RIGHT);
     paged(c, 16);
     for (int64_t* s : {c.d.k_descale_stride, c.d.v_descale_stride})
-        s[0] = c.d.page_size * c.d.heads_kv, s[1] = c.d.heads_kv, s[2] = 1;
+        s[0] = c.d.page_size * c.d.heads_k, s[1] = c.d.heads_k, s[2] = 1;
     c.metadata.seqused_k.assign(size_t(c.d.batch), int32_t(c.d.seqlen_k));
     return std::make_unique<Forward>(std::move(c), seed, handle, false);
 }

@@ -106,7 +106,7 @@ void lose_the_device() {
     expect(cudaDeviceSynchronize() != cudaSuccess, "the fault went unnoticed");
     for (const auto& call : calls) {
         const fa_status_t status = call->enqueue(handle, nullptr);
-        expect(status == FA_DEVICE_ERROR && handle.error() != "", call->name() + (": " + std::string(fa_status_string(status))));
+        expect(status == FA_DEVICE_ERROR && handle.error() != "", call->name() + (": " + std::string(fa_status_name(status))));
     }
     expect(fa_synchronize(handle) == FA_DEVICE_ERROR, "fa_synchronize");
     void* p = nullptr;
@@ -120,11 +120,11 @@ void lose_the_device() {
     fa_handle_t another = nullptr;
     const fa_status_t status = fa_create(&another, &info);
     expect(status != FA_OK && fa_last_error(nullptr)[0] != 0, "fa_create after a fault");
-    fprintf(stderr, "fa_create: %s: %s\n", fa_status_string(status), fa_last_error(nullptr));
+    fprintf(stderr, "fa_create: %s: %s\n", fa_status_name(status), fa_last_error(nullptr));
     info = FA_CREATE_INFO_INIT;  // AUTO ends at the CPU
     expect(fa_create(&another, &info) == FA_OK, "AUTO");
-    int32_t backend = 0;
-    fa_get_backend(another, &backend);
+    int64_t backend = 0;
+    fa_param_get(another, FA_INFO_BACKEND, &backend);
     expect(backend == FA_BACKEND_CPU, "AUTO has chosen a device that is lost");
     fa_destroy(another);
     _exit(0);  // without the runtime's own farewell to a device that is gone

@@ -47,15 +47,19 @@ Handle make_handle(int32_t memory, int device, cudaStream_t stream) {
     return Handle(handle);
 }
 
-namespace {
-
-// What forward and backward both read, o and lse apart: a call that is moved but for what is its own.
-template <class Args>
-Moved<Args> moved_inputs(const Args& args, const Case& c) {
-    Moved<Args> m(args);
+Moved<fa_forward_args_t> moved(const Case& c) {
+    using Args = fa_forward_args_t;
+    Moved<Args> m(c.a);
     m.part(&Args::q, c.q.bytes());
     m.part(&Args::k, c.k.bytes());
     m.part(&Args::v, c.v.bytes());
+    m.part(&Args::o, c.o.bytes(), true);
+    m.part(&Args::lse, c.lse.bytes(), true);
+    m.part(&Args::scores, c.scores.bytes(), true);
+    m.part(&Args::q_descale, c.q_descale.bytes());
+    m.part(&Args::k_descale, c.k_descale.bytes());
+    m.part(&Args::v_descale, c.v_descale.bytes());
+    m.part(&Args::o_scale, c.o_scale.bytes());
     m.part(&Args::bias, c.bias.bytes());
     m.part(&Args::mask, c.mask.bytes());
     m.part(&Args::alibi_slopes, c.alibi.bytes());
@@ -68,41 +72,25 @@ Moved<Args> moved_inputs(const Args& args, const Case& c) {
     ints(&Args::seqused_q, c.metadata.seqused_q);
     ints(&Args::seqused_k, c.metadata.seqused_k);
     ints(&Args::leftpad_k, c.metadata.leftpad_k);
+    ints(&Args::kv_batch_idx, c.metadata.kv_batch_idx);
+    ints(&Args::page_table, c.metadata.page_table);
     m.device.workspace = nullptr;
     m.device.workspace_size = 0;
     return m;
 }
 
-}  // namespace
-
-Moved<fa_forward_args_t> moved(const Case& c) {
-    using Args = fa_forward_args_t;
-    Moved<Args> m = moved_inputs(c.a, c);
-    m.part(&Args::o, c.o.bytes(), true);
-    m.part(&Args::lse, c.lse.bytes(), true);
-    m.part(&Args::scores, c.scores.bytes(), true);
-    m.part(&Args::q_descale, c.q_descale.bytes());
-    m.part(&Args::k_descale, c.k_descale.bytes());
-    m.part(&Args::v_descale, c.v_descale.bytes());
-    m.part(&Args::o_scale, c.o_scale.bytes());
-    m.part(&Args::kv_batch_idx, int64_t(c.metadata.kv_batch_idx.size() * 4));
-    m.part(&Args::page_table, int64_t(c.metadata.page_table.size() * 4));
-    return m;
-}
-
-Moved<fa_backward_args_t> moved(const BackwardCase& b) {
+MovedBackward::MovedBackward(const BackwardCase& b) : Moved(b.args()), forward_(moved(b.c)) {
     using Args = fa_backward_args_t;
-    Moved<Args> m = moved_inputs(b.a, b.c);
-    m.part(&Args::o, b.c.o.bytes());
-    m.part(&Args::lse, b.c.lse.bytes());
-    m.part(&Args::dout, b.dout.bytes());
-    m.part(&Args::dlse, b.dlse.bytes());
-    m.part(&Args::dq, b.dq.bytes(), true);
-    m.part(&Args::dk, b.dk.bytes(), true);
-    m.part(&Args::dv, b.dv.bytes(), true);
-    m.part(&Args::dbias, b.dbias.bytes(), true);
-    m.part(&Args::dsinks, b.dsinks.bytes(), true);
-    return m;
+    device.forward = &forward_.device;
+    part(&Args::dout, b.dout.bytes());
+    part(&Args::dlse, b.dlse.bytes());
+    part(&Args::dq, b.dq.bytes(), true);
+    part(&Args::dk, b.dk.bytes(), true);
+    part(&Args::dv, b.dv.bytes(), true);
+    part(&Args::dbias, b.dbias.bytes(), true);
+    part(&Args::dsinks, b.dsinks.bytes(), true);
+    device.workspace = nullptr;
+    device.workspace_size = 0;
 }
 
 BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse) {

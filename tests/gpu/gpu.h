@@ -121,7 +121,20 @@ class Moved {
 };
 
 Moved<fa_forward_args_t> moved(const Case& c);
-Moved<fa_backward_args_t> moved(const BackwardCase& b);
+
+// A backward and its forward, whose o and LSE go up with the other inputs.
+class MovedBackward : public Moved<fa_backward_args_t> {
+  public:
+    explicit MovedBackward(const BackwardCase& b);
+    MovedBackward(const MovedBackward&) = delete;  // device.forward points into this object
+    void upload() {
+        forward_.upload();
+        Moved::upload();
+    }
+
+  private:
+    Moved<fa_forward_args_t> forward_;
+};
 
 // Makes a case ready: bound and filled, with the o and LSE of a forward by `handle`, which takes host memory.
 BackwardCase differentiable(const Handle& handle, Case c, Rng& rng, bool with_dlse = false);

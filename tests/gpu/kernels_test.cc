@@ -88,7 +88,7 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
                     for (const bool scores : {false, true}) {
                         if (scores && (dim > 64 || rows > 5)) continue;  // written one by one, slowly
                         Case c = shaped({batch, heads, 2, rows, keys, dim, dim}, types.q);
-                        c.d.kv_dtype = types.kv;
+                        c.d.k_dtype = types.kv;
                         c.d.num_splits = splits;
                         causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (scores) c.d.operands |= FA_OPERAND_SCORES, dense_pairs(c.d, c.d.scores_stride);
@@ -113,8 +113,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
                                        Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
                 for (int mask = dense; mask < masks; mask++)
                     for (int layout = alike; layout < layouts; layout++) {
-                        const int64_t heads_kv = layout == alone ? shape.heads : shape.heads / 2;
-                        Case c = shaped({shape.batch, shape.heads, heads_kv, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
+                        const int64_t heads_k = layout == alone ? shape.heads : shape.heads / 2;
+                        Case c = shaped({shape.batch, shape.heads, heads_k, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
                         c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
@@ -169,7 +169,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
 void fill(Case& c, Rng& rng) {
     c.bind(rng);
     c.fill_normal(rng);
-    if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, c.alibi.as<float>());
+    if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
     // Rows, blocks at either end, and whole tiles without a key.
     const auto attend = [&](int64_t b, int64_t head, int64_t row, int64_t key) {
         const bool near = key > 2 * row - 200 && key < 2 * row + 300, tile = b == 1 && head == 1 && row / 128 == 1;

@@ -51,7 +51,7 @@ TEST_F(Pages, ThatDoNotExistRemoveTheirKeys) {
                         if (option == alibi) c.d.operands |= FA_OPERAND_ALIBI;
                         c.bind(rng);
                         c.fill_normal(rng);
-                        if (option == alibi) fa_alibi_slopes(c.d.heads_q, c.alibi.as<float>());
+                        if (option == alibi) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
                         ASSERT_EQ(run_with_holes(handle, c, {0, 3, 4, 6}), "") << c.describe();
                     }
 }

@@ -49,7 +49,7 @@ struct Large {
 // 16,386 sequences of 2^17 elements of k and of v each: 2^31 and two sequences more.
 TEST_F(Sizes, KeysBeyond2To31Elements) {
     const Shape one{1, 8, 8, 1, 128, 128, 128};
-    const int64_t batch = 16386, k_one = one.keys * one.heads_kv * one.dim_qk, q_one = one.heads_q * one.dim_qk;
+    const int64_t batch = 16386, k_one = one.keys * one.heads_k * one.dim_qk, q_one = one.heads_q * one.dim_qk;
     ENOUGH_MEMORY_OR_SKIP(4 * batch * (k_one + q_one));
     const Handle handle = make_handle();
     Shape all = one;

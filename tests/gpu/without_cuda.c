@@ -18,7 +18,7 @@ static fa_handle_t open_backend(int32_t backend) {
 
 static void must(fa_handle_t handle, fa_status_t status) {
     if (status == FA_OK) return;
-    fprintf(stderr, "%s: %s\n", fa_status_string(status), fa_last_error(handle));
+    fprintf(stderr, "%s: %s\n", fa_status_name(status), fa_last_error(handle));
     exit(1);
 }
 

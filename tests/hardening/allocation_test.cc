@@ -163,8 +163,8 @@ TEST_P(EachOp, QuestionsDoNotAllocate) {
     EXPECT_EQ(fa_workspace_size(handle, &w.desc, w.op(), &bytes), FA_OK);
     EXPECT_EQ(fa_explain(handle, &w.desc, w.op(), text, sizeof text), FA_OK);
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, 2), FA_OK);
-    EXPECT_EQ(fa_get_i64(handle, FA_PARAM_THREADS, &value), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 2), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_PARAM_THREADS, &value), FA_OK);
     allocator.armed = false;
     EXPECT_EQ(allocator.calls, 0);
     EXPECT_EQ(fa_destroy(handle), FA_OK);

@@ -28,7 +28,7 @@ class Fork : public ::testing::Test {
   protected:
     void SetUp() override {
         handle = make_handle();
-        ASSERT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, 3), FA_OK);
+        ASSERT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 3), FA_OK);
         ASSERT_EQ(work.run(handle), FA_OK) << fa_last_error(handle);
     }
     void TearDown() override {
@@ -46,7 +46,7 @@ TEST_F(Fork, ParentsHandleAnswersNothingButDestroy) {
                   int wrong = check(work.run(handle) == FA_INVALID_STATE, "run");
                   wrong += check(std::string(fa_last_error(handle)).find("forked child") != std::string::npos, "sentence");
                   int64_t value;
-                  wrong += check(fa_get_i64(handle, FA_PARAM_THREADS, &value) == FA_INVALID_STATE, "get");
+                  wrong += check(fa_param_get(handle, FA_PARAM_THREADS, &value) == FA_INVALID_STATE, "get");
                   wrong += check(fa_supports(handle, &work.desc, FA_OP_FORWARD) == FA_INVALID_STATE, "supports");
                   wrong += check(fa_synchronize(handle) == FA_INVALID_STATE, "synchronize");
                   return wrong + check(fa_destroy(handle) == FA_OK, "destroy");
@@ -58,7 +58,7 @@ TEST_F(Fork, NewHandleInTheChildWorks) {
     EXPECT_EQ(wrong_in_child([&] {
                   fa_handle_t mine;
                   int wrong = check(fa_create(&mine, nullptr) == FA_OK, "create");
-                  wrong += check(fa_set_i64(mine, FA_PARAM_THREADS, 3) == FA_OK, "threads");
+                  wrong += check(fa_param_set(mine, FA_PARAM_THREADS, 3) == FA_OK, "threads");
                   wrong += check(work.run(mine) == FA_OK, "run");
                   wrong += check(work.result() == expected, "result");
                   return wrong + check(fa_destroy(mine) == FA_OK, "destroy");
@@ -79,9 +79,10 @@ TEST_F(Fork, GrandchildWorksToo) {
               0);
 }
 
-void serial(void* calls, int64_t n, void (*body)(void*, int64_t), void* arg) {
+fa_status_t serial(void* calls, int64_t n, void (*body)(void*, int64_t), void* arg) {
     ++*static_cast<int*>(calls);
     for (int64_t i = 0; i < n; i++) body(arg, i);
+    return FA_OK;
 }
 
 TEST_F(Fork, CallersPoolIsUsedInTheChild) {
@@ -91,7 +92,7 @@ TEST_F(Fork, CallersPoolIsUsedInTheChild) {
                       info.parallel_for = serial;
                       info.parallel_user = &calls;
                   });
-                  int wrong = check(fa_set_i64(mine, FA_PARAM_THREADS, 3) == FA_OK, "threads");
+                  int wrong = check(fa_param_set(mine, FA_PARAM_THREADS, 3) == FA_OK, "threads");
                   wrong += check(work.run(mine) == FA_OK && calls > 0, "run");
                   return wrong + check(work.result() == expected, "result");
               }),
@@ -112,7 +113,7 @@ TEST_F(Fork, HandleThatWasBusyCanBeDestroyed) {
             i.wrong = wrong_in_child([&] { return check(fa_destroy(i.handle) == FA_OK, "destroy"); });
         };
     });
-    EXPECT_EQ(fa_set_i64(inside.handle, 4711, 0), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_param_set(inside.handle, 4711, 0), FA_INVALID_ARGUMENT);
     EXPECT_EQ(inside.wrong, 0);
     EXPECT_EQ(fa_destroy(inside.handle), FA_OK);
 }

@@ -54,15 +54,14 @@ TEST(Create, SuccessEmptiesTheThreadsMessage) {
 
 TEST(Handle, NullIsInvalidEverywhere) {
     Workload w(Op::forward);
-    int32_t backend;
     int64_t value;
     uint64_t bytes;
     void* memory;
     const float x[1] = {0};
     float o[1];
-    const fa_status_t statuses[] = {fa_get_backend(nullptr, &backend),
-                                    fa_set_i64(nullptr, FA_PARAM_THREADS, 1),
-                                    fa_get_i64(nullptr, FA_PARAM_THREADS, &value),
+    const fa_status_t statuses[] = {fa_param_get(nullptr, FA_INFO_BACKEND, &value),
+                                    fa_param_set(nullptr, FA_PARAM_THREADS, 1),
+                                    fa_param_get(nullptr, FA_PARAM_THREADS, &value),
                                     fa_malloc(nullptr, 1, &memory),
                                     fa_free(nullptr, nullptr),
                                     fa_copy(nullptr, o, x, 4),
@@ -87,9 +86,9 @@ class OnHandle : public ::testing::Test {
 
 TEST_F(OnHandle, NullResultsAreInvalid) {
     const Workload w(Op::forward);
-    EXPECT_EQ(fa_get_backend(handle, nullptr), FA_INVALID_ARGUMENT);
-    EXPECT_TRUE(holds(fa_last_error(handle), "backend is NULL"));
-    EXPECT_EQ(fa_get_i64(handle, FA_PARAM_THREADS, nullptr), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, nullptr), FA_INVALID_ARGUMENT);
+    EXPECT_TRUE(holds(fa_last_error(handle), "value is NULL: expected where to write backend"));
+    EXPECT_EQ(fa_param_get(handle, FA_PARAM_THREADS, nullptr), FA_INVALID_ARGUMENT);
     EXPECT_TRUE(holds(fa_last_error(handle), "value is NULL: expected where to write threads"));
     EXPECT_EQ(fa_workspace_size(handle, &w.desc, FA_OP_FORWARD, nullptr), FA_INVALID_ARGUMENT);
     EXPECT_TRUE(holds(fa_last_error(handle), "bytes is NULL"));
@@ -205,16 +204,16 @@ TEST(Device, BadQuestions) {
     EXPECT_EQ(fa_device_info(FA_BACKEND_CPU, 1, &info), FA_NO_DEVICE);
     info.struct_size = sizeof info - 1;
     EXPECT_EQ(fa_device_info(FA_BACKEND_CPU, 0, &info), FA_INVALID_ARGUMENT);
-    EXPECT_TRUE(holds(fa_last_error(nullptr), "info.struct_size is 215"));
+    EXPECT_TRUE(holds(fa_last_error(nullptr), "struct_size of fa_device_info_t is 215: expected 216 to 4096"));
 }
 
 TEST(Status, NamesOfAllAndOfNone) {
-    EXPECT_STREQ(fa_status_string(FA_OK), "FA_OK");
-    EXPECT_STREQ(fa_status_string(FA_WORKSPACE_TOO_SMALL), "FA_WORKSPACE_TOO_SMALL");
-    EXPECT_STREQ(fa_status_string(FA_INTERNAL), "FA_INTERNAL");
+    EXPECT_STREQ(fa_status_name(FA_OK), "FA_OK");
+    EXPECT_STREQ(fa_status_name(FA_WORKSPACE_TOO_SMALL), "FA_WORKSPACE_TOO_SMALL");
+    EXPECT_STREQ(fa_status_name(FA_INTERNAL), "FA_INTERNAL");
     int named = 0;
-    for (int32_t status = -10; status < 1000; status++) named += std::string(fa_status_string(status)) != "unknown status";
-    EXPECT_EQ(named, 12);
+    for (int32_t status = -10; status < 1000; status++) named += std::string(fa_status_name(status)) != "unknown status";
+    EXPECT_EQ(named, 15);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST(Dropout, RefusesBadArguments) {
 TEST(Alibi, PowersOfTwo) {
     for (const int64_t heads : {1, 2, 4, 8, 16, 64}) {
         std::vector<float> slopes(static_cast<size_t>(heads));
-        ASSERT_EQ(fa_alibi_slopes(heads, slopes.data()), FA_OK);
+        ASSERT_EQ(fa_alibi_slopes(heads, 0, slopes.data()), FA_OK);
         for (int64_t h = 1; h <= heads; h++)
             EXPECT_FLOAT_EQ(slopes[static_cast<size_t>(h - 1)],
                             static_cast<float>(pow(2., -8. * static_cast<double>(h) / static_cast<double>(heads))));
@@ -103,31 +103,75 @@ TEST(Alibi, PowersOfTwo) {
 
 TEST(Alibi, OtherCounts) {
     std::vector<float> six(6), eight(8);
-    ASSERT_EQ(fa_alibi_slopes(6, six.data()), FA_OK);
-    ASSERT_EQ(fa_alibi_slopes(8, eight.data()), FA_OK);
+    ASSERT_EQ(fa_alibi_slopes(6, 0, six.data()), FA_OK);
+    ASSERT_EQ(fa_alibi_slopes(8, 0, eight.data()), FA_OK);
     const std::vector<float> four = {0.25f, 0.0625f, 0.015625f, 0.00390625f};
     EXPECT_EQ(std::vector<float>(six.begin(), six.begin() + 4), four);
     EXPECT_EQ(six[4], eight[0]);
     EXPECT_EQ(six[5], eight[2]);
     float three[3];
-    ASSERT_EQ(fa_alibi_slopes(3, three), FA_OK);
+    ASSERT_EQ(fa_alibi_slopes(3, 0, three), FA_OK);
     EXPECT_EQ(three[0], 0.0625f);
     EXPECT_EQ(three[1], 0.00390625f);
     EXPECT_EQ(three[2], 0.25f);
 }
 
+// 2^(-max_bias h / heads): the usual slopes are those of 8.
+TEST(Alibi, MaxBias) {
+    float usual[6], eight[6], four[6];
+    ASSERT_EQ(fa_alibi_slopes(6, 0, usual), FA_OK);
+    ASSERT_EQ(fa_alibi_slopes(6, 8, eight), FA_OK);
+    ASSERT_EQ(fa_alibi_slopes(6, 4, four), FA_OK);
+    for (int h = 0; h < 6; h++) {
+        EXPECT_EQ(eight[h], usual[h]);
+        EXPECT_FLOAT_EQ(four[h] * four[h], eight[h]);
+    }
+    for (const float wrong : {-1.f, HUGE_VALF, NAN}) EXPECT_EQ(fa_alibi_slopes(6, wrong, four), FA_INVALID_ARGUMENT) << wrong;
+    EXPECT_TRUE(holds(fa_last_error(nullptr), "max_bias is nan: expected a finite number, 0 or more"));
+}
+
 TEST(Alibi, RefusesBadArguments) {
     float slope = 7;
-    EXPECT_EQ(fa_alibi_slopes(-1, &slope), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_alibi_slopes(-1, 0, &slope), FA_INVALID_ARGUMENT);
     EXPECT_TRUE(holds(fa_last_error(nullptr), "heads is -1: expected 0 to 2^31 - 1"));
-    EXPECT_EQ(fa_alibi_slopes(INT64_MAX, &slope), FA_INVALID_ARGUMENT);
-    EXPECT_EQ(fa_alibi_slopes(1, nullptr), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_alibi_slopes(INT64_MAX, 0, &slope), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_alibi_slopes(1, 0, nullptr), FA_INVALID_ARGUMENT);
     EXPECT_TRUE(holds(fa_last_error(nullptr), "slopes is NULL"));
-    EXPECT_EQ(fa_alibi_slopes(0, nullptr), FA_OK);
+    EXPECT_EQ(fa_alibi_slopes(0, 0, nullptr), FA_OK);
     EXPECT_EQ(slope, 7);
 }
 
-TEST(Version, IsTheHeaders) { EXPECT_EQ(fa_version(), FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH); }
+TEST(Version, IsTheHeaders) {
+    EXPECT_EQ(fa_version(), FA_VERSION);
+    EXPECT_EQ(FA_VERSION, FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH);
+}
+
+TEST(Names, OfInstructionSets) {
+    EXPECT_STREQ(fa_isa_name(FA_ISA_AVX512_BF16), "avx512_bf16");
+    EXPECT_STREQ(fa_isa_name(FA_ISA_SVE), "sve");
+    EXPECT_EQ(fa_isa_name(0), nullptr);
+    EXPECT_EQ(fa_isa_name(2), nullptr);
+}
+
+TEST(Names, OfTypesAndTheirUnits) {
+    EXPECT_STREQ(fa_dtype_name(FA_F32), "f32");
+    EXPECT_STREQ(fa_dtype_name(FA_Q8_0), "q8_0");
+    EXPECT_EQ(fa_dtype_name(0), nullptr);
+    EXPECT_EQ(fa_dtype_name(276), nullptr);
+    const struct {
+        int32_t dtype;
+        int64_t elements, bytes;
+    } units[] = {{FA_F32, 1, 4}, {FA_BF16, 1, 2}, {FA_E4M3, 1, 1}, {FA_I4, 2, 1}, {FA_BIT, 8, 1}, {FA_Q4_0, 32, 18}, {FA_Q5_1, 32, 24}, {FA_Q8_0, 32, 34}};
+    for (const auto& unit : units) {
+        int64_t elements = 0, bytes = 0;
+        EXPECT_EQ(fa_dtype_unit(unit.dtype, &elements, &bytes), FA_OK);
+        EXPECT_EQ(elements, unit.elements) << unit.dtype;
+        EXPECT_EQ(bytes, unit.bytes) << unit.dtype;
+        EXPECT_EQ(fa_dtype_unit(unit.dtype, nullptr, nullptr), FA_OK);
+    }
+    EXPECT_EQ(fa_dtype_unit(4, nullptr, nullptr), FA_UNSUPPORTED_FIELD);
+    EXPECT_TRUE(holds(fa_last_error(nullptr), "dtype is 4: unknown, expected a type"));
+}
 
 }  // namespace
 }  // namespace hardening

@@ -65,12 +65,12 @@ TEST(Log, LevelIsAParameter) {
     Lines lines;
     const fa_handle_t handle = handle_that_logs(lines, FA_LOG_ERROR);
     int64_t level = -1;
-    EXPECT_EQ(fa_get_i64(handle, FA_PARAM_LOG_LEVEL, &level), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_PARAM_LOG_LEVEL, &level), FA_OK);
     EXPECT_EQ(level, FA_LOG_ERROR);
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_LOG_LEVEL, FA_LOG_NONE), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_LOG_LEVEL, FA_LOG_NONE), FA_OK);
     make_calls(handle);
     EXPECT_TRUE(lines.empty());
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_LOG_LEVEL, FA_LOG_DEBUG), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_LOG_LEVEL, FA_LOG_DEBUG), FA_OK);
     make_calls(handle);
     EXPECT_EQ(lines.size(), 3u);
     EXPECT_EQ(fa_destroy(handle), FA_OK);

@@ -37,7 +37,7 @@ struct Called {
 // A large call on a new handle.
 Called call(int64_t wanted = 0) {
     const fa_handle_t handle = make_handle();
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, wanted), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, wanted), FA_OK);
     Workload w(Op::forward, kManyRows);
     fa_attention_desc_t many = w.desc;
     many.batch = 1024;
@@ -138,13 +138,14 @@ struct Pool {
     std::atomic<int> calls{0};
     std::atomic<int64_t> bodies{0};
 
-    static void run(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
+    static fa_status_t run(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
         Pool& pool = *static_cast<Pool*>(user);
         pool.calls++;
         pool.bodies += n;
         std::vector<std::thread> threads;
         for (int64_t i = 0; i < n; i++) threads.emplace_back(body, arg, i);
         for (std::thread& t : threads) t.join();
+        return FA_OK;
     }
 };
 

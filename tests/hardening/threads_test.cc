@@ -23,12 +23,12 @@ fa_handle_t handle_that_calls(Callback& callback, int32_t level) {
 
 void expect_turned_away(fa_handle_t handle) {
     Workload w(Op::forward);
-    int32_t backend = 0;
+    int64_t backend = 0;
     EXPECT_EQ(w.run(handle), FA_INVALID_STATE);
     EXPECT_TRUE(holds(fa_last_error(handle), "another call on this handle has not returned"));
     EXPECT_EQ(w.result(), std::vector<float>(w.result().size(), -1.f));
-    EXPECT_EQ(fa_get_backend(handle, &backend), FA_INVALID_STATE);
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, 1), FA_INVALID_STATE);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &backend), FA_INVALID_STATE);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 1), FA_INVALID_STATE);
     EXPECT_EQ(fa_explain(handle, nullptr, 0, nullptr, 0), FA_INVALID_STATE);
     EXPECT_EQ(fa_destroy(handle), FA_INVALID_STATE);
     EXPECT_TRUE(holds(fa_last_error(nullptr), "it is not destroyed"));
@@ -59,7 +59,7 @@ TEST(OneHandle, FirstCallKeepsItsMessage) {
         std::thread([&] { expect_turned_away(handle); }).join();
     };
     handle = handle_that_calls(from_another_thread, FA_LOG_ERROR);
-    EXPECT_EQ(fa_set_i64(handle, 4711, 0), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_param_set(handle, 4711, 0), FA_INVALID_ARGUMENT);
     EXPECT_EQ(inside, 1);
     EXPECT_TRUE(holds(fa_last_error(handle), "key is 4711"));
     EXPECT_EQ(fa_destroy(handle), FA_OK);
@@ -85,7 +85,7 @@ struct ReenteringPool {
     fa_handle_t handle = nullptr;
     std::atomic<int> calls{0}, bodies{0};
 
-    static void run(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
+    static fa_status_t run(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
         ReenteringPool& pool = *static_cast<ReenteringPool*>(user);
         pool.calls++;
         for (int64_t i = n - 1; i >= 0; i--) {
@@ -95,6 +95,7 @@ struct ReenteringPool {
                 pool.bodies++;
             }).join();
         }
+        return FA_OK;
     }
 };
 
@@ -105,7 +106,7 @@ TEST(ParallelFor, CallersPoolDoesTheWork) {
         info.parallel_user = &pool;
     });
     for (const int threads : {2, 3}) {
-        ASSERT_EQ(fa_set_i64(pool.handle, FA_PARAM_THREADS, threads), FA_OK);
+        ASSERT_EQ(fa_param_set(pool.handle, FA_PARAM_THREADS, threads), FA_OK);
         pool.calls = pool.bodies = 0;
         Workload w(Op::forward, 200);
         EXPECT_EQ(w.run(pool.handle), FA_OK) << fa_last_error(pool.handle);
@@ -140,7 +141,7 @@ TEST(ManyHandles, EightThreadsGiveEqualBits) {
 }
 
 TEST(ManyHandles, EachThreadHasItsOwnMessage) {
-    EXPECT_EQ(fa_alibi_slopes(-1, nullptr), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_alibi_slopes(-1, 0, nullptr), FA_INVALID_ARGUMENT);
     std::thread([] {
         EXPECT_STREQ(fa_last_error(nullptr), "");
         EXPECT_EQ(fa_create(nullptr, nullptr), FA_INVALID_ARGUMENT);

@@ -106,7 +106,7 @@ fa_status_t Workload::run(fa_handle_t handle) {
 std::vector<float> reference(Op op, int64_t rows) {
     const fa_handle_t handle = make_handle();
     Workload w(op, rows);
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, 1), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 1), FA_OK);
     EXPECT_EQ(w.run(handle), FA_OK) << fa_last_error(handle);
     EXPECT_EQ(fa_destroy(handle), FA_OK);
     return w.result();

@@ -66,9 +66,9 @@ TEST_F(Fake, DeviceWithoutCode) {
 }
 
 TEST_F(Fake, AutoPassesOverWhatHasNoCode) {
-    int32_t backend = 0;
+    int64_t backend = 0;
     EXPECT_EQ(create("gfx1036", 0, FA_BACKEND_AUTO), FA_OK);
-    EXPECT_EQ(fa_get_backend(handle, &backend), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &backend), FA_OK);
     EXPECT_EQ(backend, FA_BACKEND_CPU);
     char text[2048] = "";
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
@@ -76,7 +76,7 @@ TEST_F(Fake, AutoPassesOverWhatHasNoCode) {
               std::string::npos)
         << text;
     EXPECT_EQ(create("gfx1030", 0, FA_BACKEND_AUTO), FA_OK);
-    EXPECT_EQ(fa_get_backend(handle, &backend), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &backend), FA_OK);
     EXPECT_EQ(backend, FA_BACKEND_HIP);
 }
 

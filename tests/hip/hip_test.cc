@@ -37,9 +37,9 @@ Outcome create(int32_t backend, const std::string& folder) {
     Outcome out{fa_create(&handle, &info), fa_last_error(nullptr)};
     if (out.status != FA_OK) return out;
     char text[2048] = "";
-    int32_t used = 0;
+    int64_t used = 0;
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
-    EXPECT_EQ(fa_get_backend(handle, &used), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &used), FA_OK);
     EXPECT_EQ(used, FA_BACKEND_CPU);
     out.sentence = text;
     EXPECT_EQ(fa_destroy(handle), FA_OK);

@@ -66,7 +66,7 @@ std::function<void(Desc&)> positioned(const std::function<void(Desc&)>& mask) {
 std::function<void(Desc&)> types(int32_t q, int32_t kv, int32_t o) {
     return [=](Desc& d) {
         d.q_dtype = q;
-        d.kv_dtype = kv;
+        d.k_dtype = kv;
         d.o_dtype = o;
         if (kv == FA_I8) d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
         if (o == FA_E4M3 || o == FA_E5M2) d.operands |= FA_OPERAND_O_SCALE;
@@ -108,6 +108,7 @@ void literal_strides(int64_t* stride) {
 Question question(int32_t op, const std::function<void(Desc&)>& change) {
     Question q = {plain(), op};
     change(q.desc);
+    if (op == FA_OP_BACKWARD) q.desc.operands |= FA_OPERAND_LSE;
     return q;
 }
 
@@ -120,7 +121,7 @@ std::map<std::string, std::vector<Question>> questions() {
     all["types of q, kv and o chosen apart, `int8` kv"] =
         forwards({types(FA_F16, FA_E4M3, FA_F32), types(FA_BF16, FA_I8, FA_BF16), types(FA_F32, FA_F16, FA_E4M3)});
     all["head dimensions 1 … 1024, dim_v ≠ dim_qk"] = forwards({dims(1, 1), dims(192, 128), dims(576, 512), dims(1024, 3)});
-    all["grouped heads (MHA, GQA, MQA)"] = forwards({[](Desc& d) { d.heads_kv = 2; }, [](Desc& d) { d.heads_kv = 1; }});
+    all["grouped heads (MHA, GQA, MQA)"] = forwards({[](Desc& d) { d.heads_k = 2; }, [](Desc& d) { d.heads_k = 1; }});
     all["any strides, broadcast by stride 0"] = forwards({strided});
     all["scale, softcap"] = forwards({[](Desc& d) {
         d.flags = FA_SCALE_EXPLICIT;

@@ -64,7 +64,7 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
 void destroy(Context* c, bool) { c->host.release(c); }
 
 fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
-    if (key == FA_PARAM_COUNT) return FA_DEVICE_ERROR;  // and not a word
+    if (key == FA_PARAM_COUNT_WORK) return FA_DEVICE_ERROR;  // and not a word
     if (key != FA_PARAM_THREADS) return fail(m, FA_UNSUPPORTED, "the fake backend has no parameter %d", key);
     c->threads = value;
     return FA_OK;

@@ -15,7 +15,7 @@ using ::testing::Test;
 struct Outcome {
     fa_status_t status;
     std::string error;    // of fa_create
-    int32_t backend = 0;  // 0: none
+    int64_t backend = 0;  // 0: none
     std::string explain;
     std::string log;
 };
@@ -38,7 +38,7 @@ Outcome create(int32_t backend, const std::string& folder) {
         return out;
     }
     char text[2048];
-    EXPECT_EQ(fa_get_backend(handle, &out.backend), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &out.backend), FA_OK);
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
     out.explain = text;
     EXPECT_EQ(fa_destroy(handle), FA_OK);
@@ -98,8 +98,8 @@ TEST_F(Good, ComputesThroughTheModule) {
     std::vector<float> o(8, 0.f);
     EXPECT_EQ(fa_forward(handle, &d, in.data(), in.data(), in.data(), o.data()), FA_OK) << fa_last_error(handle);
     EXPECT_EQ(o, std::vector<float>(8, 42.f));
-    int32_t backend = 0;
-    EXPECT_EQ(fa_get_backend(handle, &backend), FA_OK);
+    int64_t backend = 0;
+    EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &backend), FA_OK);
     EXPECT_EQ(backend, FA_BACKEND_CUDA);
 }
 
@@ -145,10 +145,10 @@ TEST_F(Good, SmallWorkspaceIsNamedWithBothNumbers) {
 TEST_F(Good, ParametersMemoryAndFailuresPassThrough) {
     make();
     int64_t threads = 0;
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_THREADS, 7), FA_OK);
-    EXPECT_EQ(fa_get_i64(handle, FA_PARAM_THREADS, &threads), FA_OK);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_THREADS, 7), FA_OK);
+    EXPECT_EQ(fa_param_get(handle, FA_PARAM_THREADS, &threads), FA_OK);
     EXPECT_EQ(threads, 7);
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_MAX_ISA, FA_ISA_GENERIC), FA_UNSUPPORTED);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_MAX_ISA, FA_ISA_GENERIC), FA_UNSUPPORTED);
     void* memory = nullptr;
     const char from[4] = {1, 2, 3, 4};
     ASSERT_EQ(fa_malloc(handle, 4, &memory), FA_OK);
@@ -157,7 +157,7 @@ TEST_F(Good, ParametersMemoryAndFailuresPassThrough) {
     EXPECT_EQ(fa_free(handle, memory), FA_OK);
     EXPECT_EQ(fa_synchronize(handle), FA_DEVICE_ERROR);
     EXPECT_STREQ(fa_last_error(handle), "the fake device is always broken");
-    EXPECT_EQ(fa_set_i64(handle, FA_PARAM_COUNT, 1), FA_DEVICE_ERROR);
+    EXPECT_EQ(fa_param_set(handle, FA_PARAM_COUNT_WORK, 1), FA_DEVICE_ERROR);
     EXPECT_STREQ(fa_last_error(handle), "") << "no words are better than those of another failure";
 }
 

@@ -11,7 +11,7 @@ static void print_line(void* user, int32_t level, const char* message) {
 
 int main(int argc, char** argv) {
     char text[2048] = "";
-    int32_t backend = 0;
+    int64_t backend = 0;
     int64_t max_isa = 0;
     fa_handle_t handle;
     fa_create_info_t info = FA_CREATE_INFO_INIT;
@@ -22,13 +22,13 @@ int main(int argc, char** argv) {
     info.log = print_line;
 
     status = fa_backend_status(info.backend, text, sizeof text);
-    printf("status: %s: %s\n", fa_status_string(status), text);
+    printf("status: %s: %s\n", fa_status_name(status), text);
     status = fa_create(&handle, &info);
-    printf("create: %s: %s\n", fa_status_string(status), fa_last_error(NULL));
+    printf("create: %s: %s\n", fa_status_name(status), fa_last_error(NULL));
     printf("secure: %lu\n", getauxval(AT_SECURE));
     if (status != FA_OK) return 0;
-    fa_get_backend(handle, &backend);
-    fa_get_i64(handle, FA_PARAM_MAX_ISA, &max_isa);
+    fa_param_get(handle, FA_INFO_BACKEND, &backend);
+    fa_param_get(handle, FA_PARAM_MAX_ISA, &max_isa);
     fa_explain(handle, NULL, 0, text, sizeof text);
     printf("backend: %d\nmax_isa: %d\nexplain: %s\n", (int)backend, (int)max_isa, text);
     return fa_destroy(handle) == FA_OK ? 0 : 1;

@@ -115,9 +115,9 @@ void backward_row(const Reading& r, const Upstream& up, const Attention& own, co
 }  // namespace
 
 Gradients backward(const Reading& r, const Upstream& up) {
-    const int64_t rows = r.d.batch * r.d.heads_q * r.d.seqlen_q, keys = r.d.batch * r.heads_kv * r.d.seqlen_k;
+    const int64_t rows = r.d.batch * r.d.heads_q * r.d.seqlen_q, keys = r.d.batch * r.heads_k * r.d.seqlen_k;
     Gradients out{r.d.heads_q,
-                  r.heads_kv,
+                  r.heads_k,
                   r.d.seqlen_q,
                   r.d.seqlen_k,
                   zeros(rows * r.d.dim_qk),

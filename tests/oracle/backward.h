@@ -26,14 +26,14 @@ struct Gradient {
 };
 
 struct Gradients {
-    int64_t heads, heads_kv, rows, keys;
+    int64_t heads, heads_k, rows, keys;
     Gradient q;                 // [batch][heads][rows][dim_qk]
-    Gradient k, v;              // [batch][heads_kv][keys][dim]: of logical keys, wherever they lie
+    Gradient k, v;              // [batch][heads_k][keys][dim]: of logical keys, wherever they lie
     Gradient bias;              // [batch][heads][rows][keys]: of every pair, not yet summed over what the bias is broadcast along
     Gradient sink;              // [heads]
     std::vector<double> delta;  // [batch][heads][rows]: Σ dO∘O of a row
     int64_t row(int64_t b, int64_t h, int64_t i) const { return (b * heads + h) * rows + i; }
-    int64_t key(int64_t b, int64_t kv_head, int64_t j) const { return (b * heads_kv + kv_head) * keys + j; }
+    int64_t key(int64_t b, int64_t kv_head, int64_t j) const { return (b * heads_k + kv_head) * keys + j; }
 };
 
 Gradients backward(const Reading& r, const Upstream& up);
@@ -48,7 +48,7 @@ class BackwardReading : public Reading {
 
     bool accumulates() const { return (g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
     int32_t dq_dtype() const { return accumulates() ? int32_t(FA_F32) : q_dtype; }
-    int32_t dkv_dtype() const { return accumulates() ? int32_t(FA_F32) : kv_dtype; }
+    int32_t dkv_dtype() const { return accumulates() ? int32_t(FA_F32) : k_dtype; }
     Upstream upstream() const;  // dout and dlse as they are in memory
 
     int64_t dout(int64_t b, int64_t h, int64_t i) const { return of_row(dout_tensor, b, h, i); }

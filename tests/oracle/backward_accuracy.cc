@@ -54,7 +54,7 @@ class Lister {
         const int64_t dim = tensor.count[3];
         const bool packed = r.has(FA_OPERAND_CU_SEQLENS_K);
         for (int64_t b = 0; b < r.d.batch; b++)
-            for (int64_t h = 0; h < r.heads_kv; h++)
+            for (int64_t h = 0; h < r.heads_k; h++)
                 for (int64_t slot = 0; slot < (packed ? r.leftpad(b) + r.keys(b) : r.d.seqlen_k); slot++) {
                     const int64_t j = slot - r.leftpad(b);
                     const bool valid = j >= 0 && j < r.keys(b);
@@ -88,7 +88,7 @@ class Lister {
 
 // The most terms that any sum of the call has, in one row's products or across the rows of a group.
 double terms(const BackwardReading& r) {
-    const int64_t rows = r.d.seqlen_q * (r.d.heads_q / r.heads_kv);
+    const int64_t rows = r.d.seqlen_q * (r.d.heads_q / r.heads_k);
     return double(std::max({rows, r.d.seqlen_k, r.d.dim_qk, r.dim_v}));
 }
 

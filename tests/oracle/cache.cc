@@ -42,8 +42,8 @@ bool all_zero(const int64_t (&s)[4]) { return s[0] == 0 && s[1] == 0 && s[2] == 
 
 std::vector<Write> rotary(const fa_attention_desc_t& desc, const fa_rotary_args_t& a) {
     fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
-    meta.cu_seqlens_q = a.cu_seqlens_q;
-    meta.seqused_q = a.seqused_q;
+    meta.cu_seqlens_q = a.cu_seqlens;
+    meta.seqused_q = a.seqused;
     const Reading r(desc, meta);
     Tensor to = r.q_tensor;
     if (!all_zero(a.out_stride)) to.stride = {a.out_stride[0], a.out_stride[1], a.out_stride[2], a.out_stride[3]};
@@ -53,7 +53,7 @@ std::vector<Write> rotary(const fa_attention_desc_t& desc, const fa_rotary_args_
     std::vector<Write> out;
     for (int64_t b = 0; b < desc.batch; b++) {
         for (int64_t i = 0; i < r.rows(b); i++) {
-            const int64_t row = packed ? a.cu_seqlens_q[b] + i : i;
+            const int64_t row = packed ? a.cu_seqlens[b] + i : i;
             int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
             if (a.positions) position = a.positions[packed ? row : b * desc.seqlen_q + i];
             for (int64_t h = 0; h < desc.heads_q; h++) {
@@ -141,19 +141,19 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
         for (int64_t t = 0; t < tokens.count(b); t++) {
             const int64_t slot = tokens.slot(b, t);
             if (slot < 0) continue;
-            for (int64_t head = 0; head < r.heads_kv; head++) {
+            for (int64_t head = 0; head < r.heads_k; head++) {
                 for (const bool is_k : {true, false}) {
                     const int64_t dim = is_k ? desc.dim_qk : r.dim_v;
-                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, r.heads_kv, dim);
+                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, r.heads_k, dim);
                     const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
                     std::vector<Turned> head_values;
                     for (int64_t c = 0; c < dim; c++)
                         head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none));
                     const bool scaled = desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-                    float* descale = !scaled ? nullptr : is_k ? a.k_descale : a.v_descale;
+                    float* descale = !scaled ? nullptr : static_cast<float*>(is_k ? a.k_descale : a.v_descale);
                     const int64_t at = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
                     const int64_t factor_at = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
-                    write_head(head_values, {is_k ? a.k : a.v, at, r.kv_dtype, descale, factor_at, dynamic}, out);
+                    write_head(head_values, {is_k ? a.k : a.v, at, is_k ? r.k_dtype : r.v_dtype, descale, factor_at, dynamic}, out);
                 }
             }
         }

@@ -105,8 +105,16 @@ double rounded(double value, int32_t dtype) {
 }
 
 const char* name_of(int32_t dtype) {
-    static const char* const names[] = {"default", "f32", "f16", "bf16", "e4m3", "e5m2", "i8"};
-    return dtype >= 0 && dtype <= FA_I8 ? names[dtype] : "unknown";
+    switch (dtype) {
+        case 0: return "default";
+        case FA_F32: return "f32";
+        case FA_F16: return "f16";
+        case FA_BF16: return "bf16";
+        case FA_E4M3: return "e4m3";
+        case FA_E5M2: return "e5m2";
+        case FA_I8: return "i8";
+        default: return "unknown";
+    }
 }
 
 }  // namespace oracle

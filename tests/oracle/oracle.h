@@ -28,8 +28,8 @@ class Reading {
 
     fa_attention_desc_t d;
     fa_forward_args_t a;
-    int32_t q_dtype, kv_dtype, o_dtype, bias_dtype;
-    int64_t heads_kv, dim_v;
+    int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
+    int64_t heads_k, dim_v;
     double scale;
     Tensor q_tensor, k_tensor, v_tensor, o_tensor;                // outer: batch, sequence of the cache, or page; 1 when packed
     Tensor lse_tensor;                                            // (batch, head, row, 1)
@@ -58,7 +58,7 @@ class Reading {
     int64_t k_descale(int64_t b, int64_t kv_head, int64_t j) const;
     int64_t v_descale(int64_t b, int64_t kv_head, int64_t j) const;
 
-    int64_t kv_head(int64_t h) const { return h * heads_kv / d.heads_q; }
+    int64_t kv_head(int64_t h) const { return h * heads_k / d.heads_q; }
     double alibi_slope(int64_t b, int64_t h) const;
     // Rows beyond rows(b): a padded o and LSE has them, and they must be 0 and −inf; a packed one has none of its own.
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }

@@ -27,10 +27,11 @@ int64_t Tensor::extent() const {
 Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args) : d(desc), a(args) {
     const bool narrow_q = d.q_dtype == FA_E4M3 || d.q_dtype == FA_E5M2;
     q_dtype = d.q_dtype;
-    kv_dtype = d.kv_dtype != 0 ? d.kv_dtype : q_dtype;
+    k_dtype = d.k_dtype != 0 ? d.k_dtype : q_dtype;
+    v_dtype = d.v_dtype != 0 ? d.v_dtype : k_dtype;
     o_dtype = d.o_dtype != 0 ? d.o_dtype : narrow_q ? int32_t(FA_BF16) : q_dtype;
     bias_dtype = d.bias_dtype != 0 ? d.bias_dtype : int32_t(FA_F32);
-    heads_kv = d.heads_kv != 0 ? d.heads_kv : d.heads_q;
+    heads_k = d.heads_k != 0 ? d.heads_k : d.heads_q;
     dim_v = d.dim_v != 0 ? d.dim_v : d.dim_qk;
     scale = d.flags & FA_SCALE_EXPLICIT ? double(d.scale) : 1 / std::sqrt(double(d.dim_qk));
 
@@ -42,20 +43,20 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
 
     q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
     o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
-    k_tensor = tensor({k_outer, k_rows, heads_kv, d.dim_qk}, d.strided & FA_STRIDED_K, literal(d.k_stride));
-    v_tensor = tensor({k_outer, k_rows, heads_kv, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
+    k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk}, d.strided & FA_STRIDED_K, literal(d.k_stride));
+    v_tensor = tensor({k_outer, k_rows, heads_k, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     bias_tensor = {pairs, literal(d.bias_stride)};
     mask_tensor = {pairs, literal(d.mask_stride)};
     scores_tensor = {pairs, literal(d.scores_stride)};
     q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
-    const Quad factors = {packed_k ? d.batch : k_outer, k_rows, heads_kv, 1};
+    const Quad factors = {packed_k ? d.batch : k_outer, k_rows, heads_k, 1};
     k_descale_tensor = {factors, literal(d.k_descale_stride)};
     v_descale_tensor = {factors, literal(d.v_descale_stride)};
 
     const bool from_state = has(FA_OPERAND_RNG_STATE) && a.rng_state != nullptr;
-    dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.seed, from_state ? a.rng_state[1] : a.offset);
+    dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.dropout_seed, from_state ? a.rng_state[1] : a.dropout_offset);
 }
 
 int64_t Reading::rows(int64_t b) const {

@@ -5,17 +5,6 @@
 namespace oracle {
 namespace {
 
-fa_forward_args_t forward_of(const fa_backward_args_t& g) {
-    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
-    a.q = g.q, a.k = g.k, a.v = g.v;
-    a.o = const_cast<void*>(g.o), a.lse = const_cast<float*>(g.lse);  // the oracle only reads
-    a.bias = g.bias, a.mask = g.mask, a.alibi_slopes = g.alibi_slopes, a.sinks = g.sinks;
-    a.causal_offset = g.causal_offset, a.cu_seqlens_q = g.cu_seqlens_q, a.cu_seqlens_k = g.cu_seqlens_k;
-    a.seqused_q = g.seqused_q, a.seqused_k = g.seqused_k, a.leftpad_k = g.leftpad_k;
-    a.rng_state = g.rng_state, a.seed = g.seed, a.offset = g.offset;
-    return a;
-}
-
 // The tensor by strides of its own; when they are all zero, by those that it has already.
 template <size_t N>
 Tensor restrided(Tensor t, const int64_t (&strides)[N]) {
@@ -26,7 +15,7 @@ Tensor restrided(Tensor t, const int64_t (&strides)[N]) {
 }  // namespace
 
 BackwardReading::BackwardReading(const fa_attention_desc_t& desc, const fa_backward_args_t& args)
-    : Reading(desc, forward_of(args)),
+    : Reading(desc, *args.forward),
       g(args),
       dout_tensor(restrided(o_tensor, args.dout_stride)),
       dlse_tensor(restrided(lse_tensor, args.dlse_stride)),

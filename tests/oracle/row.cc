@@ -50,13 +50,15 @@ std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32
     return values;
 }
 
+static double factor(const void* factors, int64_t index) { return double(static_cast<const float*>(factors)[index]); }
+
 Cache load_cache(const Reading& r, int64_t b, int64_t head) {
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
-        const double fk = r.has(FA_OPERAND_K_DESCALE) ? double(r.a.k_descale[r.k_descale(b, head, j)]) : 1.0;
-        const double fv = r.has(FA_OPERAND_V_DESCALE) ? double(r.a.v_descale[r.v_descale(b, head, j)]) : 1.0;
-        cache.k.push_back(widen(r.a.k, r.k(b, head, j), r.d.dim_qk, r.kv_dtype, fk));
-        cache.v.push_back(widen(r.a.v, r.v(b, head, j), r.dim_v, r.kv_dtype, fv));
+        const double fk = r.has(FA_OPERAND_K_DESCALE) ? factor(r.a.k_descale, r.k_descale(b, head, j)) : 1.0;
+        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, head, j)) : 1.0;
+        cache.k.push_back(widen(r.a.k, r.k(b, head, j), r.d.dim_qk, r.k_dtype, fk));
+        cache.v.push_back(widen(r.a.v, r.v(b, head, j), r.dim_v, r.v_dtype, fv));
     }
     return cache;
 }
@@ -64,7 +66,7 @@ Cache load_cache(const Reading& r, int64_t b, int64_t head) {
 double Row::weight(double score) const { return empty() ? 0 : std::exp(score - top) / sum; }
 
 Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache) {
-    const double fq = r.has(FA_OPERAND_Q_DESCALE) ? double(r.a.q_descale[r.q_descale(b, h, i)]) : 1.0;
+    const double fq = r.has(FA_OPERAND_Q_DESCALE) ? factor(r.a.q_descale, r.q_descale(b, h, i)) : 1.0;
     Row row{b, h, i, widen(r.a.q, r.q(b, h, i), r.d.dim_qk, r.q_dtype, fq), {}, -kInfinity, 0, 0, 0, 0};
     if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);
     row.kappa = std::isfinite(row.sink) ? std::fabs(row.sink) : 0;

@@ -22,14 +22,14 @@ TEST(ShapeSpec, Rounding) {
 
 // Contiguous groups, each kv head serving as many query heads as any other.
 TEST(ShapeSpec, HeadGroups) {
-    for (int64_t heads_kv = 1; heads_kv <= 12; heads_kv++)
+    for (int64_t heads_k = 1; heads_k <= 12; heads_k++)
         for (int64_t group = 1; group <= 12; group++) {
-            const int64_t heads_q = heads_kv * group;
-            std::vector<int64_t> served(size_t(heads_kv), 0);
+            const int64_t heads_q = heads_k * group;
+            std::vector<int64_t> served(size_t(heads_k), 0);
             for (int64_t h = 0; h < heads_q; h++) {
-                const int64_t kv = kv_head(h, heads_q, heads_kv);
-                ASSERT_EQ(kv, h * heads_kv / heads_q);
-                ASSERT_TRUE(h == 0 || kv >= kv_head(h - 1, heads_q, heads_kv));
+                const int64_t kv = kv_head(h, heads_q, heads_k);
+                ASSERT_EQ(kv, h * heads_k / heads_q);
+                ASSERT_TRUE(h == 0 || kv >= kv_head(h - 1, heads_q, heads_k));
                 served[size_t(kv)]++;
             }
             for (int64_t count : served) ASSERT_EQ(count, group);

@@ -8,14 +8,13 @@ Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : B
 
 }  // namespace
 
-void BackwardCase::bind(Rng& rng) {
-    const fa_forward_args_t& f = c.a;
-    a.q = f.q, a.k = f.k, a.v = f.v, a.o = f.o, a.lse = f.lse;
-    a.bias = f.bias, a.mask = f.mask, a.alibi_slopes = f.alibi_slopes, a.sinks = f.sinks;
-    a.causal_offset = f.causal_offset, a.cu_seqlens_q = f.cu_seqlens_q, a.cu_seqlens_k = f.cu_seqlens_k;
-    a.seqused_q = f.seqused_q, a.seqused_k = f.seqused_k, a.leftpad_k = f.leftpad_k;
-    a.rng_state = f.rng_state, a.seed = f.seed, a.offset = f.offset;
+fa_backward_args_t BackwardCase::args() const {
+    fa_backward_args_t full = a;
+    full.forward = &c.a;
+    return full;
+}
 
+void BackwardCase::bind(Rng& rng) {
     const oracle::BackwardReading r = reading();
     const auto give = [&](Buffer& buffer, bool wanted, const oracle::Tensor& tensor, int32_t dtype) -> void* {
         if (wanted) buffer = Buffer(tensor.extent() * oracle::size_of(dtype), side(rng));
@@ -78,7 +77,8 @@ fa_status_t BackwardCase::run(fa_handle_t handle) {
     std::vector<Buffer*> inputs = c.inputs();
     inputs.insert(inputs.end(), {&c.o, &c.lse, &dout, &dlse});
     for (Buffer* input : inputs) input->freeze(true);
-    const fa_status_t status = fa_backward(handle, &c.d, &a);
+    const fa_backward_args_t full = args();
+    const fa_status_t status = fa_backward(handle, &c.d, &full);
     for (Buffer* input : inputs) input->freeze(false);
     return status;
 }

@@ -57,7 +57,7 @@ void Case::bind(Rng& rng) {
         if (wanted) buffer = std::move(memory);
         return buffer.as();
     };
-    const int64_t kv_size = oracle::size_of(r.kv_dtype), floats = sizeof(float);
+    const int64_t kv_size = oracle::size_of(r.k_dtype), floats = sizeof(float);
     a.q = give(q, true, allocate(rng, r.q_tensor, oracle::size_of(r.q_dtype)));
     a.k = give(k, true, allocate(rng, r.k_tensor, kv_size));
     a.v = give(v, true, allocate(rng, r.v_tensor, kv_size));
@@ -94,17 +94,17 @@ void Case::set_q(const Pick& value) {
 void Case::set_k(const Pick& value) {
     const oracle::Reading r = reading();
     for (int64_t b = 0; b < d.batch; b++)
-        for (int64_t h = 0; h < r.heads_kv; h++)
+        for (int64_t h = 0; h < r.heads_k; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
-                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(k.as(), r.k(b, h, j) + c, r.kv_dtype, value(b, h, j, c));
+                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(k.as(), r.k(b, h, j) + c, r.k_dtype, value(b, h, j, c));
 }
 
 void Case::set_v(const Pick& value) {
     const oracle::Reading r = reading();
     for (int64_t b = 0; b < d.batch; b++)
-        for (int64_t h = 0; h < r.heads_kv; h++)
+        for (int64_t h = 0; h < r.heads_k; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
-                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.kv_dtype, value(b, h, j, c));
+                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.k_dtype, value(b, h, j, c));
 }
 
 void Case::set_bias(const Pick& value) {
@@ -133,7 +133,7 @@ void Case::set_descales(Rng& rng, double typical) {
     for (int64_t b = 0; b < d.batch; b++) {
         for (int64_t h = 0; h < d.heads_q && r.has(FA_OPERAND_Q_DESCALE); h++)
             for (int64_t i = 0; i < r.rows(b); i++) q_descale.as<float>()[r.q_descale(b, h, i)] = draw();
-        for (int64_t h = 0; h < r.heads_kv; h++)
+        for (int64_t h = 0; h < r.heads_k; h++)
             for (int64_t j = 0; j < r.keys(b); j++) {
                 if (r.has(FA_OPERAND_K_DESCALE)) k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
                 if (r.has(FA_OPERAND_V_DESCALE)) v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
@@ -142,7 +142,7 @@ void Case::set_descales(Rng& rng, double typical) {
 }
 
 void Case::fill_normal(Rng& rng, double q_size, double k_size, double v_size) {
-    const double whole = reading().kv_dtype == FA_I8 ? 40 : 1;  // integers need room
+    const double whole = reading().k_dtype == FA_I8 ? 40 : 1;  // integers need room
     set_q([&](int64_t, int64_t, int64_t, int64_t) { return q_size * rng.normal(); });
     set_k([&](int64_t, int64_t, int64_t, int64_t) { return k_size * whole * rng.normal(); });
     set_v([&](int64_t, int64_t, int64_t, int64_t) { return v_size * whole * rng.normal(); });

@@ -37,7 +37,7 @@ const char* const kOperands[] = {"LSE",           "BIAS",         "MASK",       
 }  // namespace
 
 std::string describe(const fa_attention_desc_t& d) {
-    std::string text = std::string("q ") + oracle::name_of(d.q_dtype) + ", kv " + oracle::name_of(d.kv_dtype) + ", o " +
+    std::string text = std::string("q ") + oracle::name_of(d.q_dtype) + ", kv " + oracle::name_of(d.k_dtype) + ", o " +
                        oracle::name_of(d.o_dtype) + ", bias " + oracle::name_of(d.bias_dtype) + ";";
     const char* const flags[] = {" causal", " window", " scale", " deterministic"};
     for (int bit = 0; bit < 4; bit++)
@@ -53,7 +53,7 @@ std::string describe(const fa_attention_desc_t& d) {
         int64_t value;
     } sizes[] = {{"batch", d.batch},
                  {"heads_q", d.heads_q},
-                 {"heads_kv", d.heads_kv},
+                 {"heads_k", d.heads_k},
                  {"seqlen_q", d.seqlen_q},
                  {"seqlen_k", d.seqlen_k},
                  {"dim_qk", d.dim_qk},

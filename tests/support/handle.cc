@@ -16,7 +16,7 @@ const struct {
 
 int64_t Handle::get(int32_t key) const {
     int64_t value = -1;
-    return fa_get_i64(handle_, key, &value) == FA_OK ? value : -1;
+    return fa_param_get(handle_, key, &value) == FA_OK ? value : -1;
 }
 
 int32_t backend_under_test() {

@@ -16,7 +16,7 @@ class Handle {
     operator fa_handle_t() const { return handle_; }
     std::string error() const { return fa_last_error(handle_); }
     int64_t get(int32_t key) const;
-    bool set(int32_t key, int64_t value) const { return fa_set_i64(handle_, key, value) == FA_OK; }
+    bool set(int32_t key, int64_t value) const { return fa_param_set(handle_, key, value) == FA_OK; }
 
   private:
     fa_handle_t handle_;

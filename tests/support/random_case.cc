@@ -52,9 +52,9 @@ class Generator {
 
     void types() {
         d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
-        if (rng.chance(0.4)) d.kv_dtype = !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type();
+        if (rng.chance(0.4)) d.k_dtype = !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type();
         if (rng.chance(0.5)) d.o_dtype = o_type();
-        const int32_t kv = d.kv_dtype ? d.kv_dtype : d.q_dtype;
+        const int32_t kv = d.k_dtype ? d.k_dtype : d.q_dtype;
         narrow_kv = oracle::size_of(kv) == 1;
         narrow_o = d.o_dtype == FA_E4M3 || d.o_dtype == FA_E5M2;
         if (oracle::size_of(d.q_dtype) == 1) want(0.5, FA_OPERAND_Q_DESCALE);
@@ -73,9 +73,9 @@ class Generator {
     void sizes() {
         d.dim_qk = dimension();
         if (rng.chance(0.3)) d.dim_v = dimension();
-        const int64_t heads_kv = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
-        d.heads_q = heads_kv * group;
-        if (group > 1 || rng.chance(0.3)) d.heads_kv = heads_kv;
+        const int64_t heads_k = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
+        d.heads_q = heads_k * group;
+        if (group > 1 || rng.chance(0.3)) d.heads_k = heads_k;
         d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
         switch (rng.between(0, 4)) {
             case 0:
@@ -93,7 +93,7 @@ class Generator {
         }
         const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
         auto too_big = [&] {
-            const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + heads_kv * d.seqlen_k) * dims;
+            const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + heads_k * d.seqlen_k) * dims;
             return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * dims > family.most_products || elements > family.most_elements;
         };
         while (too_big() && d.batch > 1) d.batch--;
@@ -218,9 +218,9 @@ class Generator {
 
     void schedule() {
         if (rng.chance(0.1)) d.flags |= FA_DETERMINISTIC;
-        if (rng.chance(0.05)) d.reserve_sms = int32_t(rng.between(1, 8));
+        if (rng.chance(0.05)) d.reserve_units = int32_t(rng.between(1, 8));
         const oracle::Reading r = c.reading();
-        if (r.q_dtype == FA_F32 && r.kv_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
+        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
             d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
             return;
         }
@@ -245,7 +245,7 @@ class Generator {
             if (rng.chance(0.25)) stride[axis] = 0;
     }
 
-    void stride_descale(uint32_t operand, const oracle::Tensor& tensor, int64_t (&stride)[3]) {
+    void stride_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
         if (!has(operand)) return;
         random_strides(rng, 3, tensor.count.data(), 1, stride);
         for (int64_t& s : stride)
@@ -278,7 +278,7 @@ class Generator {
                                                : 1,
                      spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
         c.fill_normal(rng, heat, 1, spread);
-        c.set_descales(rng, 1.0 / (d.kv_dtype == FA_I8 ? 40 : 1));
+        c.set_descales(rng, 1.0 / (d.k_dtype == FA_I8 ? 40 : 1));
         if (has(FA_OPERAND_BIAS)) {
             const double holes = rng.pick<double>({0, 0, 0.1, 0.6});
             const double minus_infinity = -std::numeric_limits<double>::infinity();
@@ -294,8 +294,8 @@ class Generator {
         if (has(FA_OPERAND_O_SCALE)) *c.o_scale.as<float>() = float(rng.uniform(0.5, 8));
         if (d.dropout_p == 0) return;
         uint64_t* state = c.rng_state.as<uint64_t>();
-        (has(FA_OPERAND_RNG_STATE) ? state[0] : c.a.seed) = rng.bits();
-        (has(FA_OPERAND_RNG_STATE) ? state[1] : c.a.offset) = rng.bits();
+        (has(FA_OPERAND_RNG_STATE) ? state[0] : c.a.dropout_seed) = rng.bits();
+        (has(FA_OPERAND_RNG_STATE) ? state[1] : c.a.dropout_offset) = rng.bits();
     }
 };
 

@@ -10,7 +10,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int64_t kFar = int64_t(1) << 33;  // elements: beyond 32 bits as a count, and more so as bytes
 
 struct Shape {
-    int64_t batch, heads_q, heads_kv, rows, keys, dim_qk, dim_v;
+    int64_t batch, heads_q, heads_k, rows, keys, dim_qk, dim_v;
 };
 
 // Dense, with an LSE; not yet bound.
@@ -18,7 +18,7 @@ inline Case shaped(const Shape& s, int32_t q_dtype = FA_F32) {
     Case c;
     c.d.q_dtype = q_dtype;
     c.d.operands = FA_OPERAND_LSE;
-    c.d.batch = s.batch, c.d.heads_q = s.heads_q, c.d.heads_kv = s.heads_kv;
+    c.d.batch = s.batch, c.d.heads_q = s.heads_q, c.d.heads_k = s.heads_k;
     c.d.seqlen_q = s.rows, c.d.seqlen_k = s.keys, c.d.dim_qk = s.dim_qk, c.d.dim_v = s.dim_v;
     return c;
 }

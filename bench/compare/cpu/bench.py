@@ -26,7 +26,7 @@ class Bench:
     def __init__(self, threads: int) -> None:
         self.threads, self.cpu = threads, Cpu.read()
         self.library = Library(_abi.FA_BACKEND_CPU)
-        self.library.check(self.library.lib.fa_set_i64(self.library.handle, _abi.FA_PARAM_THREADS, threads))
+        self.library.check(self.library.lib.fa_param_set(self.library.handle, _abi.FA_PARAM_THREADS, threads))
         torch.set_num_threads(threads)
 
     def ours(self, *problems: Problem, work: str = "flops") -> Contestant:

@@ -18,7 +18,7 @@ from .handle import Handle
 from .info import Backend, Device, alibi_slopes, backends, dropout_mask, version
 from .merging import merge
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Backend",

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from . import _abi
+from ._types import Array, Floats
 
 _CODES = {
     "float32": _abi.FA_F32,
@@ -52,7 +54,7 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
     return allowed[value]
 
 
-def dtype_code(name: str, dtype: np.dtype, allowed: tuple[str, ...]) -> int:
+def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
     if dtype.name not in allowed or not dtype.isnative:
         raise TypeError(
@@ -61,7 +63,7 @@ def dtype_code(name: str, dtype: np.dtype, allowed: tuple[str, ...]) -> int:
     return _CODES[dtype.name]
 
 
-def dtype_of(name: str, value: Any) -> np.dtype:
+def dtype_of(name: str, value: Any) -> np.dtype[Any]:
     """Anything that names a dtype, the types of ml_dtypes by name included."""
     if isinstance(value, str) and value in _FROM_ML_DTYPES:
         try:
@@ -72,14 +74,21 @@ def dtype_of(name: str, value: Any) -> np.dtype:
     return np.dtype(value)
 
 
-def tensor(name: str, value: Any, ndim: int, axes: str) -> np.ndarray:
-    array = np.asarray(value)
+def tensor(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
+    array: Array = np.asarray(value)
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: expected {ndim} axes, {axes}")
     return array
 
 
-def strides_of(array: np.ndarray, *, unit: bool) -> tuple[int, ...] | None:
+def reach(array: Array) -> int:
+    """Bytes from the first element to the end of the last one, by strides that are not negative."""
+    if array.size == 0:
+        return 0
+    return sum((length - 1) * stride for length, stride in zip(array.shape, array.strides)) + array.itemsize
+
+
+def strides_of(array: Array, *, unit: bool) -> tuple[int, ...] | None:
     """Strides in elements as the library takes them, or None when they cannot be expressed: each a whole number of elements and
     not negative; with unit, that of the last axis 1. Where an axis is never stepped along, its stride is free: 0."""
     if not array.flags.aligned:
@@ -93,7 +102,7 @@ def strides_of(array: np.ndarray, *, unit: bool) -> tuple[int, ...] | None:
     return tuple(stride // size for stride in strides)
 
 
-def readable(array: np.ndarray, *, unit: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+def readable(array: Array, *, unit: bool) -> tuple[Array, tuple[int, ...]]:
     """The array itself when its strides can be expressed, else a copy, and the strides. What was broadcast stays so in the copy."""
     strides = strides_of(array, unit=unit)
     if strides is None:
@@ -107,7 +116,7 @@ def readable(array: np.ndarray, *, unit: bool) -> tuple[np.ndarray, tuple[int, .
     return array, strides
 
 
-def writable(name: str, array: Any, *, unit: bool) -> tuple[np.ndarray, tuple[int, ...]]:
+def writable(name: str, array: Any, *, unit: bool) -> tuple[Array, tuple[int, ...]]:
     """An array that the call writes: never a copy, so it must be one that the library can address."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} is written in place: expected a numpy.ndarray, not {type(array).__name__}")
@@ -122,7 +131,7 @@ def writable(name: str, array: Any, *, unit: bool) -> tuple[np.ndarray, tuple[in
     return array, strides
 
 
-def broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], axes: str) -> np.ndarray:
+def broadcast(name: str, array: Array, shape: tuple[int, ...], axes: str) -> Array:
     """The array seen with the given shape by NumPy's rules, without a copy."""
     try:
         return np.broadcast_to(array, shape)
@@ -130,7 +139,7 @@ def broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], axes: str) -
         raise ValueError(f"{name} has shape {array.shape}: expected one that broadcasts to {axes} = {shape}") from None
 
 
-def int32_array(name: str, value: Any, shape: tuple[int, ...], axes: str) -> np.ndarray:
+def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) -> NDArray[np.int32]:
     """A small array of integers as dense int32."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
@@ -143,7 +152,7 @@ def int32_array(name: str, value: Any, shape: tuple[int, ...], axes: str) -> np.
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
-def float32_array(name: str, value: Any, shapes: tuple[tuple[int, ...], ...], axes: str) -> np.ndarray:
+def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ...], axes: str) -> Floats:
     """A small array of real numbers as dense float32, in one of the shapes."""
     array = real(name, value)
     if array.shape not in shapes:
@@ -151,7 +160,7 @@ def float32_array(name: str, value: Any, shapes: tuple[tuple[int, ...], ...], ax
     return np.ascontiguousarray(array)
 
 
-def real(name: str, value: Any) -> np.ndarray:
+def real(name: str, value: ArrayLike) -> Floats:
     """Real numbers of any type as float32."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf" and array.dtype.name not in _FROM_ML_DTYPES:

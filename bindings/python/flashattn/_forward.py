@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number, tensor
-from ._layout import describe_keys, describe_queries, keys_axes
+from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number
+from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
 
 ALIGNMENTS = {
@@ -26,70 +29,33 @@ STAGES = {
 OPEN = -1  # a side of the window without a limit
 
 
-def build(
-    args: _abi.ForwardArgs | _abi.BackwardArgs,
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    causal,
-    causal_offset,
-    alignment,
-    window,
-    chunk,
-    scale,
-    softcap,
-    bias,
-    mask,
-    alibi_slopes,
-    sinks,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    seqused_q,
-    seqused_k,
-    leftpad_k,
-    kv_batch_idx,
-    page_table,
-    q_descale,
-    k_descale,
-    v_descale,
-    dropout_p,
-    seed,
-    offset,
-    num_splits,
-    split_size,
-    algorithm,
-    out_dtype,
-    return_lse,
-    return_scores,
-) -> tuple[Request, np.dtype]:
-    """A request that lacks only its outputs' pointers (and what a backward has beside), and the dtype of o."""
-    request = Request(args)
-    desc = request.desc
-    q = describe_queries(request, q, QUERIES, cu_seqlens_q, max_seqlen_q, "q")
-    ndim, axes = keys_axes(cu_seqlens_k, page_table)
-    k, v = tensor("k", k, ndim, axes), tensor("v", v, ndim, axes)
-    slots = describe_keys(
-        request, k, v, cu_seqlens_k=cu_seqlens_k, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table
-    )
+def build(q: ArrayLike, k: ArrayLike, v: ArrayLike, options: Mapping[str, Any]) -> tuple[Request, np.dtype[Any]]:
+    """A request that lacks only its outputs' pointers, and the dtype of o. options: all keywords of `attention`."""
+    given = SimpleNamespace(**options)
+    request = Request(_abi.ForwardArgs())
+    desc, order = request.desc, Order(given.layout)
+    q = describe_queries(request, q, order, QUERIES, given.cu_seqlens_q, given.max_seqlen_q, "q")
+    ndim, axes = order.keys_axes(given.cu_seqlens_k, given.page_table)
+    k, v = order.tensor("k", k, ndim, axes), order.tensor("v", v, ndim, axes)
+    names = ("cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
+    slots = describe_keys(request, k, v, **{name: options[name] for name in names})
     if k.shape[-1] != desc.dim_qk:
         raise ValueError(f"k has head dimension {k.shape[-1]}: expected q's, {desc.dim_qk}")
-    packed_q, packed_k = cu_seqlens_q is not None, cu_seqlens_k is not None
+    packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         request.strided(field, array, packed=packed)
-    for field, value in (("seqused_q", seqused_q), ("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
-        request.integers(field, value, (desc.batch,))
+    for field in ("seqused_q", "seqused_k", "leftpad_k"):
+        request.integers(field, options[field], (desc.batch,))
 
     rows = desc.total_q if packed_q else desc.seqlen_q
-    request.descale("q_descale", q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
-    request.descale("k_descale", k_descale, slots, "(batch or page, row, head)")
-    request.descale("v_descale", v_descale, slots, "(batch or page, row, head)")
-    place(request, causal, causal_offset, alignment, window, chunk)
-    _scores(request, scale, softcap, bias, mask, alibi_slopes, sinks)
-    _schedule(request, dropout_p, seed, offset, num_splits, split_size, algorithm)
-    return request, _outputs(request, q.dtype, out_dtype, return_lse, return_scores)
+    request.descale("q_descale", given.q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
+    request.descale("k_descale", given.k_descale, (*slots, desc.heads_k), "(batch or page, row, head)")
+    request.descale("v_descale", given.v_descale, (*slots, desc.heads_v), "(batch or page, row, head)")
+    place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
+    plain_scores(request, given.scale, given.softcap)
+    _scores(request, given.bias, given.mask, given.alibi_slopes, given.sinks)
+    _schedule(request, given)
+    return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
 
 
 def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
@@ -129,8 +95,7 @@ def plain_scores(request: Request, scale: Any, softcap: Any) -> None:
     desc.softcap = number("softcap", softcap)
 
 
-def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
-    plain_scores(request, scale, softcap)
+def _scores(request: Request, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
     desc = request.desc
     shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
     if bias is not None:
@@ -156,17 +121,17 @@ def _scores(request: Request, scale: Any, softcap: Any, bias: Any, mask: Any, al
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
 
 
-def _schedule(request: Request, dropout_p: Any, seed: Any, offset: Any, num_splits: Any, split_size: Any, algorithm: Any) -> None:
+def _schedule(request: Request, given: SimpleNamespace) -> None:
     desc, args = request.desc, request.args
-    desc.dropout_p = number("dropout_p", dropout_p)
-    args.seed = integer("seed", seed, 64, signed=False)
-    args.offset = integer("offset", offset, 64, signed=False)
-    desc.num_splits = integer("num_splits", num_splits, 32)
-    desc.split_size = integer("split_size", split_size, 64)
-    desc.algorithm = choice("algorithm", algorithm, ALGORITHMS)
+    desc.dropout_p = number("dropout_p", given.dropout_p)
+    args.dropout_seed = integer("dropout_seed", given.dropout_seed, 64, signed=False)
+    args.dropout_offset = integer("dropout_offset", given.dropout_offset, 64, signed=False)
+    desc.num_splits = integer("num_splits", given.num_splits, 32)
+    desc.split_size = integer("split_size", given.split_size, 64)
+    desc.algorithm = choice("algorithm", given.algorithm, ALGORITHMS)
 
 
-def _outputs(request: Request, q_dtype: np.dtype, out_dtype: Any, return_lse: Any, return_scores: Any) -> np.dtype:
+def _outputs(request: Request, q_dtype: np.dtype[Any], out_dtype: Any, return_lse: Any, return_scores: Any) -> np.dtype[Any]:
     desc = request.desc
     if out_dtype is None and desc.q_dtype in (_abi.FA_E4M3, _abi.FA_E5M2):
         out_dtype = "bfloat16"

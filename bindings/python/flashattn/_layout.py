@@ -1,33 +1,69 @@
-"""How keys and values lie in memory: dense, packed, paged, or a cache that is read through an index."""
+"""How tensors lie in memory: dense, packed, paged, or a cache that is read through an index; and the order of their axes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from numpy.typing import ArrayLike
 
-from ._arrays import KEYS, dtype_code, integer, tensor
+from ._arrays import KEYS, choice, dtype_code, integer, tensor
 from ._request import Request, batch_of, longest
+from ._types import Array
 
-DENSE = "(batch, seq, heads, dim)"
 PACKED = "(total, heads, dim)"
-PAGED = "(num_pages, page_size, heads, dim)"
+_SWAPPED = {"bshd": 0, "bhsd": 1}  # are heads before rows in tensors of four axes?
+
+
+class Order:
+    """The order of axes that a caller chose for tensors of four axes; the library's is (batch, seq, heads, dim)."""
+
+    def __init__(self, layout: str) -> None:
+        self.swapped = bool(choice("layout", layout, _SWAPPED))
+        self.dense = "(batch, heads, seq, dim)" if self.swapped else "(batch, seq, heads, dim)"
+        self.paged = "(num_pages, heads, page_size, dim)" if self.swapped else "(num_pages, page_size, heads, dim)"
+
+    def seen(self, array: Array, axes: int = 4) -> Array:
+        """A view in the library's order of an array in the caller's, or the other way round. axes: of the tensor itself."""
+        return array.swapaxes(-3, -2) if self.swapped and axes == 4 else array
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The caller's shape of a tensor."""
+        if self.swapped and len(shape) == 4:
+            return (shape[0], shape[2], shape[1], shape[3])
+        return shape
+
+    def tensor(self, name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
+        return self.seen(tensor(name, value, ndim, axes), ndim)
+
+    def keys_axes(self, cu_seqlens_k: Any, page_table: Any) -> tuple[int, str]:
+        """Axes that k and v must have."""
+        if page_table is not None:
+            return 4, f"{self.paged}, because page_table is given"
+        if cu_seqlens_k is not None:
+            return 3, f"{PACKED}, because cu_seqlens_k is given"
+        return 4, f"{self.dense}; a packed {PACKED} needs cu_seqlens_k"
 
 
 def describe_queries(
-    request: Request, q: Any, dtypes: tuple[str, ...], cu_seqlens_q: Any, max_seqlen_q: Any, name: str
-) -> np.ndarray:
+    request: Request,
+    q: ArrayLike,
+    order: Order,
+    dtypes: tuple[str, ...],
+    cu_seqlens_q: ArrayLike | None,
+    max_seqlen_q: int | None,
+    name: str,
+) -> Array:
     """Batch, rows, heads, dimension and type of q, or of a tensor that takes its place in the descriptor."""
     desc = request.desc
     if cu_seqlens_q is None:
-        array = tensor(name, q, 4, f"{DENSE}; a packed {PACKED} needs cu_seqlens")
+        array = order.tensor(name, q, 4, f"{order.dense}; a packed {PACKED} needs cu_seqlens")
         desc.batch, desc.seqlen_q = array.shape[:2]
         if max_seqlen_q is not None:
             raise ValueError(
                 f"a longest sequence of {max_seqlen_q} is given: it belongs with cu_seqlens; {name} has {desc.seqlen_q} rows"
             )
     else:
-        array = tensor(name, q, 3, f"{PACKED}, because cu_seqlens is given")
+        array = order.tensor(name, q, 3, f"{PACKED}, because cu_seqlens is given")
         desc.batch = batch_of("cu_seqlens_q", cu_seqlens_q)
         desc.total_q = array.shape[0]
         desc.seqlen_q = longest("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
@@ -39,25 +75,24 @@ def describe_queries(
 
 def describe_keys(
     request: Request,
-    k: np.ndarray,
-    v: np.ndarray,
+    k: Array,
+    v: Array,
     *,
-    cu_seqlens_k: Any = None,
-    max_seqlen_k: Any = None,
-    kv_batch_idx: Any = None,
-    page_table: Any = None,
-) -> tuple[int, int, int]:
-    """Sizes and type of k and v, with the operands that say how they are read; desc.batch is set already. Returns the shape
-    (sequence or page, row, head) over which their de-scale factors lie."""
+    cu_seqlens_k: ArrayLike | None = None,
+    max_seqlen_k: int | None = None,
+    kv_batch_idx: ArrayLike | None = None,
+    page_table: ArrayLike | None = None,
+) -> tuple[int, int]:
+    """Sizes and types of k and v, with the operands that say how they are read; desc.batch is set already. Returns the shape
+    (sequence or page, row) over which, with their heads, their de-scale factors lie."""
     desc = request.desc
-    if k.shape[:-1] != v.shape[:-1]:
-        raise ValueError(f"k has shape {k.shape} and v {v.shape}: all axes but the last must agree")
-    if k.dtype != v.dtype:
-        raise TypeError(f"k has dtype {k.dtype} and v {v.dtype}: they must agree")
-    if 0 in k.shape[-2:] or 0 in v.shape[-1:]:  # a zero in the descriptor would mean its default
-        raise ValueError(f"k has shape {k.shape} and v {v.shape}: expected at least one head and one dimension")
-    desc.kv_dtype = dtype_code("k", k.dtype, KEYS)
-    desc.heads_kv, desc.dim_v = v.shape[-2:]
+    if k.shape[:-2] != v.shape[:-2]:
+        raise ValueError(f"k has {k.shape[:-2]} sequences and rows, v {v.shape[:-2]}: they must agree")
+    if 0 in k.shape[-2:] or 0 in v.shape[-2:]:  # a zero in the descriptor would mean its default
+        raise ValueError(f"k has heads and dimensions {k.shape[-2:]} and v {v.shape[-2:]}: expected at least one of each")
+    desc.k_dtype, desc.v_dtype = dtype_code("k", k.dtype, KEYS), dtype_code("v", v.dtype, KEYS)
+    desc.heads_k = k.shape[-2]
+    desc.heads_v, desc.dim_v = v.shape[-2:]
     request.integers("kv_batch_idx", kv_batch_idx, (desc.batch,))
     if page_table is not None:
         if cu_seqlens_k is not None:
@@ -67,7 +102,7 @@ def describe_keys(
         desc.total_k = k.shape[0]
         desc.seqlen_k = longest("max_seqlen_k", max_seqlen_k, cu_seqlens_k)
         request.integers("cu_seqlens_k", cu_seqlens_k, (desc.batch + 1,), "(batch + 1,)")
-        return desc.batch, k.shape[0], k.shape[1]
+        return desc.batch, k.shape[0]
     if max_seqlen_k is not None:
         raise ValueError(f"max_seqlen_k is {max_seqlen_k}: it belongs with cu_seqlens_k or page_table; k has {k.shape[1]} rows")
     desc.seqlen_k = k.shape[1]
@@ -78,10 +113,10 @@ def describe_keys(
             f"k has {k.shape[0]} sequences, q {desc.batch}: expected as many; np.broadcast_to shares one, "
             "kv_batch_idx picks from a cache"
         )
-    return k.shape[:3]
+    return k.shape[0], k.shape[1]
 
 
-def _describe_pages(request: Request, k: np.ndarray, page_table: Any, max_seqlen_k: Any, by_index: bool) -> tuple[int, int, int]:
+def _describe_pages(request: Request, k: Array, page_table: ArrayLike, max_seqlen_k: int | None, by_index: bool) -> tuple[int, int]:
     desc = request.desc
     table = request.page_table(page_table)
     if by_index:
@@ -93,13 +128,4 @@ def _describe_pages(request: Request, k: np.ndarray, page_table: Any, max_seqlen
     desc.seqlen_k = room if max_seqlen_k is None else integer("max_seqlen_k", max_seqlen_k, 63, signed=False)
     if desc.seqlen_k > room:
         raise ValueError(f"max_seqlen_k is {desc.seqlen_k}: a row of page_table has room for {room} keys")
-    return k.shape[:3]
-
-
-def keys_axes(cu_seqlens_k: Any, page_table: Any) -> tuple[int, str]:
-    """Axes that k and v must have."""
-    if page_table is not None:
-        return 4, f"{PAGED}, because page_table is given"
-    if cu_seqlens_k is not None:
-        return 3, f"{PACKED}, because cu_seqlens_k is given"
-    return 4, f"{DENSE}; a packed {PACKED} needs cu_seqlens_k"
+    return k.shape[0], k.shape[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import _abi
 
-_SONAME = f"libflashattn.so.{_abi.VERSION[0]}"
+_SONAME = f"libflashattn.so.{_abi.FA_VERSION_MAJOR}"
 
 
 def _open() -> ctypes.CDLL:
@@ -27,23 +27,24 @@ def _open() -> ctypes.CDLL:
         ) from None
 
 
-def _number(version: tuple[int, int, int]) -> int:
-    return version[0] * 10000 + version[1] * 100 + version[2]
+def check_version(number: int) -> None:
+    """A program compiled against 0.x runs with every later 0.y of the same SONAME, which has the major version in its name."""
+    if number < _abi.FA_VERSION or number // 10000 != _abi.FA_VERSION_MAJOR:
+        raise OSError(
+            f"libflashattn is version {version_text(number)}: this package was written for {version_text(_abi.FA_VERSION)} and "
+            f"runs with that and every later {_abi.FA_VERSION_MAJOR}.y"
+        )
 
 
 @functools.lru_cache(maxsize=None)
 def library() -> ctypes.CDLL:
-    """The loaded library, with every prototype set. OSError if there is none, or one older than this package."""
+    """The loaded library, with every prototype set. OSError if there is none, or one whose version does not fit this package."""
     lib = _open()
+    check_version(lib.fa_version())
     for name, (result, arguments) in _abi.PROTOTYPES.items():
         function = getattr(lib, name)
         function.restype = result
         function.argtypes = arguments
-    if lib.fa_version() < _number(_abi.VERSION):
-        raise OSError(
-            f"libflashattn {version_text(lib.fa_version())} is older than {version_text(_number(_abi.VERSION))}, "
-            "which this package was written for"
-        )
     return lib
 
 

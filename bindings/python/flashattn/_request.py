@@ -6,58 +6,83 @@ import ctypes
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import broadcast, int32_array, integer, readable, real, strides_of
+from ._arrays import broadcast, int32_array, integer, reach, readable, real, strides_of, writable
 from ._library import library
+from ._types import Array
 from .errors import check
 from .handle import Handle
 
+_CALLS: dict[type[_abi.Sized], tuple[str, int]] = {
+    _abi.ForwardArgs: ("fa_forward_ex", _abi.FA_OP_FORWARD),
+    _abi.BackwardArgs: ("fa_backward", _abi.FA_OP_BACKWARD),
+    _abi.MergeArgs: ("fa_merge", _abi.FA_OP_MERGE),
+    _abi.RotaryArgs: ("fa_rotary", _abi.FA_OP_ROTARY),
+    _abi.AppendKvArgs: ("fa_append_kv", _abi.FA_OP_APPEND_KV),
+}
+
 
 class Request:
-    """Fields are filled one operand at a time; `desc` and `args` are the C structs themselves."""
+    """Fields are filled one operand at a time; `desc` and `args` are the C structs themselves.
 
-    def __init__(self, args: _abi.Sized) -> None:
-        self.desc = _abi.AttentionDesc()
+    inputs: of a backward, the forward's request.
+    """
+
+    def __init__(self, args: _abi.Sized, inputs: Request | None = None) -> None:
         self.args = args
-        self._alive: list[np.ndarray] = []
+        self.desc: _abi.AttentionDesc = inputs.desc if inputs else _abi.AttentionDesc()
+        self.function, self.op = _CALLS[type(args)]
+        self._inputs = inputs
+        self._alive: list[Any] = []
+        self._room: dict[str, int] = {}  # bytes behind each pointer
+        if inputs:
+            args.forward = ctypes.pointer(inputs.args)
 
-    def point(self, field: str, array: np.ndarray) -> None:
-        """Sets a pointer of the args and keeps its array."""
-        setattr(self.args, field, array.ctypes.data)
-        self._alive.append(array)
+    def point(self, field: str, array: Array) -> None:
+        """Sets a pointer of the args to an array."""
+        self.point_at(field, array.ctypes.data, reach(array), array)
 
-    def operand(self, bit: int, field: str, array: np.ndarray) -> None:
+    def point_at(self, field: str, address: int | None, room: int, owner: Any) -> None:
+        """Sets a pointer of the args to memory of so many bytes, and keeps its owner."""
+        self._room[field] = room
+        setattr(self.args, field, address)
+        self._alive.append(owner)
+
+    def operand(self, bit: int, field: str, array: Array) -> None:
         self.desc.operands |= bit
         self.point(field, array)
 
-    def strided(self, field: str, array: np.ndarray, *, packed: bool) -> None:
-        """q, k, v or o as an input, with its own strides."""
-        array, strides = readable(array, unit=True)
+    def strided(self, field: str, array: Array, *, packed: bool, written: bool = False) -> None:
+        """q, k, v or o with its own strides."""
+        array, strides = writable(field, array, unit=True) if written else readable(array, unit=True)
         self.point(field, array)
         self.desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
         setattr(self.desc, f"{field}_stride", literal(strides, packed=packed))
 
-    def matrix(self, bit: int, field: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    def matrix(self, bit: int, field: str, array: Array, shape: tuple[int, ...]) -> None:
         """Bias or mask over (batch, heads, rows, keys)."""
         array, strides = readable(broadcast(field, array, shape, "(batch, heads, rows, keys)"), unit=False)
         self.operand(bit, field, array)
         setattr(self.desc, f"{field}_stride", strides)
 
-    def descale(self, field: str, value: Any, shape: tuple[int, int, int], axes: str) -> None:
+    def descale(self, field: str, value: ArrayLike | None, shape: tuple[int, ...], axes: str) -> None:
         """Factors of q, k or v over (sequence or page, row, head)."""
-        if value is None:
-            return
-        array, strides = readable(broadcast(field, real(field, value), shape, axes), unit=False)
-        self.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, array)
-        setattr(self.desc, f"{field}_stride", strides)
-
-    def integers(self, field: str, value: Any, shape: tuple[int, ...], axes: str = "(batch,)") -> None:
-        """An optional int32 operand of the descriptor."""
         if value is not None:
-            self.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, int32_array(field, value, shape, axes))
+            self.factors(field, *readable(broadcast(field, real(field, value), shape, axes), unit=False))
 
-    def page_table(self, value: Any) -> np.ndarray:
+    def factors(self, field: str, array: Array, strides: tuple[int, ...]) -> None:
+        self.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, array)
+        setattr(self.desc, f"{field}_stride", (*strides, 0))  # all dims of a head share one
+
+    def integers(self, name: str, value: ArrayLike | None, shape: tuple[int, ...], axes: str = "(batch,)") -> None:
+        """An optional int32 operand of the descriptor. A rotary has one tensor, so its args say no `_q`."""
+        if value is not None:
+            field = name if hasattr(type(self.args), name) else name[: -len("_q")]
+            self.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), field, int32_array(name, value, shape, axes))
+
+    def page_table(self, value: ArrayLike) -> Array:
         """The table of page ids, rows by its own stride when it is int32 with dense entries."""
         table = np.asarray(value)
         if table.ndim != 2:
@@ -70,15 +95,28 @@ class Request:
         self.desc.page_table_stride = strides[0]
         return table
 
-    def call(self, function: str, handle: Handle) -> None:
+    def call(self, handle: Handle) -> None:
         """On arrays: their memory is the host's."""
         if handle.memory == "device" and handle.backend != "cpu":
-            raise ValueError(f'the handle takes addresses of {handle.backend} device {handle.device}: expected one with memory="host"')
-        self.run(function, handle)
+            raise ValueError(
+                f'the handle takes addresses of {handle.backend} device {handle.device}: expected one with memory="host"'
+            )
+        self.run(handle)
 
-    def run(self, function: str, handle: Handle) -> None:
-        status = getattr(library(), function)(handle.pointer, ctypes.byref(self.desc), ctypes.byref(self.args))
-        check(status, handle.pointer)
+    def run(self, handle: Handle) -> None:
+        for request in (self._inputs, self):
+            if request:
+                request.check_room()
+        handle.call(self.function, ctypes.byref(self.desc), ctypes.byref(self.args))
+
+    def check_room(self) -> None:
+        """Asks the library how far it would go behind each pointer. What the shapes of arrays let pass by mistake ends here."""
+        needed = ctypes.c_uint64()
+        for field, room in self._room.items():
+            where = getattr(type(self.args), field).offset
+            check(library().fa_extent(self.desc, self.op, ctypes.byref(self.args), where, ctypes.byref(needed)))
+            if needed.value > room:
+                raise ValueError(f"{field} has {room} bytes: the call would use {needed.value}")
 
 
 def literal(strides: tuple[int, ...], *, packed: bool) -> tuple[int, ...]:
@@ -86,7 +124,7 @@ def literal(strides: tuple[int, ...], *, packed: bool) -> tuple[int, ...]:
     return (0, *strides) if packed else strides
 
 
-def batch_of(name: str, cu_seqlens: Any) -> int:
+def batch_of(name: str, cu_seqlens: ArrayLike) -> int:
     """The number of sequences behind cumulative lengths."""
     array = np.asarray(cu_seqlens)
     if array.ndim != 1 or array.size == 0:
@@ -94,7 +132,7 @@ def batch_of(name: str, cu_seqlens: Any) -> int:
     return array.size - 1
 
 
-def longest(name: str, given: Any, cu_seqlens: Any) -> int:
+def longest(name: str, given: int | None, cu_seqlens: ArrayLike) -> int:
     """The given maximum, or the longest sequence. Lengths that decrease are left for the library to refuse."""
     if given is not None:
         return integer(name, given, 63, signed=False)

@@ -3,25 +3,85 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import _abi
 from ._forward import build
+from ._layout import Order
+from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Stage
 from .handle import Handle, handle_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@overload
 def attention(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
     *,
-    causal: str | None = None,
+    return_lse: Literal[False] = ...,
+    return_scores: None = ...,
+    backend: BackendName | Handle | None = ...,
+    **options: Unpack[Options],
+) -> Array: ...
+@overload
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[True],
+    return_scores: None = ...,
+    backend: BackendName | Handle | None = ...,
+    **options: Unpack[Options],
+) -> tuple[Array, Floats]: ...
+@overload
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[False] = ...,
+    return_scores: Stage,
+    backend: BackendName | Handle | None = ...,
+    **options: Unpack[Options],
+) -> tuple[Array, Floats]: ...
+@overload
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: Literal[True],
+    return_scores: Stage,
+    backend: BackendName | Handle | None = ...,
+    **options: Unpack[Options],
+) -> tuple[Array, Floats, Floats]: ...
+@overload
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    return_lse: bool = ...,
+    return_scores: Stage | None = ...,
+    backend: BackendName | Handle | None = ...,
+    **options: Unpack[Options],
+) -> Array | tuple[Array, ...]: ...
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    layout: Layout = "bshd",
+    causal: Causal | None = None,
     causal_offset: ArrayLike | None = None,
-    alignment: str | None = None,
+    alignment: Alignment | None = None,
     window: Sequence[int | None] | None = None,
     chunk: int = 0,
     scale: float | None = None,
@@ -43,16 +103,16 @@ def attention(
     k_descale: ArrayLike | None = None,
     v_descale: ArrayLike | None = None,
     dropout_p: float = 0,
-    seed: int = 0,
-    offset: int = 0,
+    dropout_seed: int = 0,
+    dropout_offset: int = 0,
     num_splits: int = 0,
     split_size: int = 0,
-    algorithm: str = "flash",
+    algorithm: Algorithm = "flash",
     out_dtype: DTypeLike | None = None,
     return_lse: bool = False,
-    return_scores: str | None = None,
-    backend: str | Handle | None = None,
-) -> np.ndarray | tuple[np.ndarray, ...]:
+    return_scores: Stage | None = None,
+    backend: BackendName | Handle | None = None,
+) -> Array | tuple[Array, ...]:
     """softmax(scale · q kᵀ, masked) v for every query row. Accumulates in float32.
 
     Row i and key j count within their own sequence, after left padding; row i stands on key i + off.
@@ -60,9 +120,12 @@ def attention(
     Tensors
         q: (batch, rows, heads, dim), or packed (total_q, heads, dim) with cu_seqlens_q. float32, float16, bfloat16,
             float8_e4m3fn, float8_e5m2 (the last three from ml_dtypes).
-        k, v: (batch, keys, heads_kv, dim), packed (total_k, heads_kv, dim) with cu_seqlens_k, or paged (num_pages, page_size,
-            heads_kv, dim) with page_table. One dtype for both, any of q's or int8; v may have another head dimension (1 … 1024).
-            heads_kv divides heads: neighbouring query heads share a key head.
+        k, v: (batch, keys, heads_k, dim), packed (total_k, heads_k, dim) with cu_seqlens_k, or paged (num_pages, page_size,
+            heads_k, dim) with page_table. One dtype for both, any of q's or int8; v may have another head dimension (1 … 1024).
+            heads_k divides heads: neighbouring query heads share a key head.
+        layout: "bshd", or "bhsd" where every tensor of four axes has its heads before its rows, as PyTorch's
+            scaled_dot_product_attention: q and out (batch, heads, rows, dim), pages (num_pages, heads, page_size, dim). An order
+            that is not said is not noticed: rows and heads then change places.
         Any strides. What the library can address (elements of a head side by side, no negative stride) is read in place,
         broadcast axes included; anything else is copied first.
 
@@ -81,8 +144,8 @@ def attention(
     Scores
         scale: default 1 / sqrt(dim). softcap: scores become softcap · tanh(s / softcap) before the bias; 0: off.
         q_descale, k_descale, v_descale: factors of the stored values, broadcast to (sequence, row, head); of pages to (page,
-            slot, head); of packed tensors row is the packed row. q's heads are query heads, k's and v's are heads_kv.
-        dropout_p: probability of dropping in [0, 1), by (seed, offset); see flashattn.dropout_mask.
+            slot, head); of packed tensors row is the packed row. q's heads are query heads.
+        dropout_p: probability of dropping in [0, 1), by (dropout_seed, dropout_offset); see flashattn.dropout_mask.
 
     Lengths, as integers
         cu_seqlens_q, cu_seqlens_k: (batch + 1,) boundaries of the packed sequences. max_seqlen_q, max_seqlen_k: bounds of the
@@ -104,50 +167,14 @@ def attention(
     Raises FlashAttnError with the library's sentence: InvalidArgumentError (a ValueError too), UnsupportedError (a
     NotImplementedError too), OutOfMemoryError (a MemoryError too); ValueError or TypeError for arrays that fit no call.
     """
-    request, dtype = build(
-        _abi.ForwardArgs(),
-        q,
-        k,
-        v,
-        causal=causal,
-        causal_offset=causal_offset,
-        alignment=alignment,
-        window=window,
-        chunk=chunk,
-        scale=scale,
-        softcap=softcap,
-        bias=bias,
-        mask=mask,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=max_seqlen_q,
-        max_seqlen_k=max_seqlen_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        leftpad_k=leftpad_k,
-        kv_batch_idx=kv_batch_idx,
-        page_table=page_table,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-        dropout_p=dropout_p,
-        seed=seed,
-        offset=offset,
-        num_splits=num_splits,
-        split_size=split_size,
-        algorithm=algorithm,
-        out_dtype=out_dtype,
-        return_lse=return_lse,
-        return_scores=return_scores,
-    )
-    desc = request.desc
+    given = dict(locals())
+    request, dtype = build(q, k, v, given)
+    desc, order = request.desc, Order(layout)
     packed = cu_seqlens_q is not None
     rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
     # The library writes every row of a padded tensor, but not the gaps of a packed one.
-    outputs = [(np.zeros if packed else np.empty)((*rows, desc.heads_q, desc.dim_v), dtype)]
-    request.point("o", outputs[0])
+    outputs: list[Array] = [(np.zeros if packed else np.empty)(order.shape((*rows, desc.heads_q, desc.dim_v)), dtype)]
+    request.strided("o", order.seen(outputs[0], outputs[0].ndim), packed=packed, written=True)
     if return_lse:
         shape = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
         outputs.append(np.full(shape, -np.inf, np.float32))
@@ -155,13 +182,13 @@ def attention(
     if return_scores is not None:
         outputs.append(np.empty((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32))
         request.point("scores", outputs[-1])
-    request.call("fa_forward_ex", handle_of(backend))
+    request.call(handle_of(backend))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def keywords(options: dict[str, Any]) -> dict[str, Any]:
+def keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     """All keywords of `attention` but the backend: the given ones, the rest by their defaults."""
-    call = inspect.signature(attention).bind(None, None, None, **options)
+    call = inspect.signature(attention).bind((), (), (), **options)
     call.apply_defaults()
     return {name: value for name, value in call.kwargs.items() if name != "backend"}
 
@@ -171,12 +198,14 @@ def explain(
     k: ArrayLike | None = None,
     v: ArrayLike | None = None,
     *,
-    backend: str | Handle | None = None,
-    **options: Any,
+    return_lse: bool = False,
+    return_scores: Stage | None = None,
+    backend: BackendName | Handle | None = None,
+    **options: Unpack[Options],
 ) -> str:
     """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it is unsupported; an
     invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
-    if q is None:
+    if q is None or k is None or v is None:
         return handle_of(backend).explain()
-    request, _ = build(_abi.ForwardArgs(), q, k, v, **keywords(options))
+    request, _ = build(q, k, v, keywords({**options, "return_lse": return_lse, "return_scores": return_scores}))
     return handle_of(backend).explain(request.desc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,9 +10,14 @@ from numpy.typing import ArrayLike
 from . import _abi
 from ._arrays import readable, strides_of, tensor
 from ._forward import build
+from ._layout import Order
 from ._request import Request, literal
+from ._types import Array, BackendName, Options
 from .attention import keywords
 from .handle import Handle, handle_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def attention_backward(
@@ -27,9 +32,9 @@ def attention_backward(
     return_dbias: bool = False,
     return_dsinks: bool = False,
     deterministic: bool = False,
-    backend: str | Handle | None = None,
-    **options: Any,
-) -> tuple[np.ndarray, ...]:
+    backend: BackendName | Handle | None = None,
+    **options: Unpack[Options],
+) -> tuple[Array, ...]:
     """The gradients (dq, dk, dv) of a loss whose gradient with respect to `attention`'s output is dout.
 
         out, lse = flashattn.attention(q, k, v, causal="bottom-right", return_lse=True)
@@ -40,7 +45,7 @@ def attention_backward(
         no gradient: UnsupportedError.
     out, lse: what the forward returned. With keys in several parts, the out and lse of the whole, and dq is the sum over the parts.
         out_dtype="float32" in the forward keeps dq exact where 16-bit inputs are nearly uniform.
-    options: the forward's keywords, all of them. Dropout is drawn again from seed and offset.
+    options: the forward's keywords, all of them. Dropout is drawn again from dropout_seed and dropout_offset.
     dlse: gradient with respect to lse, its shape in float32; None: 0.
     deterministic: the same bits every time on a GPU, too; the CPU always does so.
 
@@ -49,10 +54,10 @@ def attention_backward(
 
     Raises like `attention`.
     """
-    given = keywords(options)
-    given.update(return_lse=True, return_scores=None, out_dtype=np.asarray(out).dtype)
-    request, _ = build(_abi.BackwardArgs(), q, k, v, **given)
-    desc = request.desc
+    given = keywords({**options, "return_lse": True, "out_dtype": np.asarray(out).dtype})
+    inputs, _ = build(q, k, v, given)
+    request = Request(_abi.BackwardArgs(), inputs)
+    desc, order = request.desc, Order(given["layout"])
     packed_q, packed_k = given["cu_seqlens_q"] is not None, given["cu_seqlens_k"] is not None
     if deterministic:
         desc.flags |= _abi.FA_DETERMINISTIC
@@ -63,27 +68,27 @@ def attention_backward(
 
     q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
     shape = (*q.shape[:-1], v.shape[-1])
-    request.strided("o", _like("out", out, shape, None), packed=packed_q)
-    dout, strides = readable(_like("dout", dout, shape, q.dtype), unit=True)
+    inputs.strided("o", order.seen(_like("out", out, shape, None), q.ndim), packed=packed_q)
+    dout, strides = readable(order.seen(_like("dout", dout, shape, q.dtype), q.ndim), unit=True)
     request.point("dout", dout)
     request.args.dout_stride = literal(strides, packed=packed_q)
     sums = (desc.heads_q, desc.total_q) if packed_q else (desc.batch, desc.heads_q, desc.seqlen_q)
-    request.point("lse", np.ascontiguousarray(_like("lse", lse, sums, np.dtype(np.float32))))
+    inputs.point("lse", np.ascontiguousarray(_like("lse", lse, sums, np.dtype(np.float32))))
     if dlse is not None:
         request.point("dlse", np.ascontiguousarray(_like("dlse", dlse, sums, np.dtype(np.float32))))
 
     tensors = (("dq", q, packed_q), ("dk", k, packed_k), ("dv", v, packed_k))
-    gradients = [_gradient(request, field, x, packed) for field, x, packed in tensors]
+    gradients = [_gradient(request, order, field, x, packed) for field, x, packed in tensors]
     if return_dbias:
         gradients.append(_bias_gradient(request, np.shape(given["bias"])))
     if return_dsinks:
         gradients.append(np.zeros(desc.heads_q, np.float32))
         request.point("dsinks", gradients[-1])
-    request.call("fa_backward", handle_of(backend))
+    request.call(handle_of(backend))
     return tuple(gradients)
 
 
-def _like(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype | None) -> np.ndarray:
+def _like(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> Array:
     array = tensor(name, value, len(shape), f"shape {shape}")
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
@@ -92,19 +97,19 @@ def _like(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype | None)
     return array
 
 
-def _gradient(request: Request, field: str, like: np.ndarray, packed: bool) -> np.ndarray:
+def _gradient(request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
     """A dense array of its own, also where the input is broadcast; the library does not touch the gaps of a packed one."""
-    array = np.zeros(like.shape, like.dtype)
-    request.point(field, array)
-    steps = [int(np.prod(like.shape[axis + 1 :])) for axis in range(like.ndim)]
-    setattr(request.args, f"{field}_stride", literal(tuple(steps), packed=packed))
+    array: Array = np.zeros(like.shape, like.dtype)
+    seen = order.seen(array, array.ndim)
+    request.point(field, seen)
+    setattr(request.args, f"{field}_stride", literal(tuple(step // array.itemsize for step in seen.strides), packed=packed))
     return array
 
 
-def _bias_gradient(request: Request, shape: tuple[int, ...]) -> np.ndarray:
+def _bias_gradient(request: Request, shape: tuple[int, ...]) -> Array:
     desc = request.desc
     array = np.zeros(shape, np.float32)
-    request.point("dbias", array)
     seen = np.broadcast_to(array, (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k))
+    request.point("dbias", seen)
     request.args.dbias_stride = strides_of(seen, unit=False)
     return array

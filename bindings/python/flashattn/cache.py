@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, dtype_code, int32_array, readable, real, tensor, writable
-from ._layout import DENSE, PACKED, describe_keys, describe_queries, keys_axes
+from ._arrays import FLOATS, dtype_code, int32_array, readable, real, writable
+from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._request import Request, batch_of, literal, longest
+from ._types import Array, BackendName, Layout
 from .handle import Handle, handle_of
 
 
@@ -25,9 +26,10 @@ def rotary(
     max_seqlen_q: int | None = None,
     seqused_q: ArrayLike | None = None,
     interleaved: bool = False,
-    out: np.ndarray | None = None,
-    backend: str | Handle | None = None,
-) -> np.ndarray:
+    out: Array | None = None,
+    layout: Layout = "bshd",
+    backend: BackendName | Handle | None = None,
+) -> Array:
     """Rotary embedding: dims [0, rotary_dim) of each head turn by the angle of the row's position, the rest is copied.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16.
@@ -36,10 +38,11 @@ def rotary(
     seqused_q: (batch,) rows really used; the others are not written (0 in a new out).
     interleaved: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2).
     out: of x's shape and dtype, may be x itself, unless x had to be copied; by default a new array. It is returned.
+    layout: "bhsd": x is (batch, heads, rows, dim), as in `attention`.
     """
-    request = Request(_abi.RotaryArgs())
+    request, order = Request(_abi.RotaryArgs()), Order(layout)
     desc, args = request.desc, request.args
-    x = describe_queries(request, x, FLOATS, cu_seqlens_q, max_seqlen_q, "x")
+    x = describe_queries(request, x, order, FLOATS, cu_seqlens_q, max_seqlen_q, "x")
     packed = cu_seqlens_q is not None
     x, strides = readable(x, unit=True)
     request.point("x", x)
@@ -48,24 +51,27 @@ def rotary(
     request.integers("seqused_q", seqused_q, (desc.batch,))
     _angles(request, cos, sin, interleaved)
     rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
-    for field, value, shape in (("positions", positions, rows), ("position_offset", position_offset, (desc.batch,))):
-        if value is not None:
-            request.point(field, int32_array(field, value, shape, "(total,)" if packed else "(batch, rows)"))
-    out = np.zeros(x.shape, x.dtype) if out is None else out
-    out, out_strides = writable("out", out, unit=True)
-    if out.shape != x.shape or out.dtype != x.dtype:
-        raise ValueError(f"out is {out.shape} of {out.dtype}: expected x's {x.shape} of {x.dtype}")
-    request.point("out", out)
+    if positions is not None:
+        request.point("positions", int32_array("positions", positions, rows, "(total,)" if packed else "(batch, rows)"))
+    if position_offset is not None:
+        request.point("position_offset", int32_array("position_offset", position_offset, (desc.batch,), "(batch,)"))
+    shape = order.shape(x.shape)
+    out = np.zeros(shape, x.dtype) if out is None else out
+    writable("out", out, unit=True)
+    if out.shape != shape or out.dtype != x.dtype:
+        raise ValueError(f"out is {out.shape} of {out.dtype}: expected x's {shape} of {x.dtype}")
+    seen, out_strides = writable("out", order.seen(out, out.ndim), unit=True)
+    request.point("out", seen)
     args.out_stride = literal(out_strides, packed=packed)
-    request.call("fa_rotary", handle_of(backend))
+    request.call(handle_of(backend))
     return out
 
 
 def append_kv(
     k_new: ArrayLike,
     v_new: ArrayLike,
-    k: np.ndarray,
-    v: np.ndarray,
+    k: Array,
+    v: Array,
     *,
     seqused_k: ArrayLike | None = None,
     positions: ArrayLike | None = None,
@@ -82,32 +88,31 @@ def append_kv(
     cos: ArrayLike | None = None,
     sin: ArrayLike | None = None,
     interleaved: bool = False,
-    backend: str | Handle | None = None,
+    layout: Layout = "bshd",
+    backend: BackendName | Handle | None = None,
 ) -> None:
     """Writes new keys and values into the cache k, v, in place.
 
-    k_new, v_new: (batch, tokens, heads_kv, dim), or packed (total, heads_kv, dim) with cu_seqlens_new (batch + 1,); float32,
-        float16, bfloat16. seqused_new: (batch,) tokens really given.
-    k, v: the cache, (batch, slots, heads_kv, dim), or (num_pages, page_size, heads_kv, dim) with page_table; any dtype of
-        `attention`. leftpad_k, kv_batch_idx, page_table, max_seqlen_k as there.
+    k_new, v_new: (batch, tokens, heads_k, dim), or packed (total, heads_k, dim) with cu_seqlens_new (batch + 1,); float32,
+        float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given.
+    k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtype of
+        `attention`. leftpad_k, kv_batch_idx, page_table, max_seqlen_k, layout as there.
     seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
         The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
     k_descale, v_descale: factors of an 8-bit cache, which stores saturate(round(x / descale)); broadcast as in `attention`.
-        With dynamic_scale they are written instead: float32 (sequence or page, slot, heads_kv), one factor for each token and head.
+        With dynamic_scale they are written instead: float32 (sequence or page, slot, heads_k), one factor for each token and head.
     cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved as in `rotary`.
     """
-    request = Request(_abi.AppendKvArgs())
+    request, order = Request(_abi.AppendKvArgs()), Order(layout)
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
-    _new_tokens(request, k_new, v_new, cu_seqlens_new, max_seqlen_new)
-    ndim, axes = keys_axes(None, page_table)
-    for field, array in (("k", k), ("v", v)):
-        _, strides = writable(field, array, unit=True)
-        tensor(field, array, ndim, axes)
-        request.point(field, array)
-        desc.strided |= getattr(_abi, f"FA_STRIDED_{field.upper()}")
-        setattr(desc, f"{field}_stride", strides)
+    ndim, axes = order.keys_axes(None, page_table)
+    for field, cache in (("k", k), ("v", v)):
+        writable(field, cache, unit=True)
+        request.strided(field, order.tensor(field, cache, ndim, axes), packed=False, written=True)
+    k, v = order.seen(k), order.seen(v)
+    _new_tokens(request, order, {"k_new": (k_new, k), "v_new": (v_new, v)}, cu_seqlens_new, max_seqlen_new)
     slots = describe_keys(request, k, v, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table)
     desc.heads_q, desc.dim_qk = k.shape[-2:]
     for field, value in (("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
@@ -119,47 +124,60 @@ def append_kv(
         request.point("positions", int32_array("positions", positions, shape, "(total,)" if packed else "(batch, tokens)"))
     if dynamic_scale:
         args.flags |= _abi.FA_APPEND_DYNAMIC_SCALE
-        _written_descale(request, "k_descale", k_descale, slots)
-        _written_descale(request, "v_descale", v_descale, slots)
+        _written_descale(request, "k_descale", k_descale, (*slots, desc.heads_k))
+        _written_descale(request, "v_descale", v_descale, (*slots, desc.heads_v))
     else:
-        request.descale("k_descale", k_descale, slots, "(sequence or page, slot, head)")
-        request.descale("v_descale", v_descale, slots, "(sequence or page, slot, head)")
+        request.descale("k_descale", k_descale, (*slots, desc.heads_k), "(sequence or page, slot, head)")
+        request.descale("v_descale", v_descale, (*slots, desc.heads_v), "(sequence or page, slot, head)")
     if cos is not None or sin is not None:
         _angles(request, cos, sin, interleaved)
-    request.call("fa_append_kv", handle_of(backend))
+    request.call(handle_of(backend))
 
 
-def _new_tokens(request: Request, k_new: Any, v_new: Any, cu_seqlens_new: Any, max_seqlen_new: Any) -> None:
+def _new_tokens(
+    request: Request,
+    order: Order,
+    pairs: dict[str, tuple[ArrayLike, Array]],
+    cu_seqlens_new: ArrayLike | None,
+    max_seqlen_new: int | None,
+) -> None:
+    """pairs: the new keys and the new values, each with the cache that it goes to."""
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
     ndim, axes = (
-        (3, f"{PACKED}, because cu_seqlens_new is given") if packed else (4, f"{DENSE}; a packed {PACKED} needs cu_seqlens_new")
+        (3, f"{PACKED}, because cu_seqlens_new is given")
+        if packed
+        else (4, f"{order.dense}; a packed {PACKED} needs cu_seqlens_new")
     )
-    k_new, v_new = tensor("k_new", k_new, ndim, axes), tensor("v_new", v_new, ndim, axes)
-    if k_new.shape[:-1] != v_new.shape[:-1] or k_new.dtype != v_new.dtype:
+    found = {name: order.tensor(name, value, ndim, axes) for name, (value, _) in pairs.items()}
+    for name, array in found.items():
+        cache = pairs[name][1]
+        if array.shape[-2:] != cache.shape[-2:]:
+            raise ValueError(f"{name} has heads and dimensions {array.shape[-2:]}: expected the cache's, {cache.shape[-2:]}")
+    k_new, v_new = found.values()
+    if k_new.shape[:-2] != v_new.shape[:-2] or k_new.dtype != v_new.dtype:
         raise ValueError(
-            f"k_new is {k_new.shape} of {k_new.dtype} and v_new {v_new.shape} of {v_new.dtype}: all but the last axis must agree"
+            f"k_new has tokens {k_new.shape[:-2]} of {k_new.dtype} and v_new {v_new.shape[:-2]} of {v_new.dtype}: they must agree"
         )
     desc.q_dtype = dtype_code("k_new", k_new.dtype, FLOATS)
-    if packed:
+    if cu_seqlens_new is not None:
         desc.batch, args.total_new = batch_of("cu_seqlens_new", cu_seqlens_new), k_new.shape[0]
         args.seqlen_new = longest("max_seqlen_new", max_seqlen_new, cu_seqlens_new)
         request.point("cu_seqlens_new", int32_array("cu_seqlens_new", cu_seqlens_new, (desc.batch + 1,), "(batch + 1,)"))
     else:
         desc.batch, args.seqlen_new = k_new.shape[:2]
-    for field, array in (("k_new", k_new), ("v_new", v_new)):
+    for name, array in found.items():
         array, strides = readable(array, unit=True)
-        request.point(field, array)
-        setattr(args, f"{field}_stride", literal(strides, packed=packed))
+        request.point(name, array)
+        setattr(args, f"{name}_stride", literal(strides, packed=packed))
 
 
-def _written_descale(request: Request, field: str, array: Any, shape: tuple[int, int, int]) -> None:
+def _written_descale(request: Request, field: str, array: Any, shape: tuple[int, ...]) -> None:
     array, strides = writable(field, array, unit=False)
     dtype_code(field, array.dtype, ("float32",))
-    if array.shape != tuple(shape):
-        raise ValueError(f"{field} has shape {array.shape}: expected {tuple(shape)}, one factor for each slot and head")
-    request.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, array)
-    setattr(request.desc, f"{field}_stride", strides)
+    if array.shape != shape:
+        raise ValueError(f"{field} has shape {array.shape}: expected {shape}, one factor for each slot and head")
+    request.factors(field, array, strides)
 
 
 def _angles(request: Request, cos: Any, sin: Any, interleaved: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import _abi
 from ._library import library
 
@@ -17,7 +19,7 @@ class FlashAttnError(RuntimeError):
         self.status = status
         self.status_name = status_name
 
-    def __reduce__(self):  # so that it survives the way back from a worker process
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it survives the way back from a worker process
         return type(self), (self.status, self.status_name, str(self))
 
 
@@ -33,7 +35,7 @@ class OutOfMemoryError(FlashAttnError, MemoryError):
     """The library could not get the memory that the call needs."""
 
 
-_CLASSES = {
+_CLASSES: dict[int, type[FlashAttnError]] = {
     _abi.FA_INVALID_ARGUMENT: InvalidArgumentError,
     _abi.FA_UNSUPPORTED_FIELD: UnsupportedError,
     _abi.FA_UNSUPPORTED: UnsupportedError,
@@ -41,11 +43,11 @@ _CLASSES = {
 }
 
 
+def error(status: int, message: str) -> FlashAttnError:
+    return _CLASSES.get(status, FlashAttnError)(status, library().fa_status_name(status).decode(), message)
+
+
 def check(status: int, handle: int | None = None) -> None:
     """Raises the exception of a status that is not FA_OK; handle None: the thread's message of calls that have no handle."""
-    if status == _abi.FA_OK:
-        return
-    lib = library()
-    name = lib.fa_status_string(status).decode()
-    message = lib.fa_last_error(handle).decode(errors="replace")
-    raise _CLASSES.get(status, FlashAttnError)(status, name, message)
+    if status != _abi.FA_OK:
+        raise error(status, library().fa_last_error(handle).decode(errors="replace"))

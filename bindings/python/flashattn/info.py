@@ -6,10 +6,12 @@ import ctypes
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _abi
 from ._arrays import integer, number
 from ._library import library, version_text
+from ._types import Floats
 from .errors import check
 from .handle import BACKENDS
 
@@ -31,7 +33,7 @@ class Backend(NamedTuple):
 
 
 def version() -> str:
-    """The version of the library that runs, "0.1.0"."""
+    """The version of the library that runs, "0.2.0"."""
     return version_text(library().fa_version())
 
 
@@ -42,7 +44,7 @@ def backends() -> dict[str, Backend]:
     for name, backend in BACKENDS.items():
         if backend == _abi.FA_BACKEND_AUTO:
             continue
-        text = ctypes.create_string_buffer(512)
+        text = ctypes.create_string_buffer(_abi.FA_TEXT_MAX)
         status = lib.fa_backend_status(backend, text, len(text))
         devices = _devices(backend) if status == _abi.FA_OK else ()
         found[name] = Backend(name, status == _abi.FA_OK, status, text.value.decode(errors="replace"), devices)
@@ -65,9 +67,9 @@ def _devices(backend: int) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, offset: int = 0) -> np.ndarray:
-    """The mask that attention(dropout_p=p, seed=seed, offset=offset) draws, the same on every backend: bool, true where the key
-    is kept. shape: (batch, heads, rows, keys)."""
+def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, offset: int = 0) -> NDArray[np.bool_]:
+    """The mask that attention(dropout_p=p, dropout_seed=seed, dropout_offset=offset) draws, the same on every backend: bool, true
+    where the key is kept. shape: (batch, heads, rows, keys)."""
     batch, heads, rows, keys = (integer("shape", n, 63, signed=False) for n in shape)
     seed, offset = integer("seed", seed, 64, signed=False), integer("offset", offset, 64, signed=False)
     keep = np.empty((batch * heads, rows, keys), np.uint8)
@@ -80,9 +82,9 @@ def dropout_mask(p: float, shape: tuple[int, int, int, int], *, seed: int = 0, o
     return keep.reshape(batch, heads, rows, keys).astype(bool)
 
 
-def alibi_slopes(heads: int) -> np.ndarray:
-    """The usual ALiBi slopes, float32 (heads,): 2^(−8 h / heads) for a power of two; otherwise those of the power of two below,
-    then every second one of the power of two above."""
+def alibi_slopes(heads: int, max_bias: float = 0) -> Floats:
+    """ALiBi slopes, float32 (heads,): 2^(−max_bias · h / heads) for a power of two; otherwise those of the power of two below, then
+    every second one of the power of two above. max_bias 0: the usual 8."""
     slopes = np.empty(integer("heads", heads, 31, signed=False), np.float32)
-    check(library().fa_alibi_slopes(heads, slopes.ctypes.data_as(ctypes.POINTER(ctypes.c_float))))
+    check(library().fa_alibi_slopes(heads, number("max_bias", max_bias), slopes.ctypes.data_as(ctypes.POINTER(ctypes.c_float))))
     return slopes

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _abi
 from ._arrays import QUERIES, dtype_code, dtype_of, float32_array, readable, tensor, writable
+from ._layout import Order
 from ._request import Request, batch_of, literal, longest
+from ._types import Array, BackendName, Floats, Layout
 from .handle import Handle, handle_of
 
 
+@overload
+def merge(
+    o_parts: ArrayLike,
+    lse_parts: ArrayLike,
+    *,
+    sinks: ArrayLike | None = ...,
+    cu_seqlens_q: ArrayLike | None = ...,
+    max_seqlen_q: int | None = ...,
+    seqused_q: ArrayLike | None = ...,
+    into: tuple[Floats, Floats] | None = ...,
+    out_dtype: DTypeLike = ...,
+    o_scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+    layout: Layout = ...,
+    backend: BackendName | Handle | None = ...,
+) -> Array: ...
+@overload
+def merge(
+    o_parts: ArrayLike,
+    lse_parts: ArrayLike,
+    *,
+    sinks: ArrayLike | None = ...,
+    cu_seqlens_q: ArrayLike | None = ...,
+    max_seqlen_q: int | None = ...,
+    seqused_q: ArrayLike | None = ...,
+    into: tuple[Floats, Floats] | None = ...,
+    out_dtype: DTypeLike = ...,
+    o_scale: float | None = ...,
+    return_lse: Literal[True],
+    layout: Layout = ...,
+    backend: BackendName | Handle | None = ...,
+) -> tuple[Array, Floats]: ...
 def merge(
     o_parts: ArrayLike,
     lse_parts: ArrayLike,
@@ -21,12 +55,13 @@ def merge(
     cu_seqlens_q: ArrayLike | None = None,
     max_seqlen_q: int | None = None,
     seqused_q: ArrayLike | None = None,
-    into: tuple[np.ndarray, np.ndarray] | None = None,
+    into: tuple[Floats, Floats] | None = None,
     out_dtype: DTypeLike = np.float32,
     o_scale: float | None = None,
     return_lse: bool = False,
-    backend: str | Handle | None = None,
-) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    layout: Layout = "bshd",
+    backend: BackendName | Handle | None = None,
+) -> Array | tuple[Array, Floats]:
     """Folds attention over parts of the keys into attention over all of them.
 
     o_parts: float32 (parts, batch, rows, heads, dim), packed (parts, total_q, heads, dim) with cu_seqlens_q; lse_parts: float32
@@ -35,16 +70,19 @@ def merge(
     sinks: (heads,) logits, if no part has had them.
     into: (o, lse) in float32 that hold a state already: the parts are folded into it, in place, and it is returned.
     out_dtype, o_scale: of a new out; an 8-bit one stores saturate(out · o_scale).
+    layout: "bhsd": o_parts is (parts, batch, heads, rows, dim) and out as in `attention`.
 
     Returns out, or (out, lse) with return_lse.
     """
-    request = Request(_abi.MergeArgs())
+    request, order = Request(_abi.MergeArgs()), Order(layout)
     desc, args = request.desc, request.args
     packed = cu_seqlens_q is not None
-    o_parts = _parts("o_parts", o_parts, 4 if packed else 5, "(parts, batch, rows, heads, dim); packed (parts, total, heads, dim)")
-    lse_parts = _parts("lse_parts", lse_parts, 3 if packed else 4, "(parts, batch, heads, rows); packed (parts, heads, total)")
+    ndim = 3 if packed else 4
+    parts_axes = f"(parts, {order.dense[1:]}; packed (parts, total, heads, dim)"
+    o_parts = order.seen(_parts("o_parts", o_parts, ndim + 1, parts_axes), ndim)
+    lse_parts = _parts("lse_parts", lse_parts, ndim, "(parts, batch, heads, rows); packed (parts, heads, total)")
     args.parts, *rows, desc.heads_q, desc.dim_v = o_parts.shape
-    if packed:
+    if cu_seqlens_q is not None:
         desc.batch, desc.total_q = batch_of("cu_seqlens_q", cu_seqlens_q), rows[0]
         desc.seqlen_q = longest("max_seqlen_q", max_seqlen_q, cu_seqlens_q)
         request.integers("cu_seqlens_q", cu_seqlens_q, (desc.batch + 1,), "(batch + 1,)")
@@ -52,11 +90,9 @@ def merge(
         desc.batch, desc.seqlen_q = rows
     lse_shape = (*rows[:-1], desc.heads_q, rows[-1])
     if lse_parts.shape != (args.parts, *lse_shape):
-        raise ValueError(
-            f"lse_parts has shape {lse_parts.shape}: expected {(args.parts, *lse_shape)}, from o_parts {o_parts.shape}"
-        )
-    if desc.dim_v == 0:  # in the descriptor zero would mean a default
-        raise ValueError(f"o_parts has shape {o_parts.shape}: expected at least one dimension")
+        raise ValueError(f"lse_parts has shape {lse_parts.shape}: expected {(args.parts, *lse_shape)}, as o_parts has it")
+    if desc.heads_q == 0 or desc.dim_v == 0:  # in the descriptor zero would mean a default
+        raise ValueError(f"o_parts has heads and dimensions {o_parts.shape[-2:]}: expected at least one of each")
     request.integers("seqused_q", seqused_q, (desc.batch,))
     if sinks is not None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
@@ -64,18 +100,25 @@ def merge(
         request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", o_scale, ((),), "one number"))
 
     _point_parts(request, o_parts, lse_parts, packed)
-    outputs = _outputs(request, into, (*rows, desc.heads_q, desc.dim_v), lse_shape, out_dtype, return_lse, packed)
-    request.call("fa_merge", handle_of(backend))
-    return outputs if return_lse else outputs[0]
+    shape = order.shape((*rows, desc.heads_q, desc.dim_v))
+    if into is None:
+        o: Array = np.zeros(shape, dtype_of("out_dtype", out_dtype))
+        lse = np.full(lse_shape, -np.inf, np.float32)
+    else:
+        o, lse = into
+        args.flags |= _abi.FA_MERGE_ACCUMULATE
+    _point_outputs(request, order, o, lse, (shape, lse_shape), with_lse=return_lse or into is not None)
+    request.call(handle_of(backend))
+    return (o, lse) if return_lse else o
 
 
-def _parts(name: str, value: Any, ndim: int, axes: str) -> np.ndarray:
+def _parts(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
     array = tensor(name, value, ndim, axes)
     dtype_code(name, array.dtype, ("float32",))
     return array
 
 
-def _point_parts(request: Request, o_parts: np.ndarray, lse_parts: np.ndarray, packed: bool) -> None:
+def _point_parts(request: Request, o_parts: Array, lse_parts: Array, packed: bool) -> None:
     o_parts, o_strides = readable(o_parts, unit=True)
     lse_parts, lse_strides = readable(lse_parts, unit=False)
     if not any(lse_strides):  # all zero would mean dense
@@ -90,31 +133,21 @@ def _with_batch(strides: tuple[int, ...], packed: bool) -> tuple[int, ...]:
     return (strides[0], *literal(strides[1:], packed=packed))
 
 
-def _outputs(
-    request: Request, into: Any, shape: tuple[int, ...], lse_shape: tuple[int, ...], out_dtype: Any, return_lse: bool, packed: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def _point_outputs(
+    request: Request, order: Order, o: Any, lse: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], *, with_lse: bool
+) -> None:
     """The arrays that the call writes: those of the caller, to fold into, or new ones."""
-    desc = request.desc
-    if into is None:
-        dtype = dtype_of("out_dtype", out_dtype)
-        o, lse = np.zeros(shape, dtype), np.full(lse_shape, -np.inf, np.float32)
-    else:
-        o, lse = into
-        request.args.flags |= _abi.FA_MERGE_ACCUMULATE
-    o, o_strides = writable("into[0]" if into else "out", o, unit=True)
-    lse, lse_strides = writable("into[1]" if into else "lse", lse, unit=False)
-    if o.shape != shape or lse.shape != lse_shape:
-        raise ValueError(f"into has shapes {o.shape} and {lse.shape}: expected {shape} and {lse_shape}")
-    if into is not None:
-        dtype_code("into[0]", o.dtype, ("float32",))
-        dtype_code("into[1]", lse.dtype, ("float32",))
+    desc, packed = request.desc, len(shapes[0]) == 3
+    fold = request.args.flags & _abi.FA_MERGE_ACCUMULATE
+    writable("into[0]", o, unit=True)
+    _, lse_strides = writable("into[1]", lse, unit=False)
+    if (o.shape, lse.shape) != shapes:
+        raise ValueError(f"into has shapes {o.shape} and {lse.shape}: expected {shapes[0]} and {shapes[1]}")
     desc.q_dtype = _abi.FA_F32
-    desc.o_dtype = dtype_code("out_dtype", o.dtype, QUERIES)
-    desc.strided |= _abi.FA_STRIDED_O
-    desc.o_stride = literal(o_strides, packed=packed)
-    request.point("o", o)
-    if return_lse or into is not None:
+    desc.o_dtype = dtype_code("into[0]" if fold else "out_dtype", o.dtype, ("float32",) if fold else QUERIES)
+    dtype_code("into[1]", lse.dtype, ("float32",))
+    request.strided("o", order.seen(o, o.ndim), packed=packed, written=True)
+    if with_lse:
         desc.strided |= _abi.FA_STRIDED_LSE
         desc.lse_stride = literal(lse_strides, packed=packed)
         request.operand(_abi.FA_OPERAND_LSE, "lse", lse)
-    return o, lse

@@ -14,23 +14,60 @@ is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import torch
 from torch import nn
 
-from . import _abi
+from ._layout import Order
 from ._tensors import Call
+from ._types import Alignment, Causal, Layout
 from .handle import Handle
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class Options(TypedDict, total=False):
+    """Keywords of `attention` that do not change how many tensors it returns; their meaning is told there."""
+
+    layout: Layout
+    causal: Causal | None
+    alignment: Alignment | None
+    window: Sequence[int | None] | None
+    chunk: int
+    scale: float | None
+    softcap: float
+    bias: torch.Tensor | None
+    mask: torch.Tensor | None
+    alibi_slopes: torch.Tensor | None
+    sinks: torch.Tensor | None
+    cu_seqlens_q: torch.Tensor | None
+    cu_seqlens_k: torch.Tensor | None
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
+    dropout_p: float
+    dropout_seed: int | None
+    deterministic: bool | None
+    backend: Handle | None
+
+
+@overload
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+) -> torch.Tensor: ...
+@overload
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+) -> tuple[torch.Tensor, torch.Tensor]: ...
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: str | None = None,
-    alignment: str | None = None,
+    layout: Layout = "bshd",
+    causal: Causal | None = None,
+    alignment: Alignment | None = None,
     window: Sequence[int | None] | None = None,
     chunk: int = 0,
     scale: float | None = None,
@@ -44,31 +81,49 @@ def attention(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     dropout_p: float = 0,
-    seed: int | None = None,
+    dropout_seed: int | None = None,
     deterministic: bool | None = None,
     return_lse: bool = False,
     backend: Handle | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · q kᵀ, masked) v with gradients for q, k, v, bias and sinks, and through out and lse.
 
-    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_kv heads, which divide
+    q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
     float16 or bfloat16.
+    layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not
+    said is not noticed: rows and heads then change places.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens, for which a GPU is waited for.
-    dropout_p: in training only, as in torch.nn.functional. seed: of dropout; None: drawn from torch's own generator.
+    dropout_p: in training only, as in torch.nn.functional. dropout_seed None: drawn from torch's own generator.
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
     backend: a Handle of one's own; None: the thread's own for the tensors' device.
 
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.
     """
-    if dropout_p and seed is None:
-        seed = int(torch.randint(1 << 62, ()))
-    options = {"causal": causal, "alignment": alignment, "window": window, "chunk": chunk, "scale": scale, "softcap": softcap}
-    options |= {"mask": mask, "alibi_slopes": alibi_slopes, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    options |= {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "dropout_p": dropout_p, "seed": seed or 0}
-    options["deterministic"] = torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic
+    if dropout_p and dropout_seed is None:
+        dropout_seed = int(torch.randint(1 << 62, ()))
+    options: dict[str, Any] = {
+        "causal": causal,
+        "alignment": alignment,
+        "window": window,
+        "chunk": chunk,
+        "scale": scale,
+        "softcap": softcap,
+        "mask": mask,
+        "alibi_slopes": alibi_slopes,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
+        "dropout_p": dropout_p,
+        "dropout_seed": dropout_seed or 0,
+        "deterministic": torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
+    }
+    swapped = Order(layout).swapped
+    q, k, v = (x.transpose(1, 2) if swapped and x.ndim == 4 else x for x in (q, k, v))
     out, lse = _Attention.apply(q, k, v, bias, sinks, options, backend)
+    out = out.transpose(1, 2) if swapped and out.ndim == 4 else out
     return (out, lse) if return_lse else out
 
 
@@ -97,18 +152,19 @@ class MultiheadAttention(nn.Module):
         q = self.query(x).unflatten(-1, (self.heads, self.dim))
         k = self.key(context).unflatten(-1, (self.heads_kv, self.dim))
         v = self.value(context).unflatten(-1, (self.heads_kv, self.dim))
-        out = attention(q, k, v, dropout_p=self.dropout if self.training else 0, **options)
+        out: torch.Tensor = attention(q, k, v, dropout_p=self.dropout if self.training else 0, **options)
         return self.output(out.flatten(-2))
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, bias, sinks, options, backend):
-        call = Call(_abi.ForwardArgs(), q, k, v, bias, sinks, options)
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, bias, sinks, options, backend = inputs
+        call = Call(q, k, v, bias, sinks, options)
         packed = call.packed("q")
         out = call.output("o", (*q.shape[:-1], v.shape[-1]), q.dtype, gaps=packed)
         lse = call.output("lse", call.sums, torch.float32, gaps=packed, value=float("-inf"))
-        call.run("fa_forward_ex", _abi.FA_OP_FORWARD, backend)
+        call.run(backend)
         ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
         ctx.options, ctx.backend = options, backend
         ctx.set_materialize_grads(False)
@@ -116,9 +172,10 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, dout, dlse):
+    def backward(ctx: Any, *gradients_of_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        dout, dlse = gradients_of_outputs
         q, k, v, bias, sinks, out, lse = ctx.saved_tensors
-        call = Call(_abi.BackwardArgs(), q, k, v, bias, sinks, ctx.options)
+        call = Call(q, k, v, bias, sinks, ctx.options, backward=True)
         call.point("o", out)
         call.point("lse", lse)
         call.point("dout", torch.zeros_like(out) if dout is None else dout.contiguous())
@@ -128,8 +185,6 @@ class _Attention(torch.autograd.Function):
         gradients = [call.gradient(name, x) if need else None for name, x, need in wanted]
         for name, x, need in (("dbias", bias, ctx.needs_input_grad[3]), ("dsinks", sinks, ctx.needs_input_grad[4])):
             gradients.append(call.score_gradient(name, x) if need else None)
-        call.run("fa_backward", _abi.FA_OP_BACKWARD, ctx.backend)
-        for n, x in ((3, bias), (4, sinks)):
-            if gradients[n] is not None:
-                gradients[n] = gradients[n].to(x.dtype)
-        return (*gradients, None, None)
+        call.run(ctx.backend)
+        scores = [None if g is None else g.to(x.dtype) for g, x in zip(gradients[3:], (bias, sinks))]
+        return (*gradients[:3], *scores, None, None)

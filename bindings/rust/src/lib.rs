@@ -17,6 +17,7 @@ pub mod sys;
 
 use std::ffi::{c_void, CStr};
 use std::fmt;
+use std::mem::size_of_val;
 use std::ptr;
 
 /// What the library said when a call failed.
@@ -31,7 +32,7 @@ pub struct Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: the name of a status is a string of the library that lives forever.
-        let name = unsafe { CStr::from_ptr(sys::fa_status_string(self.status)) };
+        let name = unsafe { CStr::from_ptr(sys::fa_status_name(self.status)) };
         write!(f, "{}: {}", name.to_string_lossy(), self.message)
     }
 }
@@ -88,14 +89,16 @@ unsafe impl Element for Bf16 {
     const DTYPE: i32 = sys::FA_BF16;
 }
 
-/// A dense attention: q is `[batch][seqlen_q][heads_q][dim_qk]`, k `[batch][seqlen_k][heads_kv][dim_qk]`,
-/// v `[batch][seqlen_k][heads_kv][dim_v]`, o `[batch][seqlen_q][heads_q][dim_v]`. Zero means the default.
+/// A dense attention: q is `[batch][seqlen_q][heads_q][dim_qk]`, k `[batch][seqlen_k][heads_k][dim_qk]`,
+/// v `[batch][seqlen_k][heads_v][dim_v]`, o `[batch][seqlen_q][heads_q][dim_v]`. Zero means the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attention {
     pub batch: usize,
     pub heads_q: usize,
     /// Divides `heads_q`; 0: the same.
-    pub heads_kv: usize,
+    pub heads_k: usize,
+    /// Divides `heads_q`; 0: `heads_k`. Another number is not supported yet.
+    pub heads_v: usize,
     pub seqlen_q: usize,
     pub seqlen_k: usize,
     pub dim_qk: usize,
@@ -126,7 +129,8 @@ impl Attention {
             q_dtype: dtype,
             batch: size("batch", self.batch)?,
             heads_q: size("heads_q", self.heads_q)?,
-            heads_kv: size("heads_kv", self.heads_kv)?,
+            heads_k: size("heads_k", self.heads_k)?,
+            heads_v: size("heads_v", self.heads_v)?,
             seqlen_q: size("seqlen_q", self.seqlen_q)?,
             seqlen_k: size("seqlen_k", self.seqlen_k)?,
             dim_qk: size("dim_qk", self.dim_qk)?,
@@ -159,13 +163,26 @@ impl Attention {
     }
 
     fn check_lengths(&self, q: usize, k: usize, v: usize, o: usize) -> Result<()> {
-        let heads_kv = if self.heads_kv == 0 { self.heads_q } else { self.heads_kv };
+        let heads_k = if self.heads_k == 0 { self.heads_q } else { self.heads_k };
+        let heads_v = if self.heads_v == 0 { heads_k } else { self.heads_v };
         let dim_v = if self.dim_v == 0 { self.dim_qk } else { self.dim_v };
         self.check_length("q", q, [self.batch, self.seqlen_q, self.heads_q, self.dim_qk])?;
-        self.check_length("k", k, [self.batch, self.seqlen_k, heads_kv, self.dim_qk])?;
-        self.check_length("v", v, [self.batch, self.seqlen_k, heads_kv, dim_v])?;
+        self.check_length("k", k, [self.batch, self.seqlen_k, heads_k, self.dim_qk])?;
+        self.check_length("v", v, [self.batch, self.seqlen_k, heads_v, dim_v])?;
         self.check_length("o", o, [self.batch, self.seqlen_q, self.heads_q, dim_v])
     }
+}
+
+/// The library says how far it would go behind the pointer that lies at `field` in the args, whose slice has `room` bytes.
+fn check_room(desc: &sys::fa_attention_desc_t, args: &sys::fa_forward_args_t, name: &str, field: usize, room: usize) -> Result<()> {
+    let (args, mut bytes): (*const sys::fa_forward_args_t, u64) = (args, 0);
+    // SAFETY: both structs are live, bytes is writable; pointers in the args are not followed.
+    let status = unsafe { sys::fa_extent(desc, sys::FA_OP_FORWARD, args.cast(), field as u32, &mut bytes) };
+    check(ptr::null_mut(), status)?;
+    if bytes > room as u64 {
+        return Err(invalid(format!("{name} has {room} bytes: the call would use {bytes}")));
+    }
+    Ok(())
 }
 
 fn invalid(message: String) -> Error {
@@ -176,7 +193,12 @@ fn size(name: &str, value: usize) -> Result<i64> {
     i64::try_from(value).map_err(|_| invalid(format!("{name} is {value}, more than the library can count")))
 }
 
-/// Owns backend, device, threads and scratch memory. Takes ordinary memory on every backend.
+/// Owns backend, device, threads and scratch memory. Takes ordinary memory on every backend. It has one owner:
+///
+/// ```compile_fail
+/// fn clone<T: Clone>() {}
+/// clone::<flashattn::Handle>();
+/// ```
 #[derive(Debug)]
 pub struct Handle {
     raw: sys::fa_handle_t,
@@ -203,10 +225,7 @@ impl Handle {
 
     /// The backend that the handle resolved to.
     pub fn backend(&mut self) -> Result<Backend> {
-        let mut backend = 0;
-        // SAFETY: the handle is live, backend is writable.
-        check(self.raw, unsafe { sys::fa_get_backend(self.raw, &mut backend) })?;
-        Ok(match backend {
+        Ok(match self.get(sys::FA_INFO_BACKEND)? as i32 {
             sys::FA_BACKEND_CUDA => Backend::Cuda,
             sys::FA_BACKEND_HIP => Backend::Hip,
             _ => Backend::Cpu,
@@ -216,14 +235,14 @@ impl Handle {
     /// Sets a parameter, `FA_PARAM_…` of [`sys`].
     pub fn set(&mut self, key: i32, value: i64) -> Result<()> {
         // SAFETY: the handle is live.
-        check(self.raw, unsafe { sys::fa_set_i64(self.raw, key, value) })
+        check(self.raw, unsafe { sys::fa_param_set(self.raw, key, value) })
     }
 
-    /// Reads a parameter or a figure, `FA_PARAM_…` or `FA_STAT_…` of [`sys`].
+    /// Reads a parameter, a fact or a figure, `FA_PARAM_…`, `FA_INFO_…` or `FA_STAT_…` of [`sys`].
     pub fn get(&mut self, key: i32) -> Result<i64> {
         let mut value = 0;
         // SAFETY: the handle is live, value is writable.
-        check(self.raw, unsafe { sys::fa_get_i64(self.raw, key, &mut value) })?;
+        check(self.raw, unsafe { sys::fa_param_get(self.raw, key, &mut value) })?;
         Ok(value)
     }
 
@@ -264,11 +283,22 @@ impl Handle {
             o: o.as_mut_ptr() as *mut c_void,
             ..Default::default()
         };
+        let lse_bytes = lse.as_ref().map_or(0, |lse| size_of_val(&**lse));
         if let Some(lse) = lse {
             desc.operands |= sys::FA_OPERAND_LSE;
             args.lse = lse.as_mut_ptr();
         }
-        // SAFETY: each slice has exactly the elements that its shape says; o and lse are borrowed alone.
+        let begin = ptr::addr_of!(args) as usize;
+        for (name, field, room) in [
+            ("q", ptr::addr_of!(args.q) as usize, size_of_val(q)),
+            ("k", ptr::addr_of!(args.k) as usize, size_of_val(k)),
+            ("v", ptr::addr_of!(args.v) as usize, size_of_val(v)),
+            ("o", ptr::addr_of!(args.o) as usize, size_of_val(o)),
+            ("lse", ptr::addr_of!(args.lse) as usize, lse_bytes),
+        ] {
+            check_room(&desc, &args, name, field - begin, room)?;
+        }
+        // SAFETY: the library has said that it touches no more than each slice has; o and lse are borrowed alone.
         check(self.raw, unsafe { sys::fa_forward_ex(self.raw, &desc, &args) })
     }
 
@@ -299,4 +329,31 @@ fn check(raw: sys::fa_handle_t, status: i32) -> Result<()> {
 pub fn version() -> i32 {
     // SAFETY: takes nothing.
     unsafe { sys::fa_version() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shapes that this crate checks are what the library says that it touches, to the byte.
+    #[test]
+    fn one_byte_less_is_too_little() {
+        let shape =
+            Attention { batch: 2, heads_q: 6, heads_k: 3, seqlen_q: 4, seqlen_k: 5, dim_qk: 8, dim_v: 7, ..Attention::default() };
+        let mut desc = shape.descriptor(sys::FA_F16).unwrap();
+        desc.operands = sys::FA_OPERAND_LSE;
+        let args = sys::fa_forward_args_t::default();
+        let begin = ptr::addr_of!(args) as usize;
+        for (name, field, room) in [
+            ("q", ptr::addr_of!(args.q) as usize, 2 * 4 * 6 * 8 * 2),
+            ("k", ptr::addr_of!(args.k) as usize, 2 * 5 * 3 * 8 * 2),
+            ("v", ptr::addr_of!(args.v) as usize, 2 * 5 * 3 * 7 * 2),
+            ("o", ptr::addr_of!(args.o) as usize, 2 * 4 * 6 * 7 * 2),
+            ("lse", ptr::addr_of!(args.lse) as usize, 2 * 6 * 4 * 4),
+        ] {
+            check_room(&desc, &args, name, field - begin, room).unwrap();
+            let error = check_room(&desc, &args, name, field - begin, room - 1).unwrap_err();
+            assert_eq!(error.message, format!("{name} has {} bytes: the call would use {room}", room - 1));
+        }
+    }
 }

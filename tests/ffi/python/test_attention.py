@@ -55,7 +55,8 @@ def random_problem(rng, longest=90):
     if one_in(4):
         options["sinks"] = random(rng, heads)
     if one_in(4):
-        options["dropout_p"], options["seed"], options["offset"] = 0.3, int(rng.integers(1 << 62)), int(rng.integers(1 << 40))
+        options["dropout_p"] = 0.3
+        options["dropout_seed"], options["dropout_offset"] = int(rng.integers(1 << 62)), int(rng.integers(1 << 40))
     return *tensors, options
 
 
@@ -77,12 +78,12 @@ class Random(Case):
     def compare(self, q, k, v, options, schedule):
         exact = dict(options)
         if "dropout_p" in options:
-            del exact["seed"], exact["offset"]
+            del exact["dropout_seed"], exact["dropout_offset"]
             exact["keep"] = flashattn.dropout_mask(
                 options["dropout_p"],
                 (q.shape[0], q.shape[2], q.shape[1], k.shape[1]),
-                seed=options["seed"],
-                offset=options["offset"],
+                seed=options["dropout_seed"],
+                offset=options["dropout_offset"],
             )
         expected = reference.attention(q, k, v, **exact)
         out, lse = flashattn.attention(q, k, v, **options, **schedule, return_lse=True)
@@ -152,6 +153,9 @@ class Outputs(Case):
     def test_alibi_slopes(self):
         np.testing.assert_allclose(flashattn.alibi_slopes(8), 2.0 ** -np.arange(1, 9))
         np.testing.assert_allclose(flashattn.alibi_slopes(3), [2**-4.0, 2**-8.0, 2**-2.0])
+        np.testing.assert_allclose(flashattn.alibi_slopes(4, 2), 2.0 ** (-np.arange(1, 5) / 2), rtol=1e-6)
+        with self.assertRaisesRegex(flashattn.InvalidArgumentError, "max_bias"):
+            flashattn.alibi_slopes(4, -1)
 
 
 class Dropout(Case):

@@ -18,7 +18,8 @@ def exact_options(q, k, options):
     exact = dict(options)
     if "dropout_p" in options:
         shape = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-        exact["keep"] = flashattn.dropout_mask(options["dropout_p"], shape, seed=exact.pop("seed"), offset=exact.pop("offset"))
+        seed = {"seed": exact.pop("dropout_seed"), "offset": exact.pop("dropout_offset")}
+        exact["keep"] = flashattn.dropout_mask(options["dropout_p"], shape, **seed)
     return exact
 
 

@@ -46,7 +46,7 @@ class Library(unittest.TestCase):
             ("cu_seqlens_q", {"q": PACKED_Q, "cu_seqlens_q": [0, 4, 3]}),
             ("cu_seqlens_k", {"k": PACKED_K, "v": PACKED_K, "cu_seqlens_k": [0, 5, 11]}),
             ("page_table", {"page_table": TABLE + 2}),
-            ("heads_kv is 3", {"k": np.zeros((2, 5, 3, 8), np.float32), "v": np.zeros((2, 5, 3, 8), np.float32)}),
+            ("heads_k is 3", {"k": np.zeros((2, 5, 3, 8), np.float32), "v": np.zeros((2, 5, 3, 8), np.float32)}),
         ):
             with self.subTest(options=list(options)):
                 error = self.refused(ValueError, invalid, sentence, **options)
@@ -114,10 +114,10 @@ class Python(unittest.TestCase):
             (r"q has shape \(2, 3, 4, 8\): expected 3 axes", {"cu_seqlens_q": CU_Q}),
             (r"k has shape \(10, 2, 8\): expected 4 axes", {"k": PACKED_K}),
             ("k has 1 sequences, q 2", {"k": K[:1], "v": K[:1]}),
-            ("all axes but the last must agree", {"v": K[:, :4]}),
+            (r"k has \(2, 5\) sequences and rows, v \(2, 4\)", {"v": K[:, :4]}),
             ("k has head dimension 7: expected q's, 8", {"k": K[..., :7]}),
-            ("at least one head", {"k": K[:, :, :0], "v": K[:, :, :0]}),
-            ("at least one head", {"v": K[..., :0]}),
+            ("at least one of each", {"k": K[:, :, :0], "v": K[:, :, :0]}),
+            ("at least one of each", {"v": K[..., :0]}),
             ("belongs with cu_seqlens", {"max_seqlen_q": 3}),
             ("max_seqlen_k is 5: it belongs with", {"max_seqlen_k": 5}),
             (r"cu_seqlens_q has shape \(1, 3\)", {**packed, "cu_seqlens_q": [CU_Q]}),
@@ -140,8 +140,8 @@ class Python(unittest.TestCase):
     def test_numbers(self):
         """ctypes cuts an integer that is too long; the package must not."""
         for sentence, options in (
-            ("seed is -1: expected 0", {"seed": -1}),
-            ("offset is 18446744073709551616", {"offset": 1 << 64}),
+            ("dropout_seed is -1: expected 0", {"dropout_seed": -1}),
+            ("dropout_offset is 18446744073709551616", {"dropout_offset": 1 << 64}),
             ("num_splits is 4294967296", {"num_splits": 1 << 32}),
             ("split_size is 9223372036854775808", {"split_size": 1 << 63}),
             (r"window\[1\] is 9223372036854775808", {"window": (0, 1 << 63), "alignment": "top-left"}),

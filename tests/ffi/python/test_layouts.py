@@ -167,5 +167,68 @@ class Strides(Case):
         self.assert_out(flashattn.attention(self.q, self.k, self.v, **options), expected.out, LIMIT)
 
 
+class HeadsFirst(Case):
+    """layout="bhsd" gives the same bits, with rows and heads in each other's place."""
+
+    def setUp(self):
+        rng = np.random.default_rng(10)
+        self.q, self.k, self.v = (
+            random(rng, (3, n, h, d)) for n, h, d in ((7, HEADS, DIM), (10, HEADS_KV, DIM), (10, HEADS_KV, DIM_V))
+        )
+        self.rng = rng
+
+    def same(self, function, tensors, **options):
+        """function with tensors in both orders; returns what it gave in ours."""
+        ours = function(*tensors, **options)
+        theirs = function(*(np.ascontiguousarray(x.swapaxes(-3, -2)) for x in tensors), **options, layout="bhsd")
+        for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (ours, theirs))):
+            np.testing.assert_array_equal(b, a.swapaxes(-3, -2) if a.ndim == 4 else a)
+        return ours
+
+    def test_forward_and_backward(self):
+        bias = random(self.rng, (HEADS, 7, 10))
+        options = {"bias": bias, "causal": "bottom-right"}
+        out, lse = self.same(flashattn.attention, (self.q, self.k, self.v), **options, return_lse=True)
+        heads_first = flashattn.attention(*(x.swapaxes(1, 2) for x in (self.q, self.k, self.v)), layout="bhsd")
+        self.assertTrue(heads_first.flags.c_contiguous)
+        dout = random(self.rng, out.shape)
+
+        def backward(*tensors, **options):
+            *tensors, o = tensors
+            return flashattn.attention_backward(*tensors, o, lse, **options)
+
+        self.same(backward, (dout, self.q, self.k, self.v, out), **options)
+
+    def test_pages_and_packed_rows(self):
+        table, k, v = paged(self.rng, 3, 40, 16)
+        self.same(flashattn.attention, (self.q, k, v), page_table=table)
+        q, cu = self.q[0], [0, 3, 3, 7]  # of three axes: always (total, heads, dim)
+        ours = flashattn.attention(q, k, v, page_table=table, cu_seqlens_q=cu)
+        swapped = [x.swapaxes(1, 2) for x in (k, v)]
+        theirs = flashattn.attention(q, *swapped, page_table=table, cu_seqlens_q=cu, layout="bhsd")
+        np.testing.assert_array_equal(ours, theirs)
+
+    def test_append_rotary_and_merge(self):
+        caches = [np.zeros((3, 12, HEADS_KV, d), np.float32) for d in (DIM, DIM_V)]
+        swapped = [np.zeros((3, HEADS_KV, 12, d), np.float32) for d in (DIM, DIM_V)]
+        flashattn.append_kv(self.k, self.v, *caches)
+        flashattn.append_kv(self.k.swapaxes(1, 2), self.v.swapaxes(1, 2), *swapped, layout="bhsd")
+        for a, b in zip(caches, swapped):
+            np.testing.assert_array_equal(b, a.swapaxes(1, 2))
+        angles = random(self.rng, (2, 20, 3))
+        turned = flashattn.rotary(self.q, *angles)
+        np.testing.assert_array_equal(flashattn.rotary(self.q.swapaxes(1, 2), *angles, layout="bhsd"), turned.swapaxes(1, 2))
+        o, lse = random(self.rng, (2, 3, 7, HEADS, DIM)), random(self.rng, (2, 3, HEADS, 7))
+        merged = flashattn.merge(o, lse)
+        np.testing.assert_array_equal(flashattn.merge(o.swapaxes(-3, -2), lse, layout="bhsd"), merged.swapaxes(1, 2))
+
+    def test_an_unknown_order_is_refused(self):
+        for call in (flashattn.attention, flashattn.explain):
+            with self.assertRaisesRegex(ValueError, "layout is 'bsnd': expected 'bshd' or 'bhsd'"):
+                call(self.q, self.k, self.v, layout="bsnd")
+        with self.assertRaisesRegex(ValueError, r"expected 4 axes, \(batch, heads, seq, dim\)"):
+            flashattn.attention(self.q[0], self.k, self.v, layout="bhsd")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,9 @@
 """Handles, threads, forks, where the library is found, and the examples of the documentation."""
 
+import copy
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -13,6 +15,8 @@ from pathlib import Path
 
 import flashattn
 import numpy as np
+from flashattn import _abi
+from flashattn._library import check_version
 from flashattn.handle import handle_of
 
 PACKAGE = Path(flashattn.__file__).parent
@@ -34,14 +38,51 @@ class Handles(unittest.TestCase):
             self.assertEqual(handle.threads, 1)
         with self.assertRaises(flashattn.InvalidArgumentError):
             flashattn.Handle("cpu", threads=-1)
-        with self.assertRaisesRegex(ValueError, "max_isa is 'sse': expected"):
+        with self.assertRaisesRegex(ValueError, "max_isa is 'sse': expected 'best' or 'generic' or 'avx2'"):
             flashattn.Handle("cpu", max_isa="sse")
+
+    def test_facts(self):
+        with flashattn.Handle("cpu", max_isa="generic") as handle:
+            facts = {name: handle.get(getattr(_abi, f"FA_INFO_{name}")) for name in ("BACKEND", "DEVICE", "MEMORY", "ISA")}
+            expected = {"BACKEND": _abi.FA_BACKEND_CPU, "DEVICE": 0, "MEMORY": _abi.FA_MEMORY_HOST, "ISA": _abi.FA_ISA_GENERIC}
+            self.assertEqual(facts, expected)
+            with self.assertRaises(flashattn.InvalidArgumentError):
+                handle.set(_abi.FA_INFO_ISA, 1)
 
     def test_a_closed_handle_is_refused(self):
         handle = flashattn.Handle("cpu")
         handle.close()
         handle.close()
         with self.assertRaisesRegex(ValueError, "the handle is closed"):
+            flashattn.attention(Q, K, K, backend=handle)
+
+    def test_it_cannot_be_copied(self):
+        """Two owners would free it twice, or use it after it is freed."""
+        with flashattn.Handle("cpu") as handle:
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps, lambda h: copy.deepcopy({"backend": h})):
+                with self.assertRaisesRegex(TypeError, "a Handle owns"):
+                    attempt(handle)
+            flashattn.attention(Q, K, K, backend=handle)
+
+    def test_another_threads_call_and_close_are_refused(self):
+        """The library would free what it is computing with."""
+        with flashattn.Handle("cpu") as handle:
+            inside, done = threading.Event(), threading.Event()
+
+            def call():
+                with handle._inside:  # as a call has it
+                    inside.set()
+                    done.wait()
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            inside.wait()
+            for attempt in (handle.close, handle.explain, lambda: flashattn.attention(Q, K, K, backend=handle)):
+                with self.assertRaises(flashattn.FlashAttnError) as caught:
+                    attempt()
+                self.assertEqual(caught.exception.status_name, "FA_INVALID_STATE")
+            done.set()
+            thread.join()
             flashattn.attention(Q, K, K, backend=handle)
 
     def test_a_thread_keeps_its_handle(self):
@@ -172,6 +213,21 @@ class Finding(unittest.TestCase):
             self.assertEqual((result.stdout.strip(), result.returncode), (flashattn.version(), 0), result.stderr)
         self.assertNotEqual(wrong.returncode, 0)
         self.assertIn("/nowhere/libflashattn.so", wrong.stderr)
+
+    def test_another_abi_is_refused(self):
+        """What runs is the package's own version, or a later one with the same SONAME."""
+        own = _abi.FA_VERSION
+        for version in (own, own + 1, own + 100, 9999):
+            check_version(version)
+        for version in (own - 1, 101, 10000, 10000 + own):
+            with self.assertRaisesRegex(OSError, r"libflashattn is version \d+\.\d+\.\d+: this package was written for"):
+                check_version(version)
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "old.c"), Path(folder, "libflashattn.so.0")
+            source.write_text("int fa_version(void) { return 104; }")
+            subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", source, "-o", library], check=True)
+            old = self.run_python("import flashattn; flashattn.version()", FLASHATTN_LIBRARY=str(library))
+        self.assertIn("OSError: libflashattn is version 0.1.4", old.stderr)
 
     def test_none_says_what_to_do(self):
         if self.run_python("import ctypes; ctypes.CDLL('libflashattn.so.0')").returncode == 0:

@@ -95,7 +95,7 @@ class Torch(unittest.TestCase):
 
     def test_dropout(self):
         keep = torch.from_numpy(flashattn.dropout_mask(0.3, (2, 4, 20, 30), seed=9, offset=0)).double().to(self.device)
-        self.compare(self.qkv(), {"dropout_p": 0.3, "seed": 9}, {"keep": keep, "p": 0.3})
+        self.compare(self.qkv(), {"dropout_p": 0.3, "dropout_seed": 9}, {"keep": keep, "p": 0.3})
         torch.manual_seed(3)
         first = attention(**self.qkv(), dropout_p=0.5)
         torch.manual_seed(3)
@@ -106,6 +106,18 @@ class Torch(unittest.TestCase):
         k = self.randn(1, 30, 2, 16).expand(2, 30, 2, 16)
         v = self.randn(2, 30, 12, 2).transpose(2, 3)  # elements of a head lie apart: copied
         self.compare({"q": q, "k": k, "v": v}, {}, {})
+
+    def test_heads_first(self):
+        t = self.qkv()
+        swapped = {name: x.transpose(1, 2).contiguous().requires_grad_() for name, x in t.items()}
+        ours = {name: x.clone().requires_grad_() for name, x in t.items()}
+        out = attention(**swapped, layout="bhsd", causal="bottom-right")
+        want = attention(**ours, causal="bottom-right")
+        self.assertTrue(torch.equal(out, want.transpose(1, 2)))
+        out.square().sum().backward()
+        want.square().sum().backward()
+        for name in t:
+            self.assert_close(swapped[name].grad, ours[name].grad.transpose(1, 2), 1e-6)
 
     def test_packed(self):
         cu = torch.tensor([0, 7, 7, 20], device=self.device)
@@ -154,6 +166,14 @@ class Torch(unittest.TestCase):
             attention(t["q"].double(), t["k"], t["v"])
         with self.assertRaisesRegex(ValueError, "q, k and v have shapes"):
             attention(t["q"][0], t["k"], t["v"])
+        packed = [x.flatten(0, 1) for x in t.values()]
+        for bad in (torch.tensor([0, 7]), torch.tensor([[0, 20, 40]]), torch.tensor([0.0, 20.0, 40.0])):
+            with self.assertRaisesRegex(ValueError, "cu_seqlens_. has shape"):
+                lengths = {"cu_seqlens_q": torch.tensor([0, 20, 40]), "cu_seqlens_k": bad}
+                attention(*packed, **{name: cu.to(self.device) for name, cu in lengths.items()})
+        for name in ("bias", "mask"):
+            with self.assertRaisesRegex(ValueError, f"{name} has shape"):
+                attention(**t, **{name: self.randn(3, 30)})
         with self.assertRaisesRegex(TypeError, "causal is True"):
             attention(**t, causal=True)
         with self.assertRaisesRegex(ValueError, "expected the CPU or a GPU"):

@@ -101,7 +101,6 @@ class Types(Case):
         refused = [
             {"q": self.q.astype(np.float64)},
             {"q": self.q.astype(np.int8)},
-            {"k": self.k.astype(np.float16)},
             {"k": self.k.astype(np.float64), "v": self.v.astype(np.float64)},
             {"q": self.q.astype(">f4")},
             {"out_dtype": np.float64},

@@ -1,0 +1,77 @@
+#include "core/dtype.h"
+#include <string.h>
+#include "core/handle.h"
+
+namespace fa {
+namespace {
+
+constexpr uint32_t kFloat = kQuery | kKeys | kOutput | kTail | kFactor | kBias, kSmallFloat = kQuery | kKeys | kOutput;
+constexpr uint32_t kNone = 0;
+
+constexpr Dtype kDtypes[] = {
+    {FA_F32, "f32", 1, 4, kFloat, kFloat & ~kTail},
+    {FA_F16, "f16", 1, 2, kFloat, kFloat & ~(kTail | kFactor)},
+    {FA_BF16, "bf16", 1, 2, kFloat, kFloat & ~(kTail | kFactor)},
+    {FA_E4M3, "e4m3", 1, 1, kSmallFloat | kFactor, kSmallFloat},
+    {FA_E5M2, "e5m2", 1, 1, kSmallFloat, kSmallFloat},
+    {FA_E2M1, "e2m1", 2, 1, kKeys, kNone},
+    {FA_E8M0, "e8m0", 1, 1, kFactor, kNone},
+    {FA_I8, "i8", 1, 1, kKeys, kKeys},
+    {FA_I4, "i4", 2, 1, kKeys, kNone},
+    {FA_U4, "u4", 2, 1, kKeys, kNone},
+    {FA_BIT, "bit", 8, 1, kMaskBits, kNone},
+    {FA_Q4_0, "q4_0", 32, 18, kKeys, kNone},
+    {FA_Q4_1, "q4_1", 32, 20, kKeys, kNone},
+    {FA_Q5_0, "q5_0", 32, 22, kKeys, kNone},
+    {FA_Q5_1, "q5_1", 32, 24, kKeys, kNone},
+    {FA_Q8_0, "q8_0", 32, 34, kKeys, kNone},
+};
+
+// "f32, f16, bf16": the types with this use.
+void list_types(uint32_t Dtype::*use, Holds holds, char* text, size_t n) {
+    text[0] = 0;
+    for (const Dtype& t : kDtypes) {
+        if (!(t.*use & holds)) continue;
+        const size_t used = strlen(text);
+        snprintf(text + used, n - used, "%s%s", used ? ", " : "", t.name);
+    }
+}
+
+}  // namespace
+
+const Dtype* find_dtype(int32_t value) {
+    for (const Dtype& t : kDtypes)
+        if (t.value == value) return &t;
+    return nullptr;
+}
+
+int32_t element_size(int32_t dtype) {
+    const Dtype* t = find_dtype(dtype);
+    return t ? t->bytes : 1;
+}
+
+fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message* m) {
+    const Dtype* t = find_dtype(value);
+    if (value == 0 || (t && t->runs & holds)) return FA_OK;
+    if (!t) return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", field, value);
+    char types[160];
+    const bool allowed = (t->holds & holds) != 0;
+    list_types(allowed ? &Dtype::runs : &Dtype::holds, holds, types, sizeof types);
+    if (!allowed) return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected one of %s", field, t->name, types);
+    return fail(m, FA_UNSUPPORTED, "%s is %s: no backend has it yet, expected one of %s", field, t->name, types[0] ? types : "none");
+}
+
+}  // namespace fa
+
+const char* fa_dtype_name(int32_t dtype) {
+    const fa::Dtype* t = fa::find_dtype(dtype);
+    return t ? t->name : nullptr;
+}
+
+fa_status_t fa_dtype_unit(int32_t dtype, int64_t* elements, int64_t* bytes) {
+    const fa::Dtype* t = fa::find_dtype(dtype);
+    if (!t) return fail(fa::thread_message(), FA_UNSUPPORTED_FIELD, "dtype is %d: unknown, expected a type that fa_dtype_name knows", dtype);
+    if (elements) *elements = t->elements;
+    if (bytes) *bytes = t->bytes;
+    return FA_OK;
+}

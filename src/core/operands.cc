@@ -1,0 +1,87 @@
+#include "core/operands.h"
+#include <string.h>
+
+namespace fa {
+
+namespace {
+
+enum Index {
+#define FA_OPERAND(name, field) k##name,
+#include "core/operands.def"
+    kEnd
+};
+static_assert(kEnd == kOperands, "the list and the count differ");
+
+#define FA_OPERAND(name, field)                                                                                       \
+    static_assert(FA_OPERAND_##name == uint64_t(1) << k##name, "bit " #name " is not at its pointer's place");        \
+    static_assert(offsetof(fa_forward_args_t, field) == offsetof(fa_forward_args_t, lse) + k##name * sizeof(void*),   \
+                  #field " is not at its bit's place");
+#include "core/operands.def"
+
+const void* pointer_of(const fa_forward_args_t& a, int index) {
+    const void* pointer;
+    memcpy(&pointer, reinterpret_cast<const char*>(&a) + offsetof(fa_forward_args_t, lse) + size_t(index) * sizeof pointer, sizeof pointer);
+    return pointer;
+}
+
+}  // namespace
+
+const char* operand_name(uint64_t operand) {
+    static const char* const names[] = {
+#define FA_OPERAND(name, field) "FA_OPERAND_" #name,
+#include "core/operands.def"
+    };
+    return names[__builtin_ctzll(operand)];
+}
+
+Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
+    const fa_attention_desc_t& d = p.d;
+    const auto per_sequence = [&](const char* name, int64_t more) { return array_of(name, pointer_of(a, index), 4, d.batch + more); };
+    switch (index) {
+        case kLSE: return lse_tensor(p, a.lse);
+        case kQ_DESCALE: return q_descale_tensor(p, a.q_descale);
+        case kK_DESCALE: return k_descale_tensor(p, a.k_descale);
+        case kV_DESCALE: return v_descale_tensor(p, a.v_descale);
+        case kO_SCALE: return array_of("o_scale", a.o_scale, 4, 1);
+        case kBIAS: return score_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride);
+        case kMASK: return score_tensor(p, "mask", a.mask, 1, d.mask_stride);
+        case kALIBI: return table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride);
+        case kSINKS: return array_of("sinks", a.sinks, 4, d.heads_q);
+        case kCAUSAL_OFFSET: return per_sequence("causal_offset", 0);
+        case kCU_SEQLENS_Q: return per_sequence("cu_seqlens_q", 1);
+        case kCU_SEQLENS_K: return per_sequence("cu_seqlens_k", 1);
+        case kSEQUSED_Q: return per_sequence("seqused_q", 0);
+        case kSEQUSED_K: return per_sequence("seqused_k", 0);
+        case kLEFTPAD_K: return per_sequence("leftpad_k", 0);
+        case kKV_BATCH_IDX: return per_sequence("kv_batch_idx", 0);
+        case kPAGE_TABLE: return page_table_tensor(p, a.page_table);
+        case kSCORES: return score_tensor(p, "scores", a.scores, 4, d.scores_stride);
+        case kRNG_STATE: return array_of("rng_state", a.rng_state, 8, 2);
+        default: {  // an operand that no backend has yet: its bit is refused, so its pointer must be NULL
+            static const char* const fields[] = {
+#define FA_OPERAND(name, field) #field,
+#include "core/operands.def"
+            };
+            return array_of(fields[index], pointer_of(a, index), 1, 0);
+        }
+    }
+}
+
+fa_status_t check_operands(const Problem& p, const fa_forward_args_t& a, uint64_t read, Role lse, Call* call) {
+    if (p.has(FA_OPERAND_RNG_STATE) && (a.dropout_seed != 0 || a.dropout_offset != 0)) {
+        return fail(call->message, FA_INVALID_ARGUMENT,
+                    "dropout_seed is %llu and dropout_offset is %llu: expected 0 with FA_OPERAND_RNG_STATE",
+                    static_cast<unsigned long long>(a.dropout_seed), static_cast<unsigned long long>(a.dropout_offset));
+    }
+    // Most calls have few of these, and the smallest calls take a microsecond: what is not there is not described.
+    uint64_t there = p.d.operands;
+    for (int i = 0; i < kOperands; i++) there |= uint64_t(pointer_of(a, i) != nullptr) << i;
+    for (uint64_t rest = there & read; rest != 0; rest &= rest - 1) {
+        const int i = __builtin_ctzll(rest);
+        const Role role = i == kLSE ? lse : i == kSCORES ? Role::output : Role::input;
+        FA_TRY(call->with(uint64_t(1) << i, role, operand_tensor(p, a, i)));
+    }
+    return FA_OK;
+}
+
+}  // namespace fa

@@ -1,0 +1,138 @@
+#include "core/reserved.h"
+#include <stddef.h>
+#include <string.h>
+
+namespace fa {
+namespace {
+
+struct Bits {
+    uint64_t bits;
+    const char* what;
+};
+constexpr Bits kOperandsLater[] = {
+    {FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL, "tails of q and k"},
+    {FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT, "shifts of k and v"},
+    {FA_OPERAND_BIAS_SCALE, "a factor of the bias"},
+    {FA_OPERAND_KEY_RANGES, "ranges of keys"},
+    {FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT, "lists of keys"},
+    {FA_OPERAND_DEVICE_STATUS, "a status word in device memory"},
+};
+
+enum class Reader { attention, keys };  // operations that read a field: forward and backward; those and append_kv
+
+// A field that acts under an operand alone (0: under none). what: its feature, which no backend has; NULL: some have it.
+struct Field {
+    const char* name;
+    uint32_t offset, bytes, element;
+    uint64_t operands;
+    Reader reader;
+    const char* what;
+};
+#define FIELD(name) #name, offsetof(fa_attention_desc_t, name), sizeof(fa_attention_desc_t::name), alignof(decltype(fa_attention_desc_t::name))
+constexpr uint64_t kTails = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL, kLists = FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST;
+constexpr Field kFields[] = {
+    {FIELD(dim_tail), kTails, Reader::keys, "tails of q and k"},
+    {FIELD(q_tail_dtype), FA_OPERAND_Q_TAIL, Reader::attention, "tails of q and k"},
+    {FIELD(k_tail_dtype), FA_OPERAND_K_TAIL, Reader::keys, "tails of q and k"},
+    {FIELD(q_tail_stride), FA_OPERAND_Q_TAIL, Reader::attention, "tails of q and k"},
+    {FIELD(k_tail_stride), FA_OPERAND_K_TAIL, Reader::keys, "tails of q and k"},
+    {FIELD(q_descale_dtype), FA_OPERAND_Q_DESCALE, Reader::attention, nullptr},
+    {FIELD(k_descale_dtype), FA_OPERAND_K_DESCALE, Reader::keys, nullptr},
+    {FIELD(v_descale_dtype), FA_OPERAND_V_DESCALE, Reader::keys, nullptr},
+    {FIELD(q_descale_block), FA_OPERAND_Q_DESCALE, Reader::attention, nullptr},
+    {FIELD(k_descale_block), FA_OPERAND_K_DESCALE, Reader::keys, nullptr},
+    {FIELD(v_descale_block), FA_OPERAND_V_DESCALE, Reader::keys, nullptr},
+    {FIELD(bias_dtype), FA_OPERAND_BIAS, Reader::attention, nullptr},
+    {FIELD(bias_period), FA_OPERAND_BIAS, Reader::attention, "a period of the bias"},
+    {FIELD(mask_dtype), FA_OPERAND_MASK, Reader::attention, nullptr},
+    {FIELD(mask_period), FA_OPERAND_MASK, Reader::attention, "a period of the mask"},
+    {FIELD(mask_keys), FA_OPERAND_MASK, Reader::attention, "a mask of the last keys"},
+    {FIELD(key_range_max), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
+    {FIELD(key_range_stride), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
+    {FIELD(list_space), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_max), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_rows), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_keys), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_heads), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_stride), kLists, Reader::attention, "lists of keys"},
+    {FIELD(list_count_stride), kLists, Reader::attention, "lists of keys"},
+    {FIELD(alibi_batch_stride), FA_OPERAND_ALIBI, Reader::attention, nullptr},
+    {FIELD(total_k), FA_OPERAND_CU_SEQLENS_K, Reader::keys, nullptr},
+    {FIELD(kv_batch), FA_OPERAND_KV_BATCH_IDX, Reader::keys, nullptr},
+    {FIELD(page_size), FA_OPERAND_PAGE_TABLE, Reader::keys, nullptr},
+    {FIELD(num_pages), FA_OPERAND_PAGE_TABLE, Reader::keys, nullptr},
+    {FIELD(page_table_stride), FA_OPERAND_PAGE_TABLE, Reader::keys, nullptr},
+};
+
+// The first element of a field, of 4 or 8 bytes, that is not 0; false: all are.
+bool first_value(const fa_attention_desc_t& d, const Field& f, int* index, int64_t* value) {
+    for (uint32_t at = 0; at < f.bytes; at += f.element) {
+        const char* const from = reinterpret_cast<const char*>(&d) + f.offset + at;
+        int32_t narrow;
+        if (f.element == 8) memcpy(value, from, 8);
+        else *value = (memcpy(&narrow, from, 4), narrow);
+        *index = f.bytes > f.element ? int(at / f.element) : -1;
+        if (*value != 0) return true;
+    }
+    return false;
+}
+
+fa_status_t later(const char* field, long long value, const char* what, Message* m) {
+    return fail(m, FA_UNSUPPORTED, "%s is %lld: no backend has %s yet, expected 0", field, value, what);
+}
+
+fa_status_t check_field(const fa_attention_desc_t& d, const Field& f, Message* m) {
+    int index;
+    int64_t value;
+    if (!first_value(d, f, &index, &value)) return FA_OK;
+    char name[40];
+    snprintf(name, sizeof name, index < 0 ? "%s" : "%s[%d]", f.name, index);
+    if (!(d.operands & f.operands))
+        return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
+    return f.what ? later(name, ll(value), f.what, m) : FA_OK;
+}
+
+// One factor for each row, of f32, is what there is.
+fa_status_t check_block(const char* field, const int64_t block[2], Message* m) {
+    for (int i = 0; i < 2; i++) {
+        if (block[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(block[i]));
+        if (block[i] > (i == 0 ? 1 : 0))
+            return fail(m, FA_UNSUPPORTED, "%s[%d] is %lld: no backend has factors of blocks yet, expected 0", field, i, ll(block[i]));
+    }
+    return FA_OK;
+}
+
+}  // namespace
+
+fa_status_t check_reserved(const fa_attention_desc_t& d, int32_t op, Message* m) {
+    if (!reads_keys(op)) return FA_OK;
+    if (d.flags & FA_V_IN_K) return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend has v within k yet, expected no FA_V_IN_K", d.flags);
+    for (const Bits& row : kOperandsLater) {
+        const uint64_t set = d.operands & row.bits;
+        if (set) return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: no backend has %s yet, expected no %s", llu(d.operands), row.what, operand_name(set));
+    }
+    if (d.strided & (FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL))
+        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand", d.strided);
+    for (const Field& f : kFields)
+        if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, f, m));
+    if (attends(op)) FA_TRY(check_block("q_descale_block", d.q_descale_block, m));
+    FA_TRY(check_block("k_descale_block", d.k_descale_block, m));
+    return check_block("v_descale_block", d.v_descale_block, m);
+}
+
+fa_status_t check_reserved(const fa_rotary_args_t& a, Message* m) {
+    if (a.flags & FA_ROTARY_OF_K) return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend rotates by k's descriptor yet, expected no FA_ROTARY_OF_K", a.flags);
+    return a.rotary_begin ? later("rotary_begin", ll(a.rotary_begin), "a rotation behind the first dims", m) : FA_OK;
+}
+
+fa_status_t check_reserved(const fa_append_kv_args_t& a, Message* m) {
+    const struct {
+        const char* name;
+        const void* pointer;
+    } pointers[] = {{"k_tail", a.k_tail}, {"k_shift", a.k_shift}, {"v_shift", a.v_shift}, {"device_status", a.device_status}};
+    for (const auto& p : pointers)
+        if (p.pointer) return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without its operand", p.name, p.pointer);
+    return a.rotary_begin ? later("rotary_begin", ll(a.rotary_begin), "a rotation behind the first dims", m) : FA_OK;
+}
+
+}  // namespace fa

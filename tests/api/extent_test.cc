@@ -1,0 +1,127 @@
+// fa_extent says of each pointer what the checks of a call measure, and fa_backend_supports what a handle says.
+#include <thread>
+#include "core/check.h"
+#include "rules.h"
+
+namespace {
+
+template <class Call>
+auto args_of(const Call& call) {
+    return call.a;
+}
+fa_backward_args_t args_of(const Backward& call) { return call.args(); }
+
+template <class Args>
+uintptr_t word(const Args& args, size_t offset) {
+    uintptr_t value;
+    memcpy(&value, reinterpret_cast<const char*>(&args) + offset, sizeof value);
+    return value;
+}
+
+// Each region of a good call belongs to a pointer of its args, which must have that extent, given or not.
+template <class Call, class Args, class Checked>
+void check_extents(void (*good)(Call*), fa_status_t (*check)(const fa::Problem&, const Args*, bool, Checked*, fa::Regions*, fa::Message*)) {
+    Call call;
+    good(&call);
+    const Args args = args_of(call);
+    fa::Problem p;
+    fa::Message m{};
+    fa::Regions regions;
+    Checked out;
+    ASSERT_EQ(fa::resolve(&call.d, Call::op, &p, &m), FA_OK) << m.text;
+    ASSERT_EQ(check(p, &args, true, &out, &regions, &m), FA_OK) << m.text;
+    int found = 0;
+    for (size_t offset = 8; offset < sizeof args; offset += sizeof(void*)) {
+        for (int i = 0; i < regions.count; i++) {
+            const fa::Region& r = regions.region[i];
+            if (r.begin != word(args, offset)) continue;
+            uint64_t bytes = 0;
+            EXPECT_EQ(fa_extent(&call.d, Call::op, &args, uint32_t(offset), &bytes), FA_OK) << fa_last_error(nullptr);
+            EXPECT_EQ(bytes, r.end - r.begin) << "offset " << offset;
+            found++;
+        }
+    }
+    EXPECT_GE(found, 3);
+}
+
+TEST(Extent, IsWhatTheCallTouches) {
+    for (const auto good : {plain, padded, packed, paged}) check_extents(good, fa::check_forward);
+    for (const auto good : {backward_plain, backward_padded, backward_packed}) check_extents(good, fa::check_backward);
+    for (const auto good : {merge_padded, merge_packed}) check_extents(good, fa::check_merge);
+    for (const auto good : {append_paged, append_packed}) check_extents(good, fa::check_append_kv);
+    for (const auto good : {rotary_padded, rotary_packed}) check_extents(good, fa::check_rotary);
+}
+
+TEST(Extent, NeedsNoPointers) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_BF16, d.batch = 2, d.heads_q = 8, d.heads_k = 2, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 16;
+    d.operands = FA_OPERAND_LSE;
+    const fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    const auto extent = [&](size_t offset) {
+        uint64_t bytes = 77;
+        EXPECT_EQ(fa_extent(&d, FA_OP_FORWARD, &f, uint32_t(offset), &bytes), FA_OK) << fa_last_error(nullptr);
+        return bytes;
+    };
+    EXPECT_EQ(extent(offsetof(fa_forward_args_t, q)), 2u * 3 * 8 * 16 * 2);
+    EXPECT_EQ(extent(offsetof(fa_forward_args_t, k)), 2u * 5 * 2 * 16 * 2);
+    EXPECT_EQ(extent(offsetof(fa_forward_args_t, lse)), 2u * 3 * 8 * 4);
+    EXPECT_EQ(extent(offsetof(fa_forward_args_t, bias)), 0u) << "an operand that is off";
+    const fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    uint64_t bytes = 0;
+    EXPECT_EQ(fa_extent(&d, FA_OP_BACKWARD, &b, offsetof(fa_backward_args_t, dk), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, 2u * 5 * 2 * 16 * 2);
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    a.seqlen_new = 4;
+    EXPECT_EQ(fa_extent(&d, FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, v_new), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, 2u * 4 * 2 * 16 * 2);
+}
+
+TEST(Extent, RefusesWhatIsNoPointer) {
+    Forward f;
+    plain(&f);
+    uint64_t bytes = 5;
+    for (const size_t offset : {size_t(0), size_t(4), offsetof(fa_forward_args_t, q) + 1, offsetof(fa_forward_args_t, stream),
+                                offsetof(fa_forward_args_t, dropout_seed), sizeof(fa_forward_args_t), size_t(0xfffffff8u)}) {
+        EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, &f.a, uint32_t(offset), &bytes), FA_INVALID_ARGUMENT);
+        EXPECT_EQ(std::string(fa_last_error(nullptr)), "field is " + std::to_string(offset) + ": expected the offset of a pointer to a tensor in the args");
+    }
+    EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, nullptr, 8, &bytes), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_extent(nullptr, FA_OP_FORWARD, &f.a, 8, &bytes), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_extent(&f.d, 9, &f.a, 8, &bytes), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, &f.a, 8, nullptr), FA_INVALID_ARGUMENT);
+    f.d.heads_k = 3;
+    EXPECT_EQ(fa_extent(&f.d, FA_OP_FORWARD, &f.a, 8, &bytes), FA_INVALID_ARGUMENT);
+    EXPECT_EQ(bytes, 5u);
+}
+
+TEST(BackendSupports, SaysWhatAHandleSays) {
+    Handle h;
+    Forward f;
+    padded(&f);
+    char ours[FA_TEXT_MAX], theirs[FA_TEXT_MAX];
+    for (const int32_t k_dtype : {0, int32_t(FA_I8), int32_t(FA_Q4_0), 5}) {
+        f.d.k_dtype = k_dtype;
+        const fa_status_t status = fa_explain(h, &f.d, FA_OP_FORWARD, theirs, sizeof theirs);
+        EXPECT_EQ(fa_backend_supports(FA_BACKEND_CPU, 0, &f.d, FA_OP_FORWARD, ours, sizeof ours), status);
+        EXPECT_STREQ(ours, theirs);
+        EXPECT_STREQ(fa_last_error(nullptr), status == FA_OK ? "" : theirs);
+        EXPECT_EQ(fa_backend_supports(FA_BACKEND_AUTO, 0, &f.d, FA_OP_FORWARD, nullptr, 0), status);
+    }
+    EXPECT_EQ(fa_backend_supports(FA_BACKEND_CPU, 1, &f.d, FA_OP_FORWARD, ours, sizeof ours), FA_NO_DEVICE);
+    EXPECT_STREQ(ours, "device is 1: the CPU backend has one device, 0");
+    EXPECT_EQ(fa_backend_supports(9, 0, &f.d, FA_OP_FORWARD, ours, 4), FA_UNSUPPORTED_FIELD);
+    EXPECT_STREQ(ours, "inf");
+}
+
+TEST(BackendSupports, OnManyThreadsAtOnce) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; t++)
+        threads.emplace_back([] {
+            Forward f;
+            plain(&f);
+            for (int n = 0; n < 50; n++) EXPECT_EQ(fa_backend_supports(FA_BACKEND_CPU, 0, &f.d, FA_OP_FORWARD, nullptr, 0), FA_OK);
+        });
+    for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
