@@ -137,7 +137,7 @@ typedef struct fa_create_info_s {
     void* stream;                    /* native stream that calls use unless FA_ARGS_STREAM says otherwise; it outlives the handle; the
                                         CPU takes NULL */
     const char* backend_dir;         /* absolute folder of backend modules, searched before all others; copied; NULL: none */
-    fa_log_fn log;                   /* NULL: none */
+    fa_log_fn log;                   /* NULL: lines go to the file of FLASHATTN_LOG_FILE, if that is set */
     void* log_user;
     fa_parallel_for_fn parallel_for; /* CPU backend only; NULL: see FA_PARAM_THREAD_POOL */
     void* parallel_user;
@@ -148,9 +148,14 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
 
 /* Makes a handle. info NULL: AUTO with host memory. Never falls back from a backend that was named; AUTO passes over backends
  * that are not usable (the log and fa_explain say why) and ends at the CPU. On failure *handle is NULL and fa_last_error(NULL)
- * has the sentence. Environment, read through secure_getenv: FLASHATTN_BACKEND_DIR, FLASHATTN_LOG, FLASHATTN_MAX_ISA.
- * Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (FLASHATTN_MAX_ISA names a level that this CPU lacks),
- * FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
+ * has the sentence. Environment, read once through secure_getenv:
+ *   FLASHATTN_BACKEND_DIR  an absolute folder of backend modules, searched after info.backend_dir
+ *   FLASHATTN_LOG          none, error, info or debug, where info.log_level is 0; any other word is logged once and counts as unset
+ *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended where info.log is NULL. It is made, for its user
+ *                          alone, if it is not there; a link is not followed. Where it cannot be opened, lines are lost: no call fails
+ *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
+ * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (it names
+ * one that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
 FA_API fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info);
 
 /* Frees the handle and its scratch memory; memory of fa_malloc must have been freed before. NULL is fine. */

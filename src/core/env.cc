@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "backend/isa.h"
+#include "core/log.h"
 
 namespace fa {
 namespace {
@@ -12,12 +13,11 @@ namespace {
 struct Variables {
     char backend_dir[PATH_MAX];
     char log[16];
+    char log_file[PATH_MAX];
     char max_isa[16];
 } variables;
 
-constexpr Word kLogWords[] = {{"none", FA_LOG_NONE}, {"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
-
-// secure_getenv: a set-user-id program must not take folders of code from whoever started it.
+// secure_getenv: a set-user-id program must not take folders of code, or files to write to, from whoever started it.
 void copy(char* to, size_t size, const char* name) {
     const char* value = secure_getenv(name);
     snprintf(to, size, "%s", value == nullptr ? "" : value);  // no valid path or word is cut by this
@@ -26,6 +26,7 @@ void copy(char* to, size_t size, const char* name) {
 void read_all() {
     copy(variables.backend_dir, sizeof variables.backend_dir, "FLASHATTN_BACKEND_DIR");
     copy(variables.log, sizeof variables.log, "FLASHATTN_LOG");
+    copy(variables.log_file, sizeof variables.log_file, "FLASHATTN_LOG_FILE");
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
 }
 
@@ -45,9 +46,10 @@ bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
 fa_status_t environment(Environment* out, Message* message) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, read_all);
-    *out = {variables.backend_dir[0] != 0 ? variables.backend_dir : nullptr, FA_LOG_NONE, 0};
-    if (!look_up(kLogWords, variables.log, &out->log_level))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_LOG is \"%s\": expected none, error, info or debug", variables.log);
+    *out = {};
+    if (variables.backend_dir[0] != 0) out->backend_dir = variables.backend_dir;
+    if (variables.log_file[0] != 0) out->log_file = variables.log_file;
+    if (!look_up(kLogWords, variables.log, &out->log_level)) out->wrong_log = variables.log;
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
         return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve",
                     variables.max_isa);

@@ -6,11 +6,13 @@ namespace fa {
 
 struct Environment {
     const char* backend_dir;  // FLASHATTN_BACKEND_DIR; NULL when unset or empty
-    int32_t log_level;        // FLASHATTN_LOG; FA_LOG_NONE when unset
+    int32_t log_level;        // FLASHATTN_LOG; FA_LOG_NONE when unset, or when it is no level
+    const char* wrong_log;    // what FLASHATTN_LOG says in that case; else NULL
+    const char* log_file;     // FLASHATTN_LOG_FILE; NULL when unset or empty
     int32_t max_isa;          // FLASHATTN_MAX_ISA; 0 when unset
 };
 
-// Fails on a word that no variable knows: a misspelt setting must not pass for the default.
+// Fails on an unknown FLASHATTN_MAX_ISA: it says which code runs, so that a misspelt one must not pass for the default.
 fa_status_t environment(Environment* out, Message* message);
 
 }  // namespace fa

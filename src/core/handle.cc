@@ -73,19 +73,19 @@ fa_status_t choose_backend(fa_handle_s& h, const fa_create_info_t& info, const E
     return status;
 }
 
-fa_status_t make_handle(const fa_create_info_t* user, fa_handle_t* handle, Message* m) {
+// logged: false for a handle that only answers whether one can be made.
+fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* handle, Message* m) {
     fa_create_info_t info;
     Environment env;
     fa_status_t status = read_info(user, &info, m);
     if (status == FA_OK) status = environment(&env, m);
     if (status != FA_OK) return status;
     if (info.memory == FA_MEMORY_DEFAULT) info.memory = info.backend == FA_BACKEND_AUTO ? FA_MEMORY_HOST : FA_MEMORY_DEVICE;
-    if (info.log_level == FA_LOG_NONE) info.log_level = env.log_level;
 
     void* memory = watch_forks() ? allocate(sizeof(fa_handle_s), alignof(fa_handle_s)) : nullptr;
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
     fa_handle_s& h = *new (memory) fa_handle_s{};
-    h.log = {info.log, info.log_user, info.log_level};
+    if (logged) h.log = log_of(info, env);
     h.host = {kBackendAbi, allocate, release, log_from_backend, &h.log};
     h.owner = current_process();
     h.device = info.device;
@@ -121,7 +121,7 @@ fa_status_t probe(int32_t id, const Backend** backend, Message* m) {
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = id;
     fa_handle_t trial;
-    status = make_handle(&info, &trial, m);
+    status = make_handle(&info, false, &trial, m);
     return status != FA_OK ? status : fa_destroy(trial);
 }
 
@@ -177,7 +177,7 @@ fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info) {
     Message* m = fa::thread_message();
     if (handle == nullptr) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected where to write the handle");
     *handle = nullptr;
-    return fa::make_handle(info, handle, m);
+    return fa::make_handle(info, true, handle, m);
 }
 
 fa_status_t fa_destroy(fa_handle_t handle) {

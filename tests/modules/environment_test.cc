@@ -1,14 +1,19 @@
 // The environment and the places that the library searches by itself. Both are read once in a process, so each case is one.
+#include <fcntl.h>
 #include <flashattn.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
+#include <fstream>
+#include <iterator>
 #include "folder.h"
 
 namespace {
 
 // What the probe prints under `environment` (NAME=value …).
 std::string probe(const std::string& environment, const std::string& arguments, const std::string& program = FA_PROBE) {
-    const std::string command =
-        "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_MAX_ISA " + environment + " " + program + " " + arguments;
+    const std::string command = "env -u FLASHATTN_BACKEND_DIR -u FLASHATTN_LOG -u FLASHATTN_LOG_FILE -u FLASHATTN_MAX_ISA " +
+                                environment + " " + program + " " + arguments;
     FILE* pipe = popen(command.c_str(), "r");
     if (pipe == nullptr) return "";
     std::string text;
@@ -118,9 +123,13 @@ TEST_F(Places, SetUserIdProgramIgnoresTheEnvironment) {
     const std::string program = folder.put(FA_PROBE_STATIC, "probe");
     ASSERT_EQ(chown(program.c_str(), 65534, 65534), 0);
     ASSERT_EQ(chmod(program.c_str(), 04755), 0);
-    const std::string out = probe("FLASHATTN_BACKEND_DIR=modules FLASHATTN_LOG=nonsense", "2", program);
+    ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);  // the program's user may write there
+    const std::string log = folder.path("log");
+    const std::string environment = "FLASHATTN_BACKEND_DIR=modules FLASHATTN_MAX_ISA=nonsense FLASHATTN_LOG=error ";
+    const std::string out = probe(environment + "FLASHATTN_LOG_FILE=" + log, "2 '' no-callback", program);
     if (out.find("secure: 1\n") == std::string::npos) GTEST_SKIP() << "the system does not let programs change their user";
     EXPECT_TRUE(holds(out, "create: FA_BACKEND_MISSING: "));
+    EXPECT_FALSE(std::filesystem::exists(log));
 }
 
 TEST(Environment, LogLevelByName) {
@@ -132,10 +141,77 @@ TEST(Environment, LogLevelByName) {
     EXPECT_TRUE(holds(probe("FLASHATTN_LOG=error", "2 /nowhere"), "log 1: fa_create: FA_BACKEND_"));
 }
 
-TEST(Environment, UnknownWordIsInvalid) {
-    const std::string log = probe("FLASHATTN_LOG=loud", "1");
-    EXPECT_TRUE(holds(log, "create: FA_INVALID_ARGUMENT: FLASHATTN_LOG is \"loud\": expected none, error, info or debug\n"));
-    EXPECT_TRUE(holds(log, "status: FA_INVALID_ARGUMENT: FLASHATTN_LOG"));
+std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int lines_of(const std::string& text) { return int(std::count(text.begin(), text.end(), '\n')); }
+
+constexpr char kNoCallback[] = "1 '' no-callback";
+
+TEST(Environment, UnknownLogLevelIsToldOnceAndCountsAsUnset) {
+    const std::string warning = "FLASHATTN_LOG is \"loud\" and counts as unset: expected none, error, info or debug\n";
+    const std::string out = probe("FLASHATTN_LOG=loud", "1");
+    EXPECT_TRUE(holds(out, "status: FA_OK: usable (built in)\nlog 1: " + warning + "create: FA_OK: \n"));
+    EXPECT_TRUE(holds(out, "again: FA_OK\n"));
+    EXPECT_EQ(out.find("log "), out.rfind("log ")) << "told once, and nothing else is logged:\n" << out;
+
+    EXPECT_TRUE(holds(probe("FLASHATTN_LOG=loud", kNoCallback), "create: FA_OK: \n"));
+    Folder folder;
+    probe("FLASHATTN_LOG=loud FLASHATTN_LOG_FILE=" + folder.path("log"), kNoCallback);
+    const std::string log = text_of(folder.path("log"));
+    EXPECT_TRUE(holds(log, " error: " + warning));
+    EXPECT_EQ(lines_of(log), 1) << log;
+}
+
+TEST(Environment, LogFileTakesLinesWhereThereIsNoCallback) {
+    Folder folder;
+    const std::string file = folder.path("log"), environment = "FLASHATTN_LOG_FILE=" + file + " FLASHATTN_LOG=";
+    probe(environment + "none", kNoCallback);
+    probe(environment + "info", "1");
+    EXPECT_FALSE(std::filesystem::exists(file)) << "nothing was to be logged, or a callback took it";
+
+    probe("FLASHATTN_LOG_FILE= FLASHATTN_LOG=info", kNoCallback);  // as if unset
+    probe("sh -c 'umask 0; exec env \"$@\"' sh " + environment + "info", kNoCallback);
+    const std::string log = text_of(file);
+    EXPECT_TRUE(holds(log, " info: backend cpu, device 0"));
+    EXPECT_EQ(log.rfind("flashattn ", 0), 0u);
+    EXPECT_EQ(lines_of(log), 2) << "one for each handle:\n" << log;
+    struct stat found;
+    ASSERT_EQ(stat(file.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 0777, 0600u);
+
+    probe(environment + "error", "2 /nowhere no-callback");
+    const std::string more = text_of(file);
+    EXPECT_EQ(more.rfind(log, 0), 0u) << "lines are appended";
+    EXPECT_TRUE(holds(more.substr(log.size()), " error: fa_create: FA_BACKEND_"));
+}
+
+TEST(Environment, LogFileThatCannotBeWrittenFailsNothing) {
+    Folder folder;
+    const std::string victim = folder.path("victim");
+    ASSERT_EQ(close(creat(victim.c_str(), 0600)), 0);
+    ASSERT_EQ(symlink("victim", folder.path("link").c_str()), 0);
+    ASSERT_EQ(symlink("none", folder.path("dangling").c_str()), 0);
+    ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+    for (const char* name : {"", "none/log", "link", "dangling", "pipe"}) {
+        const std::string out = probe("FLASHATTN_LOG=debug FLASHATTN_LOG_FILE=" + folder.path(name), kNoCallback);
+        EXPECT_TRUE(holds(out, "create: FA_OK: \n")) << name;
+        EXPECT_TRUE(holds(out, "again: FA_OK\n")) << name;
+    }
+    EXPECT_EQ(text_of(victim), "") << "a link was followed";
+    EXPECT_FALSE(std::filesystem::exists(folder.path("none"))) << "a link was followed";
+}
+
+TEST(Environment, LogFileHoldsOneLineForEach) {
+    Folder folder;
+    const std::string file = folder.path("log");
+    probe("FLASHATTN_LOG=error FLASHATTN_LOG_FILE=" + file, "2 \"/no$(printf '\\nflashattn 1 error: forged')\" no-callback");
+    EXPECT_EQ(lines_of(text_of(file)), 1) << text_of(file);
+}
+
+TEST(Environment, UnknownInstructionSetIsInvalid) {
     EXPECT_TRUE(holds(probe("FLASHATTN_MAX_ISA=sse9", "0"),
                       "create: FA_INVALID_ARGUMENT: FLASHATTN_MAX_ISA is \"sse9\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve\n"));
 }

@@ -1,4 +1,4 @@
-/* Tells what fa_create makes of this process's environment. Usage: probe BACKEND [BACKEND_DIR] */
+/* Tells what fa_create makes of this process's environment. Usage: probe BACKEND [BACKEND_DIR [no-callback]]; "": no folder. */
 #include <flashattn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
     fa_status_t status;
     if (argc < 2) return 2;
     info.backend = atoi(argv[1]);
-    info.backend_dir = argc > 2 ? argv[2] : NULL;
-    info.log = print_line;
+    info.backend_dir = argc > 2 && argv[2][0] ? argv[2] : NULL;
+    info.log = argc > 3 ? NULL : print_line;
 
     status = fa_backend_status(info.backend, text, sizeof text);
     printf("status: %s: %s\n", fa_status_name(status), text);
@@ -31,5 +31,8 @@ int main(int argc, char** argv) {
     fa_param_get(handle, FA_PARAM_MAX_ISA, &max_isa);
     fa_explain(handle, NULL, 0, text, sizeof text);
     printf("backend: %d\nmax_isa: %d\nexplain: %s\n", (int)backend, (int)max_isa, text);
+    if (fa_destroy(handle) != FA_OK) return 1;
+    status = fa_create(&handle, &info);
+    printf("again: %s\n", fa_status_string(status));
     return fa_destroy(handle) == FA_OK ? 0 : 1;
 }
