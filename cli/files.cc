@@ -1,4 +1,7 @@
 #include "files.h"
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
@@ -7,9 +10,38 @@
 #include "library.h"
 
 namespace tool {
+namespace {
+
+// What the path names once links at its end have been followed, which need not exist. A loop is left to whoever opens it.
+std::filesystem::path target_of(std::filesystem::path path) {
+    namespace fs = std::filesystem;
+    constexpr int kMostLinks = 40;  // as many as the kernel follows
+    std::error_code ignored;
+    for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(path, ignored)); ++i)
+        path = path.parent_path() / fs::read_symlink(path, ignored);
+    return path;
+}
+
+// Beside the target, where it can be renamed from, under a name that nobody can foresee, to put a link there.
+std::string partial_of(const std::filesystem::path& target) {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != ssize_t(sizeof random)) fail("no random numbers: ", std::strerror(errno));
+    char name[64];
+    std::snprintf(name, sizeof name, "flashattn-%016llx.partial", static_cast<unsigned long long>(random));
+    return (target.parent_path() / name).string();
+}
+
+// The old file's owner and group, as far as this process may give them, and its mode; what was for one group is not for another.
+void keep_access(int file, const struct stat& old) {
+    [[maybe_unused]] const int ignored = fchown(file, old.st_uid, gid_t(-1));
+    const bool same_group = fchown(file, uid_t(-1), old.st_gid) == 0;
+    fchmod(file, old.st_mode & (same_group ? 0777 : 0707));
+}
+
+}  // namespace
 
 InputFile::InputFile(const std::string& path)
-    : path_(path), file_(path == "-" ? fdopen(dup(STDIN_FILENO), "rb") : std::fopen(path.c_str(), "rb")) {
+    : path_(path), file_(path == kStandard ? fdopen(dup(STDIN_FILENO), "rb") : std::fopen(path.c_str(), "rb")) {
     if (!file_) fail(path, ": ", std::strerror(errno));
 }
 
@@ -28,24 +60,27 @@ std::vector<std::byte> InputFile::read(uint64_t bytes) {
     return data;
 }
 
-OutputFile::OutputFile(const std::string& path) : path_(path) {
-    namespace fs = std::filesystem;
-    std::error_code ignored;
-    // A device or a pipe cannot be replaced by a new file: it is written to as it is. A link keeps pointing to where it did.
-    if (!fs::exists(path, ignored) || fs::is_regular_file(path, ignored)) {
-        const fs::path real = fs::weakly_canonical(path, ignored);
-        if (!real.empty()) path_ = real.string();
-        partial_ = text_of(path_, ".", getpid(), ".partial");
-    }
-    file_ = std::fopen(partial_.empty() ? path_.c_str() : partial_.c_str(), "wb");
-    if (file_) return;
-    partial_.clear();
-    stop(errno);
+OutputFile::OutputFile(const std::string& path) : path_(path == kStandard ? "standard output" : path) {
+    const int file = path == kStandard ? dup(STDOUT_FILENO) : open_path();
+    file_ = file < 0 ? nullptr : fdopen(file, "wb");
+    if (!file_) stop(errno);
+}
+
+int OutputFile::open_path() {
+    struct stat old {};
+    const bool exists = stat(path_.c_str(), &old) == 0;
+    if (!exists && errno != ENOENT) return -1;
+    // A device or a pipe cannot be replaced by a new file: it is written to as it is.
+    if (exists && !S_ISREG(old.st_mode)) return open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    path_ = target_of(path_).string();
+    partial_.emplace(partial_of(path_));
+    const int file = open(partial_->path(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, exists ? 0600 : 0666);
+    if (file >= 0 && exists) keep_access(file, old);
+    return file;
 }
 
 OutputFile::~OutputFile() {
     if (file_) std::fclose(file_);
-    if (!partial_.empty()) std::remove(partial_.c_str());
 }
 
 void OutputFile::stop(int error) { fail(path_, ": cannot be written: ", std::strerror(error)); }
@@ -58,8 +93,8 @@ void OutputFile::commit() {
     FILE* file = file_;
     file_ = nullptr;
     if (std::fclose(file) != 0) stop(errno);
-    if (!partial_.empty() && std::rename(partial_.c_str(), path_.c_str()) != 0) stop(errno);
-    partial_.clear();
+    if (partial_ && std::rename(partial_->path(), path_.c_str()) != 0) stop(errno);
+    partial_.reset();
 }
 
 }  // namespace tool

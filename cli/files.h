@@ -3,14 +3,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
+#include "signals.h"
 
 namespace tool {
 
+constexpr char kStandard[] = "-";
+
 class InputFile {
   public:
-    explicit InputFile(const std::string& path);  // "-" is standard input
+    explicit InputFile(const std::string& path);  // kStandard: standard input
     ~InputFile() { std::fclose(file_); }
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;
@@ -22,10 +26,11 @@ class InputFile {
 };
 
 // Appears under its name only when all of it has been written. It is opened at once, so that a path that cannot be written is refused
-// before any work, and it is removed if the work fails.
+// before any work, and it is removed if the work fails or a signal ends it. A link stays one, and what it names is written; a file
+// that is replaced leaves its mode to the new one.
 class OutputFile {
   public:
-    explicit OutputFile(const std::string& path);
+    explicit OutputFile(const std::string& path);  // kStandard: standard output
     ~OutputFile();
     OutputFile(const OutputFile&) = delete;
     OutputFile& operator=(const OutputFile&) = delete;
@@ -35,7 +40,9 @@ class OutputFile {
 
   private:
     [[noreturn]] void stop(int error);
-    std::string path_, partial_;
+    int open_path();
+    std::string path_;
+    std::optional<Unfinished> partial_;
     FILE* file_ = nullptr;
 };
 

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "library.h"
 #include "options.h"
+#include "signals.h"
 
 namespace {
 
@@ -43,6 +44,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    tool::watch_signals();
     try {
         return run(argc, argv);
     } catch (const std::bad_alloc&) {

@@ -152,7 +152,7 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
  *   FLASHATTN_BACKEND_DIR  an absolute folder of backend modules, searched after info.backend_dir
  *   FLASHATTN_LOG          none, error, info or debug, where info.log_level is 0; any other word is logged once and counts as unset
  *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended where info.log is NULL. It is made, for its user
- *                          alone, if it is not there; a link is not followed. Where it cannot be opened, lines are lost: no call fails
+ *                          alone, if it is not there; a link is not followed. If it cannot be opened, lines are lost: no call fails
  *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
  * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (it names
  * one that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */

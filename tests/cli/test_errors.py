@@ -19,9 +19,6 @@ class Errors(ToolCase):
         super().setUp()
         self.save(q=ones(2, 5, 4, 8), k=ones(2, 7, 2, 8), v=ones(2, 7, 2, 6))
 
-    def names(self):
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
-
     def refuse(self, args, *words, status=1):
         before = self.names()
         done = self.run_tool("run", *args)
