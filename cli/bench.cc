@@ -50,7 +50,7 @@ void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
 Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {
     Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
     set_masks(load.desc, o.masks);
-    if (o.softcap && *o.softcap <= 0) fail("--softcap is ", *o.softcap, "; expected a number above 0");
+    if (o.softcap && *o.softcap <= 0) misuse("--softcap is ", *o.softcap, "; expected a number above 0");
     load.desc.softcap = o.softcap.value_or(0);
     set_cache(load.desc, o);
     load.desc.algorithm = value_of(kAlgorithms, o.algorithm);
@@ -65,18 +65,18 @@ bool about_shapes(const BenchOptions& o) {
 }
 
 void check(const BenchOptions& o) {
-    if (!o.shapes.empty() && !o.suite.empty()) fail("--shape and --suite are both given; expected one of them");
-    if (o.shapes.empty() && about_shapes(o)) fail("options of a shape are given without --shape; a suite has its own");
+    if (!o.shapes.empty() && !o.suite.empty()) misuse("--shape and --suite are both given; expected one of them");
+    if (o.shapes.empty() && about_shapes(o)) misuse("options of a shape are given without --shape; a suite has its own");
     for (const auto& [name, value] : {std::pair{"--keys", o.keys},
                                       {"--heads-kv", o.heads_k},
                                       {"--dim-v", o.dim_v},
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
-        if (value < 0 || value > INT32_MAX) fail(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
-    if (o.backward && o.cold) fail("--backward and --cold are both given; a backward has its k and v where the forward left them");
-    if (o.list && !o.plot.empty()) fail("--list and --plot are both given; nothing is timed, and there is nothing to draw");
-    if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
-    if (o.milliseconds.value_or(0) < 0) fail("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
+        if (value < 0 || value > INT32_MAX) misuse(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
+    if (o.backward && o.cold) misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
+    if (o.list && !o.plot.empty()) misuse("--list and --plot are both given; nothing is timed, and there is nothing to draw");
+    if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
+    if (o.milliseconds.value_or(0) < 0) misuse("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
 }
 
 std::vector<Group> wanted_groups(const BenchOptions& o, bool gpu) {

@@ -124,7 +124,7 @@ void time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Fin
 Shape parse_shape(const std::string& text) {
     const std::vector<int64_t> n = parse_ints("--shape", text);
     if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
-        fail("--shape is '", text, "'; expected four numbers of at least 1: batch,heads,n,d");
+        misuse("--shape is '", text, "'; expected four numbers of at least 1: batch,heads,n,d");
     return {n[0], n[1], n[2], n[3]};
 }
 

@@ -50,7 +50,7 @@ int32_t dtype_of(const std::string& option, const std::string& path, const Array
 
 std::vector<int32_t> read_offsets(const std::string& option, const std::string& text) {
     std::vector<int64_t> wide;
-    if (text.size() > 4 && text.compare(text.size() - 4, 4, ".npy") == 0) {
+    if (text == kStandard || (text.size() > 4 && text.compare(text.size() - 4, 4, ".npy") == 0)) {
         const Array a = read_npy(text);
         if ((a.type != "i4" && a.type != "i8") || a.shape.size() != 1)
             fail(option, " ", text, ": holds ", type_name(a.type), " of shape ", shape_text(a.shape),

@@ -20,7 +20,8 @@ Tensor read_tensor(const std::string& option, const std::string& path, Layout la
 // wanted: what --dtype says, or "".
 int32_t dtype_of(const std::string& option, const std::string& path, const Array& array, const std::string& wanted);
 
-// Offsets of packed sequences: "0,10,30", or a file of them. The library checks that they never decrease and stay within the total.
+// Offsets of packed sequences: "0,10,30", or a .npy file of them. The library checks that they never decrease and stay within the
+// total.
 std::vector<int32_t> read_offsets(const std::string& option, const std::string& text);
 int64_t longest(const std::vector<int32_t>& offsets);
 

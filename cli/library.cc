@@ -1,7 +1,23 @@
 #include "library.h"
 #include <cctype>
+#include <cstdlib>
+#include <iostream>
 
 namespace tool {
+namespace {
+
+const std::vector<Named> kLogLevels = {{"error", FA_LOG_ERROR}, {"info", FA_LOG_INFO}, {"debug", FA_LOG_DEBUG}};
+
+void log_to_stderr(void*, int32_t level, const char* message) {
+    std::cerr << "flashattn: " << name_of(kLogLevels, level) << ": " << message << "\n";
+}
+
+bool has_log_file() {
+    const char* const path = std::getenv("FLASHATTN_LOG_FILE");
+    return path && *path;
+}
+
+}  // namespace
 
 const std::vector<Named> kBackends = {
     {"auto", FA_BACKEND_AUTO}, {"cpu", FA_BACKEND_CPU}, {"cuda", FA_BACKEND_CUDA}, {"hip", FA_BACKEND_HIP}};
@@ -48,6 +64,7 @@ Handle::Handle(int32_t backend, int32_t memory) {
     fa_create_info_t info = FA_CREATE_INFO_INIT;
     info.backend = backend;
     info.memory = memory;
+    if (!has_log_file()) info.log = log_to_stderr;  // without a callback the library writes that file
     if (fa_create(&handle_, &info) != FA_OK) fail(fa_last_error(nullptr));
 }
 

@@ -14,6 +14,11 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// The command line itself is wrong: exit status 2.
+struct UsageError : Error {
+    using Error::Error;
+};
+
 template <class... Parts>
 std::string text_of(const Parts&... parts) {
     std::ostringstream text;
@@ -24,6 +29,10 @@ std::string text_of(const Parts&... parts) {
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
     throw Error(text_of(parts...));
+}
+template <class... Parts>
+[[noreturn]] void misuse(const Parts&... parts) {
+    throw UsageError(text_of(parts...));
 }
 
 // A word from a file, fit to be shown: quoted, short, and without bytes that a terminal would act on.

@@ -9,6 +9,8 @@
 
 namespace {
 
+constexpr int kUsage = 2;
+
 int complain(std::string sentence, int status = 1) {
     for (char& c : sentence)
         if (static_cast<unsigned char>(c) < ' ') c = ' ';  // one line, whatever a path or a driver's message holds
@@ -23,7 +25,7 @@ std::string version() {
 
 int run(int argc, char** argv) {
     CLI::App app("FlashAttention from the command line: softmax(scale · q kᵀ, masked) v on the CPU or a GPU.", "flashattn");
-    app.set_version_flag("--version", version);
+    app.set_version_flag("-V,--version", version);
     app.require_subcommand(1);
     tool::add_bench(app);
     tool::add_info(app);
@@ -35,7 +37,7 @@ int run(int argc, char** argv) {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
         if (e.get_exit_code() == int(CLI::ExitCodes::Success)) return app.exit(e);  // --help, --version
-        return complain(tool::text_of(e.what(), " (flashattn --help tells more)"), e.get_exit_code());
+        return complain(tool::usage_fault(app, e), kUsage);
     }
     if (!std::cout.flush()) tool::fail("standard output cannot be written");
     return 0;
@@ -47,6 +49,12 @@ int main(int argc, char** argv) {
     tool::watch_signals();
     try {
         return run(argc, argv);
+    } catch (const tool::UsageError& e) {
+        return complain(e.what(), kUsage);
+    } catch (const tool::Interrupted& e) {
+        complain(e.what());
+        tool::end_by_signal();
+        return 1;
     } catch (const std::bad_alloc&) {
         return complain("not enough memory for this");
     } catch (const std::exception& e) {

@@ -13,17 +13,17 @@ void add_mask_options(CLI::App& app, MaskOptions& masks) {
 
 void set_masks(fa_attention_desc_t& d, const MaskOptions& o) {
     if (!o.causal.empty() && !o.align.empty() && o.causal != o.align)
-        fail("--causal is ", o.causal, " and --align ", o.align, "; expected one alignment");
+        misuse("--causal is ", o.causal, " and --align ", o.align, "; expected one alignment");
     const std::string& alignment = o.causal.empty() ? o.align : o.causal;
     // Libraries differ in where the diagonal lies, so none is guessed.
     const char* needs = !o.window.empty() ? "--window" : o.alibi ? "--alibi" : nullptr;
     if (needs && alignment.empty())
-        fail(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
+        misuse(needs, " needs to know where the diagonal lies; give --align top-left or --align bottom-right");
     if (!alignment.empty()) d.alignment = value_of(kAlignments, alignment);
     if (!o.causal.empty()) d.flags |= FA_CAUSAL;
     if (!o.window.empty()) {
         if (o.window.size() != 2 || o.window[0] < -1 || o.window[1] < -1)
-            fail("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
+            misuse("--window has to be LEFT,RIGHT: two numbers of keys, -1 for all of that side");
         d.flags |= FA_WINDOW;
         d.window_left = o.window[0];
         d.window_right = o.window[1];

@@ -11,6 +11,9 @@
 
 namespace tool {
 
+// What is wrong with a command line that CLI11 refuses.
+std::string usage_fault(const CLI::App& app, const CLI::ParseError& error);
+
 double parse_real(const std::string& option, const std::string& text);  // finite
 int64_t parse_int(const std::string& option, const std::string& text);
 std::vector<int64_t> parse_ints(const std::string& option, const std::string& text);  // "1,2,3"

@@ -51,6 +51,26 @@ class Job {
     std::vector<float> slopes_;
 };
 
+// Standard input is one file, read to its end, and standard output holds one thing.
+void check_paths(const RunOptions& o) {
+    const char* reader = nullptr;
+    for (const auto& [option, path] : {std::pair<const char*, const std::string&>{"--q", o.q},
+                                       {"--k", o.k},
+                                       {"--v", o.v},
+                                       {"--bias", o.bias},
+                                       {"--mask", o.mask},
+                                       {"--sinks", o.sinks},
+                                       {"--cu-seqlens-q", o.cu_seqlens_q},
+                                       {"--cu-seqlens-k", o.cu_seqlens_k}}) {
+        if (path != kStandard) continue;
+        if (reader) misuse(reader, " and ", option, " are both -; standard input is one file");
+        reader = option;
+    }
+    if (o.lse == o.out) misuse("--lse and --out are both ", o.out, "; expected two files");
+    if (o.explain && (o.out == kStandard || o.lse == kStandard))
+        misuse("--explain is given, and ", o.out == kStandard ? "--out" : "--lse", " is -; standard output holds one of them");
+}
+
 void Job::read_lengths() {
     const Layout padded = o_.layout == "bhsd" ? Layout::bhsd : Layout::bshd;
     layout_q_ = layout_k_ = padded;
@@ -114,9 +134,9 @@ void Job::describe_scores() {
         d_.flags |= FA_SCALE_EXPLICIT;
         d_.scale = *o_.scale;
     }
-    if (o_.softcap && *o_.softcap <= 0) fail("--softcap is ", *o_.softcap, "; expected a number above 0");
+    if (o_.softcap && *o_.softcap <= 0) misuse("--softcap is ", *o_.softcap, "; expected a number above 0");
     d_.softcap = o_.softcap.value_or(0);
-    if (o_.num_splits < 0 || o_.num_splits > INT32_MAX) fail("--num-splits is ", o_.num_splits, "; expected 0 (chosen) or more");
+    if (o_.num_splits < 0 || o_.num_splits > INT32_MAX) misuse("--num-splits is ", o_.num_splits, "; expected 0 (chosen) or more");
     d_.num_splits = int32_t(o_.num_splits);
     if (!o_.sinks.empty()) {
         sinks_ = read_npy(o_.sinks);
@@ -168,7 +188,6 @@ void Job::plan_outputs() {
 }
 
 void Job::run() {
-    if (o_.lse == o_.out) fail("--lse and --out are both ", o_.out, "; expected two files");
     Handle handle(value_of(kBackends, o_.backend));
     if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
     handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));
@@ -195,7 +214,8 @@ void Job::run() {
 
 void add_run(CLI::App& app) {
     const auto o = std::make_shared<RunOptions>();
-    CLI::App& c = *app.add_subcommand("run", "Attention over .npy files: float32, float16, or bfloat16 as uint16");
+    CLI::App& c = *app.add_subcommand(
+        "run", "Attention over .npy files: float32, float16, or bfloat16 as uint16; - is standard input or output");
     const char* const file = "FILE";
     add_text(c, "--q", o->q, file, "Queries: (batch, seq, heads, dim), or packed (total, heads, dim)")->required();
     add_text(c, "--k", o->k, file, "Keys; their number of heads divides that of the queries")->required();
@@ -218,7 +238,10 @@ void add_run(CLI::App& app) {
     add_int(c, "--threads", o->threads, "CPU threads; default all");
     add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
     c.add_flag("--explain", o->explain, "Print how it is computed");
-    c.callback([o] { Job(*o).run(); });
+    c.callback([o] {
+        check_paths(*o);
+        Job(*o).run();
+    });
 }
 
 }  // namespace tool

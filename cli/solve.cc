@@ -80,7 +80,7 @@ void print(const std::vector<float>& o, int64_t columns, int64_t digits) {
 }
 
 void solve(const std::string& path, const std::string& backend, int64_t digits) {
-    if (digits < 0 || digits > 100) fail("--digits is ", digits, "; expected 0 … 100");
+    if (digits < 0 || digits > 100) misuse("--digits is ", digits, "; expected 0 … 100");
     const std::vector<std::byte> bytes = InputFile(path).read(UINT64_MAX);
     Words words(path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     const int64_t n = read_size(words, "N"), d_model = read_size(words, "d_model"), heads = read_size(words, "h");

@@ -129,9 +129,9 @@ std::string drawing_of(const std::vector<Finding>& findings) {
 }
 
 void study(const StudyOptions& o) {
-    if (o.rounds < 1) fail("--rounds is ", o.rounds, "; expected at least 1");
+    if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
     const float seconds = o.seconds.value_or(10);
-    if (seconds < 0) fail("--seconds is ", seconds, "; expected 0 or more");
+    if (seconds < 0) misuse("--seconds is ", seconds, "; expected 0 or more");
     std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
     const std::vector<int32_t> backends =

@@ -149,5 +149,65 @@ class Unfinished(Files):
         np.testing.assert_array_equal(self.load("o"), self.want)
 
 
+class Standard(Files):
+    def test_every_input(self):
+        rng = np.random.default_rng(1)
+        self.save(bias=rng.standard_normal((5, 5)).astype("f4"), mask=rng.random((5, 5)) < 0.7, sinks=np.ones(1, "f4"), cu=np.array([0, 2, 5], "i4"))
+        for name in ("q", "k", "v"):
+            np.save(self.folder / f"packed_{name}.npy", self.load(name)[0])
+        padded = [*INPUTS, "--bias", "bias.npy", "--mask", "mask.npy", "--sinks", "sinks.npy"]
+        packed = [*(word if word.startswith("--") else "packed_" + word for word in INPUTS), "--cu-seqlens-q", "cu.npy", "--cu-seqlens-k", "cu.npy"]
+        for options in (padded, packed):
+            self.output_of("run", *options, "--out", "o.npy")
+            for at in range(1, len(options), 2):
+                with self.subTest(option=options[at - 1]):
+                    done = self.run_tool("run", *options[:at], "-", *options[at + 1:], "--out", "-", text=False,
+                                         stdin=(self.folder / options[at]).read_bytes())
+                    self.assertEqual((done.returncode, done.stderr), (0, b""))
+                    np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), self.load("o"))
+        self.assertNotIn("-", self.names())
+
+    def test_either_output(self):
+        for out, lse, want in (("-", "lse.npy", self.want), ("o.npy", "-", self.want_lse)):
+            done = self.run_tool("run", *INPUTS, "--out", out, "--lse", lse, text=False)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), want)
+        np.testing.assert_array_equal(self.load("o"), self.want)
+        np.testing.assert_array_equal(self.load("lse"), self.want_lse)
+
+    def test_holds_one_thing_at_a_time(self):
+        for options, *words in (
+                (["--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"], "--q", "--k"), ([*INPUTS, "--out", "o.npy", "--bias", "-", "--sinks", "-"], "--bias", "--sinks"),
+                ([*INPUTS, "--out", "-", "--lse", "-"], "--out", "--lse"), ([*INPUTS, "--out", "-", "--explain"], "--out", "--explain"),
+                ([*INPUTS, "--out", "o.npy", "--lse", "-", "--explain"], "--lse", "--explain")):
+            done = self.run_tool("run", *options, stdin="")
+            self.assert_sentence(done, *words)
+            self.assertEqual(done.returncode, 2)
+
+    def test_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([TOOL, "run", *INPUTS, "--out", "-"], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (1, "flashattn: standard output: cannot be written: No space left on device\n"))
+
+
+class Log(Files):
+    def test_goes_to_standard_error(self):
+        done = self.run_tool("run", *INPUTS, "--out", "o.npy", "--backend", "cpu", env={"FLASHATTN_LOG": "debug"})
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertRegex(done.stderr, r"\Aflashattn: info: backend cpu, .*\n(flashattn: debug: .*\n)+\Z")
+        self.assertIn("flashattn: debug: fa_forward_ex: batch 1", done.stderr)
+
+    def test_or_to_a_file(self):
+        done = self.run_tool("run", *INPUTS, "--out", "o.npy", "--backend", "cpu", env={"FLASHATTN_LOG": "info", "FLASHATTN_LOG_FILE": "log"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex((self.folder / "log").read_text(), r"\Aflashattn \d+ info: backend cpu, .*\n\Z")
+
+    def test_a_level_that_is_none_is_told_and_stops_nothing(self):
+        done = self.run_tool("run", *INPUTS, "--out", "o.npy", env={"FLASHATTN_LOG": "loud"})
+        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertRegex(done.stderr, r'\A[^\n]*FLASHATTN_LOG is "loud"[^\n]*\n\Z')
+        np.testing.assert_array_equal(self.load("o"), self.want)
+
+
 if __name__ == "__main__":
     unittest.main()
