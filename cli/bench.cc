@@ -11,6 +11,8 @@
 #include "options.h"
 #include "picture.h"
 #include "plot.h"
+#include "progress.h"
+#include "signals.h"
 #include "suites.h"
 #include "table.h"
 #include "timing.h"
@@ -73,8 +75,10 @@ void check(const BenchOptions& o) {
                                       {"--page-size", o.page_size},
                                       {"--num-splits", o.num_splits}})
         if (value < 0 || value > INT32_MAX) misuse(name, " is ", value, "; expected 0 (the default) … ", INT32_MAX);
-    if (o.backward && o.cold) misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
+    if (o.backward && o.cold)
+        misuse("--backward and --cold are both given; a backward has its k and v where the forward left them");
     if (o.list && !o.plot.empty()) misuse("--list and --plot are both given; nothing is timed, and there is nothing to draw");
+    if (o.json && o.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
     if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
     if (o.milliseconds.value_or(0) < 0) misuse("--milliseconds is ", *o.milliseconds, "; expected 0 or more");
 }
@@ -127,27 +131,34 @@ Json json_of(const Result& r) {
     return row;
 }
 
-void print(const std::vector<Result>& results, bool gpu, const BenchOptions& o) {
+Table table_for(const std::vector<Result>& planned, bool gpu) {
     std::vector<std::string> titles = {"suite", "shape", "type", "median", "best", "spread", "speed", "k and v", "÷ first"};
+    const std::string time = engineering(kWidest, "s");
+    const std::string speed = engineering(kWidest, "FLOP/s"), bytes = engineering(kWidest, "B/s");
     if (gpu) titles.push_back("CPU time");
     else titles.insert(titles.end(), {"share", "of what the machine can do"});
     Table table(titles, 3);
-    for (const Result& r : results) {
-        std::vector<std::string> row = {r.load.suite, r.load.shape, r.load.series};
-        if (r.skipped.empty()) {
-            const Speed& s = r.speed;
-            row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"), percent((s.worst - s.best) / s.median),
-                                   engineering(flops_of(r.load) / s.median, "FLOP/s"),
-                                   engineering(cache_bytes_of(r.load) / s.median, "B/s"), s.cost ? text_of(rounded(*s.cost)) : ""});
-            if (gpu) row.push_back(engineering(s.enqueue, "s"));
-            else if (r.held()) {
-                const Ceiling& c = s.ceilings[0];
-                row.insert(row.end(), {percent(c.share), engineering(c.rate, c.unit) + " " + c.name});
-            }
-        }
-        table.add(row);
+    table.widen({"", "", "", time, time, percent(1), speed, bytes});
+    for (const Result& r : planned) table.widen({r.load.suite, r.load.shape, r.load.series});
+    return table;
+}
+
+std::vector<std::string> cells_of(const Result& r, bool gpu) {
+    std::vector<std::string> row = {r.load.suite, r.load.shape, r.load.series};
+    if (!r.skipped.empty()) return row;
+    const Speed& s = r.speed;
+    row.insert(row.end(), {engineering(s.median, "s"), engineering(s.best, "s"), percent((s.worst - s.best) / s.median),
+                           engineering(flops_of(r.load) / s.median, "FLOP/s"),
+                           engineering(cache_bytes_of(r.load) / s.median, "B/s"), s.cost ? text_of(rounded(*s.cost)) : ""});
+    if (gpu) row.push_back(engineering(s.enqueue, "s"));
+    else if (r.held()) {
+        const Ceiling& c = s.ceilings[0];
+        row.insert(row.end(), {percent(c.share), engineering(c.rate, c.unit) + " " + c.name});
     }
-    table.print(std::cout);
+    return row;
+}
+
+void print_notes(const std::vector<Result>& results, bool gpu, const BenchOptions& o) {
     for (const Result& r : results)
         if (!r.skipped.empty()) std::cout << r.load.shape << " " << r.load.series << " skipped: " << r.skipped << "\n";
     std::cout << "\n[batch,heads,n,d], or batch, heads of q / of k and v, and keys. Median of " << o.rounds
@@ -203,52 +214,94 @@ void print_list(const std::vector<Result>& results) {
     table.print(std::cout);
 }
 
-std::vector<Result> measure_all(Handle& handle, const std::vector<Group>& groups, const Rounds& rounds, bool list) {
-    std::vector<Result> results;
-    for (const Group& group : groups) {
-        const size_t first = results.size();
-        Group fitting;
-        for (const Load& load : group) {
-            results.push_back({load, "", obstacle(handle, load), {}});
-            if (!results.back().skipped.empty()) continue;
-            results.back().kernel = handle.explain(&load.desc, load.op());
-            fitting.push_back(load);
-        }
-        if (fitting.empty() || list) continue;
-        const std::vector<Speed> speeds = measure(handle, fitting, rounds);
-        size_t next = 0;
-        for (size_t i = first; i < results.size(); ++i)
-            if (results[i].skipped.empty()) results[i].speed = speeds[next++];
+// ---- timing
+
+using Results = std::vector<Result>;
+
+// Which calls can be made, and how they are computed, settled before the first of them is timed.
+Results plan(Handle& handle, const Group& group) {
+    Results results;
+    for (const Load& load : group) {
+        results.push_back({load, "", obstacle(handle, load), {}});
+        if (results.back().skipped.empty()) results.back().kernel = handle.explain(&load.desc, load.op());
     }
     return results;
+}
+
+// False if interrupted() before it is done.
+bool time_group(Handle& handle, Results& group, const Rounds& rounds) {
+    Group fitting;
+    for (const Result& r : group)
+        if (r.skipped.empty()) fitting.push_back(r.load);
+    if (fitting.empty()) return true;
+    const std::vector<Speed> speeds = measure(handle, fitting, rounds);
+    if (speeds.empty()) return false;
+    size_t next = 0;
+    for (Result& r : group)
+        if (r.skipped.empty()) r.speed = speeds[next++];
+    return true;
+}
+
+// Group by group, until a signal asks to stop; a table's rows are printed as they come.
+Results time_all(Handle& handle, std::vector<Results> groups, size_t count, const Rounds& rounds, const Table* table, bool gpu) {
+    const Patience patience;
+    Progress progress(count);
+    Results done;
+    for (Results& group : groups) {
+        progress.show(done.size() + 1, text_of(group[0].load.suite, " ", group[0].load.shape, " ", group[0].load.series));
+        if (interrupted() || !time_group(handle, group, rounds)) break;
+        done.insert(done.end(), group.begin(), group.end());
+        if (!table) continue;
+        progress.clear();
+        for (const Result& r : group) table->print_row(std::cout, cells_of(r, gpu));
+        std::cout.flush();
+    }
+    return done;
+}
+
+void print_report(const Results& results, const Handle& handle, const BenchOptions& o) {
+    Json report = {{"backend", name_of(kBackends, handle.backend())}, {"device", device_of(handle)}, {"rounds", o.rounds}};
+    if (handle.backend() == FA_BACKEND_CPU) report["threads"] = threads_of(o.threads);
+    if (interrupted()) report["interrupted"] = true;
+    report["rows"] = Json::array();
+    for (const Result& r : results) report["rows"].push_back(json_of(r));
+    print_json(report);
+}
+
+void print_heading(const Handle& handle, const BenchOptions& o) {
+    const int threads = threads_of(o.threads);
+    std::cout << name_of(kBackends, handle.backend()) << ": " << device_of(handle);
+    if (handle.backend() == FA_BACKEND_CPU) std::cout << ", " << threads << (threads == 1 ? " thread" : " threads");
+    std::cout << "\n";
 }
 
 void bench(const BenchOptions& o) {
     check(o);
     Handle handle(value_of(kBackends, o.backend), FA_MEMORY_DEVICE);
     if (o.threads) handle.set(FA_PARAM_THREADS, o.threads);
-    const bool gpu = handle.backend() != FA_BACKEND_CPU;
-    const std::vector<Group> groups = wanted_groups(o, gpu);
+    const bool gpu = handle.backend() != FA_BACKEND_CPU, tabular = !o.json && o.plot != kStandard;
     std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
-    const std::string device = device_of(handle);
-    const std::vector<Result> results = measure_all(handle, groups, {o.rounds, o.milliseconds.value_or(100) / 1e3}, o.list);
-    const int threads = threads_of(o.threads);
-    if (o.json) {
-        Json rows = Json::array();
-        for (const Result& r : results) rows.push_back(json_of(r));
-        Json report = {{"backend", name_of(kBackends, handle.backend())}, {"device", device}, {"rounds", o.rounds}};
-        if (!gpu) report["threads"] = threads;
-        report["rows"] = rows;
-        print_json(report);
-    } else {
-        std::cout << name_of(kBackends, handle.backend()) << ": " << device;
-        if (!gpu) std::cout << ", " << threads << (threads == 1 ? " thread" : " threads");
-        std::cout << "\n";
-        if (o.list) print_list(results);
-        else print(results, gpu, o);
+    std::vector<Results> groups;
+    Results planned;
+    for (const Group& group : wanted_groups(o, gpu)) {
+        groups.push_back(plan(handle, group));
+        planned.insert(planned.end(), groups.back().begin(), groups.back().end());
     }
-    if (plot) plot->draw(drawing_of(results, device));
+    if (tabular) print_heading(handle, o);
+    if (o.list) return o.json ? print_report(planned, handle, o) : print_list(planned);
+
+    const Table table = table_for(planned, gpu);
+    if (tabular) table.print(std::cout);
+    const Rounds rounds = {o.rounds, o.milliseconds.value_or(100) / 1e3};
+    const Results results = time_all(handle, std::move(groups), planned.size(), rounds, tabular ? &table : nullptr, gpu);
+    if (o.json) print_report(results, handle, o);
+    if (tabular) print_notes(results, gpu, o);
+    std::cout.flush();
+    if (interrupted()) throw Interrupted(text_of("interrupted: ", results.size(), " of ", planned.size(), " rows are done"));
+    if (std::none_of(results.begin(), results.end(), [](const Result& r) { return r.skipped.empty(); }))
+        fail("every row is skipped: nothing was timed");
+    if (plot) plot->draw(drawing_of(results, device_of(handle)));
 }
 
 }  // namespace
@@ -287,7 +340,7 @@ void add_bench(CLI::App& app) {
     add_real(c, "--milliseconds", o->milliseconds, "Length of a round; default 100, and at least one call");
     c.add_flag("--list", o->list, "Say what would be timed, and time nothing");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG or PNG file");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg or .png file; -: SVG in place of the table");
     c.callback([o] { bench(*o); });
 }
 

@@ -5,6 +5,7 @@
 #include "library.h"
 #include "machine.h"
 #include "options.h"
+#include "signals.h"
 #include "table.h"
 
 namespace tool {
@@ -38,7 +39,6 @@ class Bench {
         const fa_attention_desc_t d = describe_forward(shape_, algorithm);
         uint64_t workspace = 0;
         const fa_status_t status = fa_workspace_size(handle_, &d, FA_OP_FORWARD, &workspace);
-        if (backend_ == FA_BACKEND_CPU) handle_.check(status);  // what the CPU cannot compute, nothing can
         if (status != FA_OK) return fa_last_error(handle_);
         const double needed = double(workspace) + 5 * tensor_bytes(shape_);  // q, k, v, o, and what fills them
         if (needed <= memory_) return "";
@@ -92,7 +92,8 @@ void count(Bench& bench, Finding& f) {
                      double(h.get(FA_STAT_BYTES_WRITTEN))};
 }
 
-void time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Finding>& findings, const Effort& effort) {
+// False if interrupted() before the last turn.
+bool time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Finding>& findings, const Effort& effort) {
     struct Turn {
         Bench* bench;
         Finding* finding;
@@ -110,13 +111,17 @@ void time_in_turns(std::vector<std::unique_ptr<Bench>>& benches, std::vector<Fin
     const auto start = std::chrono::steady_clock::now();
     for (int64_t round = 0; round < effort.rounds; ++round) {
         if (round > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= effort.seconds) break;
-        for (Turn& t : turns) t.seconds.push_back(t.bench->run(t.finding->algorithm));
+        for (Turn& t : turns) {
+            if (interrupted()) return false;
+            t.seconds.push_back(t.bench->run(t.finding->algorithm));
+        }
     }
     for (const Turn& t : turns) {
         Timing& timing = t.finding->timings[t.timing];
         timing.seconds = median(t.seconds);
         timing.rounds = int64_t(t.seconds.size());
     }
+    return true;
 }
 
 }  // namespace
@@ -126,6 +131,15 @@ Shape parse_shape(const std::string& text) {
     if (n.size() != 4 || *std::min_element(n.begin(), n.end()) < 1)
         misuse("--shape is '", text, "'; expected four numbers of at least 1: batch,heads,n,d");
     return {n[0], n[1], n[2], n[3]};
+}
+
+void check_shapes(const std::vector<Shape>& shapes) {
+    const Handle cpu(FA_BACKEND_CPU);
+    for (const Shape& shape : shapes)
+        for (const Named& algorithm : kAlgorithms) {
+            const fa_attention_desc_t d = describe_forward(shape, algorithm.value);
+            cpu.check(fa_supports(cpu, &d, FA_OP_FORWARD));
+        }
 }
 
 std::string text_of_shape(const Shape& s) { return text_of("[", s.batch, ",", s.heads, ",", s.n, ",", s.dim, "]"); }
@@ -162,13 +176,13 @@ std::vector<Finding> study_shape(const Shape& shape, const std::vector<int32_t>&
     Bench& counting = apart ? *apart : **timed;  // whatever is timed, the CPU counts
     std::vector<Finding> findings;
     for (const Named& algorithm : kAlgorithms) {
+        if (interrupted()) return {};
         findings.push_back({});
         findings.back().shape = shape;
         findings.back().algorithm = algorithm.value;
         count(counting, findings.back());
     }
-    time_in_turns(benches, findings, effort);
-    return findings;
+    return time_in_turns(benches, findings, effort) ? findings : std::vector<Finding>();
 }
 
 }  // namespace tool

@@ -41,13 +41,16 @@ struct Finding {
     std::vector<Timing> timings;
 };
 
+// Fails unless the CPU, which counts for all backends, can compute every shape, memory aside.
+void check_shapes(const std::vector<Shape>& shapes);
+
 struct Effort {
     int64_t rounds;
     double seconds;  // no new round begins after so long; the first is always run
 };
 
 // One finding for each algorithm, timed on each of the backends. Algorithms take turns, so that a busy moment of the machine hits all
-// alike.
+// alike. Empty if interrupted() before all of it was found.
 std::vector<Finding> study_shape(const Shape& shape, const std::vector<int32_t>& backends, const Effort& effort);
 
 }  // namespace tool

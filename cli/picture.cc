@@ -1,7 +1,8 @@
 #include "picture.h"
-#include <stdlib.h>
 #include <unistd.h>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include "library.h"
 
 namespace tool {
@@ -11,27 +12,20 @@ bool ends_in(const std::string& path, const std::string& end) {
     return path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
 }
 
+const std::string& checked(const std::string& path) {
+    if (path != kStandard && !ends_in(path, ".svg") && !ends_in(path, ".png"))
+        misuse("--plot is ", shown(path), "; expected a name that ends in .svg or .png, or - for SVG on standard output");
+    return path;
+}
+
 bool can_convert() { return std::system("rsvg-convert --version >/dev/null 2>&1") == 0; }
 
-// A file of its own while it lives. The path has no byte that a shell would read differently.
-class Temporary {
-  public:
-    explicit Temporary(const std::string& text) {
-        const int file = mkstemp(path_);
-        const bool written = file >= 0 && write(file, text.data(), text.size()) == ssize_t(text.size());
-        if (file >= 0) close(file);
-        if (!written) fail(path_, ": cannot be written");
-    }
-    ~Temporary() { unlink(path_); }
-    const char* path() const { return path_; }
-
-  private:
-    char path_[32] = "/tmp/flashattn-XXXXXX";
-};
-
 std::string converted(const std::string& svg) {
-    const Temporary source(svg);
-    FILE* pipe = popen(text_of("rsvg-convert --format=png --zoom=2 ", source.path()).c_str(), "r");
+    // A file without a name: nothing of it can stay behind.
+    const std::unique_ptr<FILE, int (*)(FILE*)> source(std::tmpfile(), std::fclose);
+    if (!source || std::fwrite(svg.data(), 1, svg.size(), source.get()) != svg.size() || std::fflush(source.get()) != 0)
+        fail("a temporary file cannot be written");
+    FILE* pipe = popen(text_of("rsvg-convert --format=png --zoom=2 </dev/fd/", fileno(source.get())).c_str(), "r");
     if (!pipe) fail("rsvg-convert cannot be run");
     std::string png;
     char part[4096];
@@ -42,7 +36,7 @@ std::string converted(const std::string& svg) {
 
 }  // namespace
 
-Picture::Picture(const std::string& path) : png_(ends_in(path, ".png")), file_(path) {
+Picture::Picture(const std::string& path) : png_(ends_in(path, ".png")), file_(checked(path)) {
     if (png_ && !can_convert())
         fail(path, ": a PNG needs the command rsvg-convert; expected a name that ends in .svg, or librsvg's tools");
 }

@@ -10,6 +10,8 @@
 #include "options.h"
 #include "picture.h"
 #include "plot.h"
+#include "progress.h"
+#include "signals.h"
 #include "table.h"
 
 namespace tool {
@@ -76,15 +78,22 @@ double deviation(const std::vector<Finding>& findings) {
     return worst;
 }
 
-void print(const std::vector<Finding>& findings) {
+Table table_for(const std::vector<Shape>& shapes, const std::vector<int32_t>& backends) {
     std::vector<std::string> titles = {"shape", "algorithm", "work", "counted", "extra space", "counted", "traffic", "counted"};
-    for (const Timing& t : findings[0].timings) {
-        titles.push_back("time, " + name_of(kBackends, t.backend));
-        titles.push_back("speed");
+    const std::string work = engineering(kWidest, "FLOP"), bytes = engineering(kWidest, "B");
+    std::vector<std::string> widest = {"", "", work, work, bytes, bytes, bytes, bytes};
+    for (int32_t backend : backends) {
+        titles.insert(titles.end(), {"time, " + name_of(kBackends, backend), "speed"});
+        widest.insert(widest.end(), {engineering(kWidest, "s"), engineering(kWidest, "FLOP/s")});
     }
     Table table(titles, 2);
-    for (const Finding& f : findings) table.add(cells_of(f));
-    table.print(std::cout);
+    table.widen(widest);
+    for (const Shape& shape : shapes) table.widen({text_of_shape(shape)});
+    for (const Named& algorithm : kAlgorithms) table.widen({"", algorithm.name});
+    return table;
+}
+
+void print_notes(const std::vector<Finding>& findings) {
     for (const Finding& f : findings)
         for (const Timing& t : f.timings)
             if (!t.seconds)
@@ -128,24 +137,51 @@ std::string drawing_of(const std::vector<Finding>& findings) {
     return bar_charts("Attention of [batch, heads, n, d] in float32", panels, "counted in a run; bars are formulas");
 }
 
+// Shape by shape, until a signal asks to stop; a table is printed as far as it goes.
+std::vector<Finding> find_all(const StudyOptions& o, const std::vector<int32_t>& backends, const Effort& effort, bool print) {
+    const Patience patience;
+    const Table table = table_for(o.shapes, backends);
+    Progress progress(o.shapes.size());
+    std::vector<Finding> findings;
+    for (size_t i = 0; i < o.shapes.size() && !interrupted(); ++i) {
+        progress.show(i + 1, text_of_shape(o.shapes[i]));
+        const std::vector<Finding> found = study_shape(o.shapes[i], backends, effort);
+        if (print) {
+            progress.clear();
+            if (findings.empty() && !found.empty()) table.print(std::cout);
+            for (const Finding& f : found) table.print_row(std::cout, cells_of(f));
+            std::cout.flush();
+        }
+        findings.insert(findings.end(), found.begin(), found.end());
+    }
+    return findings;
+}
+
 void study(const StudyOptions& o) {
     if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
     const float seconds = o.seconds.value_or(10);
     if (seconds < 0) misuse("--seconds is ", seconds, "; expected 0 or more");
+    if (o.json && o.plot == kStandard) misuse("--json is given, and --plot is -; standard output holds one of them");
+    check_shapes(o.shapes);
     std::optional<Picture> plot;
     if (!o.plot.empty()) plot.emplace(o.plot);
+    const bool tabular = !o.json && o.plot != kStandard;
     const std::vector<int32_t> backends =
         o.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, o.backend)).backend()};
-    std::vector<Finding> findings;
-    for (const Shape& shape : o.shapes)
-        for (Finding& f : study_shape(shape, backends, {o.rounds, seconds})) findings.push_back(std::move(f));
+    const std::vector<Finding> findings = find_all(o, backends, {o.rounds, seconds}, tabular);
     if (o.json) {
-        Json rows = Json::array();
-        for (const Finding& f : findings) rows.push_back(json_of(f));
-        print_json({{"dtype", "f32"}, {"rows", rows}});
-    } else {
-        print(findings);
+        Json report = {{"dtype", "f32"}};
+        if (interrupted()) report["interrupted"] = true;
+        report["rows"] = Json::array();
+        for (const Finding& f : findings) report["rows"].push_back(json_of(f));
+        print_json(report);
+    } else if (tabular && !findings.empty()) {
+        print_notes(findings);
     }
+    std::cout.flush();
+    if (interrupted())
+        throw Interrupted(
+            text_of("interrupted: ", findings.size() / kAlgorithms.size(), " of ", o.shapes.size(), " shapes are done"));
     if (plot) plot->draw(drawing_of(findings));
 }
 
@@ -169,7 +205,7 @@ void add_study(CLI::App& app) {
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an SVG or PNG file");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg or .png file; -: SVG in place of the table");
     c.callback([o] { study(*o); });
 }
 

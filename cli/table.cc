@@ -18,19 +18,28 @@ size_t width_of(const std::string& text) {  // UTF-8: every byte but the continu
 
 }  // namespace
 
-void Table::print(std::ostream& out) const {
-    std::vector<size_t> widths(rows_[0].size(), 0);
-    for (const auto& row : rows_)
-        for (size_t c = 0; c < std::min(row.size(), widths.size()); ++c) widths[c] = std::max(widths[c], width_of(row[c]));
-    for (const auto& row : rows_) {
-        std::string line;
-        for (size_t c = 0; c < row.size(); ++c) {
-            const std::string pad(c < widths.size() ? widths[c] - width_of(row[c]) : 0, ' ');
-            line += (c ? "  " : "") + (c < numbers_ ? row[c] + pad : pad + row[c]);
-        }
-        line.erase(line.find_last_not_of(' ') + 1);
-        out << line << "\n";
+void Table::add(std::vector<std::string> row) {
+    widen(row);
+    rows_.push_back(std::move(row));
+}
+
+void Table::widen(const std::vector<std::string>& row) {
+    for (size_t c = 0; c < std::min(row.size(), widths_.size()); ++c) widths_[c] = std::max(widths_[c], width_of(row[c]));
+}
+
+void Table::print_row(std::ostream& out, const std::vector<std::string>& row) const {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+        const size_t width = c < widths_.size() ? widths_[c] : 0;
+        const std::string pad(width - std::min(width, width_of(row[c])), ' ');
+        line += (c ? "  " : "") + (c < numbers_ ? row[c] + pad : pad + row[c]);
     }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << "\n";
+}
+
+void Table::print(std::ostream& out) const {
+    for (const auto& row : rows_) print_row(out, row);
 }
 
 std::string engineering(double value, const char* unit) {

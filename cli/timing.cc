@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include "machine.h"
+#include "signals.h"
 #include "table.h"
 
 namespace tool {
@@ -117,13 +118,16 @@ std::string obstacle(Handle& handle, const Load& load) {
 std::vector<Speed> measure(Handle& handle, const Group& group, const Rounds& rounds) {
     std::vector<std::unique_ptr<Contestant>> contestants;
     for (const Load& load : group) {
+        if (interrupted()) return {};
         contestants.push_back(std::make_unique<Contestant>(handle, load));
         contestants.back()->prepare(rounds.seconds);
     }
     for (int64_t round = 0; round < rounds.count; ++round) {
         const bool even = round % 2 == 0;  // there and back again, so that what drifts with time favours nobody
-        for (size_t i = 0; i < contestants.size(); ++i)
+        for (size_t i = 0; i < contestants.size(); ++i) {
+            if (interrupted()) return {};
             contestants[even ? i : contestants.size() - 1 - i]->run(rounds.seconds, even);
+        }
     }
     std::vector<Speed> speeds;
     for (const auto& c : contestants) speeds.push_back(c->speed(*contestants.front()));

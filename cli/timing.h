@@ -32,7 +32,7 @@ struct Speed {
 // Why the call cannot be made here; "" when it can.
 std::string obstacle(Handle& handle, const Load& load);
 
-// The loads take turns, each with its ceilings.
+// The loads take turns, each with its ceilings. Empty if interrupted() before the last round's end.
 std::vector<Speed> measure(Handle& handle, const Group& group, const Rounds& rounds);
 
 }  // namespace tool

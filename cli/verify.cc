@@ -1,11 +1,11 @@
 // flashattn verify: every kernel that this machine can run, against plain loops over doubles.
-#include <unistd.h>
 #include <chrono>
 #include <iostream>
 #include <memory>
 #include "commands.h"
 #include "json.h"
 #include "library.h"
+#include "progress.h"
 #include "table.h"
 #include "trial.h"
 
@@ -35,29 +35,6 @@ struct Machine {
         handles.push_back(std::make_unique<Handle>(backend));
         kernels.push_back({name, *handles.back(), backend == FA_BACKEND_CPU});
     }
-};
-
-// On a terminal one line that is drawn again and again, elsewhere a line for each trial. It goes to standard error: output is the table.
-class Progress {
-  public:
-    explicit Progress(size_t steps) : steps_(steps), terminal_(isatty(STDERR_FILENO)) {}
-    ~Progress() {
-        if (terminal_) std::cerr << "\r\33[K";
-    }
-    void show(size_t step, const std::string& name) {
-        constexpr size_t kWidth = 40;
-        if (!terminal_) {
-            std::cerr << step << "/" << steps_ << " " << name << "\n";
-            return;
-        }
-        const size_t filled = kWidth * step / steps_;
-        std::cerr << "\r\33[K[" << std::string(filled, '#') << std::string(kWidth - filled, '.') << "] " << step << "/" << steps_
-                  << " " << name << std::flush;
-    }
-
-  private:
-    size_t steps_;
-    bool terminal_;
 };
 
 std::string cell_of(const Outcome& o) {

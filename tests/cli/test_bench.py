@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import unittest
 import xml.etree.ElementTree as xml
 
@@ -14,6 +15,14 @@ EMULATOR = os.environ["FLASHATTN_EMULATOR"]
 class Bench(ToolCase):
     def rows(self, *options, short=SHORT):
         return json.loads(self.output_of("bench", "--json", "--backend", "cpu", *short, *options))["rows"]
+
+    def skipped(self, *options):
+        """Why the only row is: a report that holds nothing but such is no success."""
+        done = self.run_tool("bench", "--json", "--backend", "cpu", *SHORT, *options)
+        self.assertEqual(self.without_progress(done), "flashattn: every row is skipped: nothing was timed\n")
+        self.assertEqual(done.returncode, 1)
+        row, = json.loads(done.stdout)["rows"]
+        return row["skipped"]
 
     def work_of(self, *options):
         """Pairs of row and key of a head, and bytes of k and v, as the report counts them."""
@@ -60,7 +69,7 @@ class Bench(ToolCase):
             self.assertRegex(backward["kernel"], r"\Acpu.*backward")
             self.assertGreater(backward["seconds"], 0)
         self.assertAlmostEqual(self.rows(*options, "--backward")[0]["flops"] / forward["flops"], (3 * 8 + 2 * 20) / (8 + 20))
-        self.assertRegex(self.rows(*options[:2], "--dtype", "e4m3", "--backward")[0]["skipped"], "q_dtype")
+        self.assertRegex(self.skipped(*options[:2], "--dtype", "e4m3", "--backward"), "q_dtype")
 
     def test_a_suite(self):
         rows = self.rows("--suite", "small", "--dtype", "f32")
@@ -122,9 +131,12 @@ class Bench(ToolCase):
         self.assertEqual(len(rates), len(set(rates)))
 
     def test_what_cannot_be_run_is_skipped_with_the_reason(self):
-        row = self.rows("--shape", "1000000,1000,1000,1000", "--dtype", "f32")[0]
-        self.assertRegex(row["skipped"], r"needs .* are available")
-        self.assertRegex(self.rows("--shape", "1,1,8,2000", "--dtype", "f32")[0]["skipped"], "2000.*1024")
+        self.assertRegex(self.skipped("--shape", "1000000,1000,1000,1000", "--dtype", "f32"), r"needs .* are available")
+        self.assertRegex(self.skipped("--shape", "1,1,8,2000", "--dtype", "f32"), "2000.*1024")
+        done = self.run_tool("bench", "--backend", "cpu", "--shape", "1,1,8,2000", "--plot", "none.svg")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("[1,1,8,2000] f32 skipped: ", done.stdout)
+        self.assertEqual(self.names(), [])
         text = self.output_of("bench", "--backend", "cpu", *SHORT, "--shape", "1000000,1000,1000,1000", "--shape", "1,1,4,4")
         self.assertRegex(text, r"\n\[1000000,1000,1000,1000\] f32 skipped: needs .* are available\n")
 
@@ -137,6 +149,29 @@ class Bench(ToolCase):
         tree = xml.parse(self.folder / "bench.svg")
         texts = {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")}
         self.assertTrue({"f32", "bf16", "shapes", "[1,1,16,8]", "[1,2,16,8]", "the machine's ceiling"} <= texts, texts)
+
+    def test_columns_line_up_though_rows_are_printed_as_they_come(self):
+        text = self.output_of("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--shape", "16,12,64,64")
+        lines = text.splitlines()[1:6]
+        self.assertEqual(len({line.index("f") for line in lines[1::2]}), 1)
+        ends = {re.search("median", lines[0]).end(), *(re.search(r"\S+ .?s\b", line).end() for line in lines[1:])}
+        self.assertEqual(len(ends), 1, lines)
+
+    def test_a_plot_may_take_the_place_of_the_table(self):
+        tree = xml.fromstring(self.output_of("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "-"))
+        self.assertIn("[1,1,16,8]", {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")})
+        self.assertEqual(self.names(), [])
+
+    def test_a_png_is_what_rsvg_convert_makes_of_the_drawing(self):
+        converter = self.folder / "rsvg-convert"
+        converter.write_text('#!/bin/sh\n[ "$1" = --version ] || { printf PNG:; cat; }\n')
+        converter.chmod(0o755)
+        done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "bench.png",
+                             env={"PATH": f"{self.folder}:{os.environ['PATH']}"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        made = (self.folder / "bench.png").read_text()
+        self.assertEqual(made[:4], "PNG:")
+        xml.fromstring(made[4:])
 
     def test_a_plot_may_be_a_png(self):
         done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "bench.png")
@@ -154,7 +189,7 @@ class Bench(ToolCase):
         """As on a GPU: a module of its own, device memory, calls that are only enqueued."""
         done = self.run_tool("bench", "--backend", "hip", *SHORT, "--shape", "1,2,16,8", "--page-size", "4", "--cold", "--alibi", "--align",
                              "top-left", env={"FLASHATTN_BACKEND_DIR": EMULATOR})
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual((done.returncode, self.without_progress(done)), (0, ""))
         self.assertRegex(done.stdout, r"\Ahip: ")
         self.assertIn("CPU time", done.stdout)
         self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("shapes")]), 2)
@@ -169,7 +204,9 @@ class Bench(ToolCase):
                 ([*shape, "--milliseconds", "-1"], "--milliseconds"), ([*shape, "--milliseconds", "nan"], "--milliseconds"),
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),
                 ([*shape, "--heads-kv", "3"], "heads_k", "3"), ([*shape, "--softcap", "-1"], "--softcap"),
-                ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--plot", "x.svg", "--list"], "--list", "--plot"), ([*shape, "--backend", "tpu"], "tpu")):
+                ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--plot", "x.svg", "--list"], "--list", "--plot"),
+                ([*shape, "--plot", "x.pdf"], "x.pdf", ".svg", ".png"), ([*shape, "--plot", "svg"], "'svg'"),
+                ([*shape, "--plot", "-", "--json"], "--json", "--plot"), ([*shape, "--backend", "tpu"], "tpu")):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("bench", *options), *words)
                 self.assertEqual(list(self.folder.iterdir()), [])

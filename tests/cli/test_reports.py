@@ -94,8 +94,12 @@ class Study(ToolCase):
         self.assertTrue({"standard", "flash1", "flash", "Memory traffic", "Extra space", "Time on cpu", "[1,2,64,16]"} <= texts)
         self.assertGreaterEqual(len(list(tree.iter("{http://www.w3.org/2000/svg}rect"))), 3 * 2 * 3)
 
+    def test_a_plot_may_take_the_place_of_the_table(self):
+        xml.fromstring(self.output_of("study", "--shape", "1,1,16,8", "--rounds", "1", "--plot", "-"))
+
     def test_bad_options(self):
-        for options in (["--shape", "1,2,3"], ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
+        for options in (["--plot", "x.pdf"], ["--plot", "-", "--json"], ["--shape", "1,2,3"],
+                        ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
                         ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("study", *(options if "--shape" in options else ["--shape", "1,1,8,8", *options])))

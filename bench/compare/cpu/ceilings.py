@@ -30,7 +30,8 @@ def run_tool(tool: Path, threads: int, effort, *options: str, isa: str | None = 
         environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip() or f"{tool} ended with status {done.returncode}")
+        *_, reason = ["", *done.stderr.splitlines()]  # after lines of progress
+        raise RuntimeError(reason or f"{tool} ended with status {done.returncode}")
     return [row for row in json.loads(done.stdout)["rows"] if "seconds" in row]
 
 
