@@ -33,6 +33,6 @@ int main(int argc, char** argv) {
     printf("backend: %d\nmax_isa: %d\nexplain: %s\n", (int)backend, (int)max_isa, text);
     if (fa_destroy(handle) != FA_OK) return 1;
     status = fa_create(&handle, &info);
-    printf("again: %s\n", fa_status_string(status));
+    printf("again: %s\n", fa_status_name(status));
     return fa_destroy(handle) == FA_OK ? 0 : 1;
 }

@@ -68,6 +68,7 @@ class Handles(unittest.TestCase):
         """The library would free what it is computing with."""
         with flashattn.Handle("cpu") as handle:
             inside, done = threading.Event(), threading.Event()
+            self.addCleanup(done.set)
 
             def call():
                 with handle._inside:  # as a call has it
