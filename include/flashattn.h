@@ -34,7 +34,8 @@
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
  * FA_INVALID_STATE. After fork() a parent's handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made
  * in the child runs on one thread when the parent's calls had used several. OpenMP regions that the parent ran by itself cannot be
- * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for.
+ * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for. OpenMP's threads never
+ * end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with -Wl,-z,nodelete.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
  * i + off. The library runs on 64-bit systems only.

@@ -239,6 +239,27 @@ class Finding(unittest.TestCase):
         self.assertIn("give the path of the library in FLASHATTN_LIBRARY", result.stderr)
 
 
+class Unloading(unittest.TestCase):
+    def test_a_library_that_is_closed_stays_for_its_threads(self):
+        code = """
+import _ctypes, ctypes, os, time
+import flashattn, numpy
+from flashattn._library import library
+
+q = numpy.ones((1, 64, 4, 16), numpy.float32)
+with flashattn.Handle("cpu", threads=3) as handle:
+    flashattn.attention(q, q, q, backend=handle)
+_ctypes.dlclose(library()._handle)
+time.sleep(0.1)
+ctypes.CDLL(os.environ["FLASHATTN_LIBRARY"], mode=os.RTLD_NOLOAD | os.RTLD_NOW)  # OSError where it has gone
+library.cache_clear()
+with flashattn.Handle("cpu", threads=3) as handle:
+    print(flashattn.attention(q, q, q, backend=handle).sum())
+"""
+        result = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
+        self.assertEqual((result.returncode, result.stdout), (0, "4096.0\n"), result.stderr)
+
+
 class Documentation(unittest.TestCase):
     def test_examples_run(self):
         readme = (PACKAGE.parent / "README.md").read_text()
