@@ -1,15 +1,14 @@
 // Modules are code: whoever can choose the file runs with the program's rights. So the places are few, fixed and absolute, nothing
-// is scanned, and a file counts only if nobody but root or the effective user could have written it.
+// is scanned, and a file counts only if nobody but root or the effective user could have put it there (module_file_posix.cc).
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "core/env.h"
 #include "core/loader.h"
+#include "core/module_file.h"
 
 namespace fa {
 namespace {
@@ -24,38 +23,6 @@ void folder_beside_us(char* folder, size_t size) {
     if (dladdr(headers, &program) != 0 && program.dli_fbase == us.dli_fbase) return;
     const int length = int(strrchr(us.dli_fname, '/') - us.dli_fname);
     if (snprintf(folder, size, "%.*s/flashattn", length, us.dli_fname) >= int(size)) folder[0] = 0;
-}
-
-fa_status_t unreadable(Message* m, const char* path, int error) {
-    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be examined: %s", path, strerror(error));
-}
-
-fa_status_t check_owner_and_mode(const char* path, mode_t type, Message* m) {
-    struct stat s;
-    if (stat(path, &s) != 0) return unreadable(m, path, errno);
-    if ((s.st_mode & S_IFMT) != type)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: it is no %s", path,
-                    type == S_IFREG ? "regular file" : "folder");
-    if (s.st_uid != 0 && s.st_uid != geteuid())
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: user %u owns it, neither root nor user %u", path, s.st_uid,
-                    geteuid());
-    if ((s.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: its group or others may write to it (mode %o)", path,
-                    s.st_mode & 07777);
-    return FA_OK;
-}
-
-// Links are followed once, and what they lead to is judged: some systems install by links, and who may write a link is settled by
-// the folder that holds it. With both folders closed to others, nobody can exchange the file between this check and dlopen.
-fa_status_t check_trust(const char* folder, const char* file, Message* m) {
-    char real_folder[PATH_MAX];
-    memcpy(real_folder, file, strlen(file) + 1);
-    char* slash = strrchr(real_folder, '/');
-    *(slash == real_folder ? slash + 1 : slash) = 0;
-    fa_status_t status = check_owner_and_mode(folder, S_IFDIR, m);
-    if (status == FA_OK) status = check_owner_and_mode(real_folder, S_IFDIR, m);
-    if (status == FA_OK) status = check_owner_and_mode(file, S_IFREG, m);
-    return status;
 }
 
 fa_status_t open_module(const Registered& entry, const char* file, const Backend** backend, Message* m) {
@@ -83,12 +50,11 @@ fa_status_t open_module(const Registered& entry, const char* file, const Backend
 // FA_BACKEND_MISSING: there is no such file here, look further.
 fa_status_t try_folder(const Registered& entry, const char* folder, const Backend** backend, Message* m) {
     char path[PATH_MAX], file[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", folder, entry.module) >= int(sizeof path)) return unreadable(m, folder, ENAMETOOLONG);
-    if (realpath(path, file) == nullptr) {
-        if (errno == ENOENT || errno == ENOTDIR) return FA_BACKEND_MISSING;
-        return unreadable(m, path, errno);
-    }
-    const fa_status_t status = check_trust(folder, file, m);
+    struct stat s;
+    if (snprintf(path, sizeof path, "%s/%s", folder, entry.module) >= int(sizeof path))
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be examined: %s", folder, strerror(ENAMETOOLONG));
+    if (stat(path, &s) != 0 && (errno == ENOENT || errno == ENOTDIR)) return FA_BACKEND_MISSING;
+    const fa_status_t status = examine_module(path, file, m);
     return status != FA_OK ? status : open_module(entry, file, backend, m);
 }
 

@@ -26,7 +26,7 @@ class Folder {
     }
     std::string subfolder(const std::string& name, mode_t mode = 0755) const {
         const std::string to = path(name);
-        std::filesystem::create_directory(to);
+        std::filesystem::create_directories(to);
         EXPECT_EQ(chmod(to.c_str(), mode), 0);
         return to;
     }

@@ -281,6 +281,58 @@ TEST(Untrusted, FolderThatOthersMayWrite) {
     }
 }
 
+TEST(Untrusted, FolderAboveThatOthersMayWrite) {
+    for (const mode_t mode : {0777, 0775}) {
+        Folder folder;
+        const std::string open = folder.subfolder("open", mode);
+        const std::string closed = folder.subfolder("open/between") + "/closed";
+        folder.subfolder("open/between/closed");
+        folder.put(built("good"), "open/between/closed/" + std::string(kCuda));
+        expect_refused(closed, FA_BACKEND_INCOMPATIBLE, open + " is not trusted: its group or others may write to it");
+        std::filesystem::create_symlink(closed, folder.path("link"));
+        expect_refused(folder.path("link"), FA_BACKEND_INCOMPATIBLE, open + " is not trusted: its group or others may write to it");
+    }
+}
+
+// There others can add entries, links to files of ours included, but not move those of ours.
+TEST(Untrusted, StickyFolderMayHoldFoldersOnly) {
+    Folder folder;
+    const std::string sticky = folder.subfolder("sticky", 01777), closed = folder.subfolder("sticky/closed");
+    folder.put(built("good"), "sticky/closed/" + std::string(kCuda));
+    EXPECT_EQ(create(FA_BACKEND_CUDA, closed).status, FA_OK);
+    std::filesystem::create_symlink(closed, sticky + "/link");
+    expect_refused(sticky + "/link", FA_BACKEND_INCOMPATIBLE, sticky + " is not trusted: its group or others may write to it");
+}
+
+TEST(Untrusted, FolderAboveOfAnotherUser) {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+    Folder folder;
+    const std::string theirs = folder.subfolder("theirs"), ours = folder.subfolder("theirs/ours");
+    folder.put(built("good"), "theirs/ours/" + std::string(kCuda));
+    ASSERT_EQ(chown(theirs.c_str(), 65534, 65534), 0);
+    expect_refused(ours, FA_BACKEND_INCOMPATIBLE, theirs + " is not trusted: user 65534 owns it");
+}
+
+TEST(Untrusted, PathsMayTakeDetours) {
+    Folder folder;
+    const std::string real = folder.subfolder("a/b/real", 0755), name = "/" + std::string(kCuda);
+    folder.put(built("good"), "a/b/real" + name);
+    std::filesystem::create_directory_symlink("b/../b/./real", folder.path("a/relative"));
+    std::filesystem::create_directory_symlink(folder.path("a//relative/"), folder.path("absolute"));
+    std::filesystem::create_symlink("../.." + real.substr(folder.path().size()) + name, folder.subfolder("a/c") + name);
+    for (const char* way : {"a/b/real", "a/b/real//", "a/./b/../b/real/.", "a/relative", "absolute", "absolute/../real", "a/c"})
+        EXPECT_EQ(create(FA_BACKEND_CUDA, folder.path(way)).status, FA_OK) << way << ": " << fa_last_error(nullptr);
+    EXPECT_EQ(create(FA_BACKEND_CUDA, "/../.." + real).status, FA_OK) << fa_last_error(nullptr);
+}
+
+// dlopen would read $LIB as lib/x86_64-linux-gnu, or the like, and take a file that nobody looked at.
+TEST(Untrusted, NameThatDlopenWouldExpand) {
+    Folder folder;
+    const std::string literal = folder.subfolder("$LIB");
+    folder.put(built("good"), "$LIB/" + std::string(kCuda));
+    expect_refused(literal, FA_BACKEND_INCOMPATIBLE, "cannot be loaded: expected a path without $");
+}
+
 TEST(Untrusted, LinkIsJudgedByWhatItLeadsTo) {
     Folder folder;
     const std::string closed = folder.subfolder("closed"), open = folder.subfolder("open", 0777);

@@ -1,0 +1,12 @@
+// What has to be known of a module's file before dlopen runs its code.
+#pragma once
+#include "backend/backend.h"
+
+namespace fa {
+
+// Judges the file that `path`, which is absolute, leads to. FA_OK: nobody but root and the effective user can have a hand in it, or in
+// where the path leads, and no part of it is missing; `real`, of PATH_MAX bytes, is its name without links. Else
+// FA_BACKEND_INCOMPATIBLE and the sentence. What is no ELF file of this machine is left to dlopen, which says so itself.
+fa_status_t examine_module(const char* path, char* real, Message* message);
+
+}  // namespace fa

@@ -1,0 +1,162 @@
+// Modules are code: whoever can choose the file runs with the program's rights. So a path is walked from the root on, link by link,
+// and each folder is judged before anything is looked up in it. Where only root and the effective user may change a folder's entries,
+// what was found there stays what it is, now and later; by induction the name that comes out leads to the file that was judged, and
+// dlopen may take it. It gets no descriptor (/proc/self/fd/…): a module's own dependencies ($ORIGIN) and debuggers go by its
+// name, and under a number that is used again glibc hands out the module that it has loaded by that name before.
+#include "core/module_file.h"
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace fa {
+namespace {
+
+constexpr int kMaxLinks = 40;  // as many as the kernel follows
+
+fa_status_t unreadable(Message* m, const char* path, int error) {
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be examined: %s", path, strerror(error));
+}
+
+// A place on the walk as a message names it; "" is the root.
+const char* shown(const char* place) { return place[0] == 0 ? "/" : place; }
+
+bool others_may_write(mode_t mode) { return (mode & (S_IWGRP | S_IWOTH)) != 0; }
+
+fa_status_t open_to_others(Message* m, const char* path, mode_t mode) {
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: its group or others may write to it (mode %o)", path, mode & 07777);
+}
+
+// In a sticky folder others cannot move what is not theirs, but they can add links: it may hold further folders, and nothing else.
+fa_status_t check_owner_and_mode(const char* path, const struct stat& s, Message* m) {
+    if (s.st_uid != 0 && s.st_uid != geteuid())
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: user %u owns it, neither root nor user %u", path, s.st_uid,
+                    geteuid());
+    const bool sticky = S_ISDIR(s.st_mode) && (s.st_mode & S_ISVTX) != 0;
+    return others_may_write(s.st_mode) && !sticky ? open_to_others(m, path, s.st_mode) : FA_OK;
+}
+
+// Takes the first name off `rest`, which is empty or begins with a slash, and goes there from `place`.
+bool next_name(char* place, char* rest) {
+    const char* name = rest + strspn(rest, "/");
+    const size_t length = strcspn(name, "/"), used = strlen(place);
+    if (length == 2 && memcmp(name, "..", 2) == 0) {
+        if (used != 0) *strrchr(place, '/') = 0;
+    } else if (length != 1 || name[0] != '.') {
+        if (used + 1 + length >= PATH_MAX) return false;
+        place[used] = '/';
+        memcpy(place + used + 1, name, length);
+        place[used + 1 + length] = 0;
+    }
+    memmove(rest, name + length, strlen(name + length) + 1);
+    return true;
+}
+
+// Puts what the link at `place` says before the rest, and goes back to where that begins.
+fa_status_t follow_link(char* place, char* rest, Message* m) {
+    char target[PATH_MAX];
+    const ssize_t length = readlink(place, target, sizeof target);
+    const size_t left = strlen(rest);
+    if (length < 0) return unreadable(m, place, errno);
+    if (1 + size_t(length) + left >= PATH_MAX) return unreadable(m, place, ENAMETOOLONG);
+    memmove(rest + 1 + length, rest, left + 1);
+    memcpy(rest + 1, target, size_t(length));
+    rest[0] = '/';
+    *(target[0] == '/' ? place : strrchr(place, '/')) = 0;
+    return FA_OK;
+}
+
+fa_status_t walk(const char* path, char* place, Message* m) {
+    char rest[PATH_MAX];
+    struct stat s;
+    mode_t folder = 0;  // of the last one
+    snprintf(rest, sizeof rest, "%s", path);
+    place[0] = 0;
+    for (int links = 0;;) {
+        const char* here = shown(place);
+        if (lstat(here, &s) != 0) return unreadable(m, here, errno);
+        if (!S_ISDIR(s.st_mode) && others_may_write(folder)) {
+            *strrchr(place, '/') = 0;
+            return open_to_others(m, shown(place), folder);
+        }
+        if (S_ISLNK(s.st_mode)) {
+            if (++links > kMaxLinks) return unreadable(m, place, ELOOP);
+            const fa_status_t status = follow_link(place, rest, m);
+            if (status != FA_OK) return status;
+            continue;
+        }
+        const fa_status_t status = check_owner_and_mode(here, s, m);
+        if (status != FA_OK) return status;
+        const bool at_end = rest[strspn(rest, "/")] == 0;
+        if (at_end && !S_ISREG(s.st_mode))
+            return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not trusted: it is no regular file", here);
+        if (at_end) return FA_OK;
+        if (!S_ISDIR(s.st_mode)) return unreadable(m, here, ENOTDIR);
+        folder = s.st_mode;
+        if (!next_name(place, rest)) return unreadable(m, here, ENAMETOOLONG);
+    }
+}
+
+struct Extent {
+    uint64_t end = 0;
+    void add(uint64_t offset, uint64_t bytes) {
+        uint64_t e;
+        if (__builtin_add_overflow(offset, bytes, &e)) e = UINT64_MAX;
+        if (e > end) end = e;
+    }
+};
+
+template <class T>
+bool read_at(int fd, uint64_t offset, T* out) {
+    return offset <= INT64_MAX && pread(fd, out, sizeof *out, off_t(offset)) == ssize_t(sizeof *out);
+}
+
+// How long the file must be for what its headers name; 0: it is no ELF file of this machine. The table of sections is not needed to
+// load it, but it is the end of the file as a linker writes it: a copy that reserves the space first leaves it empty when it is cut off.
+uint64_t bytes_named(int fd) {
+    constexpr unsigned char kNative = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
+    Elf64_Ehdr h;
+    Extent file;
+    if (!read_at(fd, 0, &h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
+        h.e_ident[EI_DATA] != kNative)
+        return 0;
+    file.add(h.e_phoff, uint64_t(h.e_phnum) * sizeof(Elf64_Phdr));
+    file.add(h.e_shoff, uint64_t(h.e_shnum) * sizeof(Elf64_Shdr));
+    for (uint64_t i = 0; i < h.e_phnum; i++) {
+        Elf64_Phdr p;
+        if (read_at(fd, h.e_phoff + i * sizeof p, &p)) file.add(p.p_offset, p.p_filesz);
+    }
+    Elf64_Shdr names;
+    if (h.e_shstrndx < h.e_shnum && h.e_shstrndx != SHN_UNDEF &&
+        !(read_at(fd, h.e_shoff + h.e_shstrndx * sizeof names, &names) && names.sh_type == SHT_STRTAB))
+        return UINT64_MAX;
+    return file.end;
+}
+
+// dlopen maps what the headers name, and touching what is not there is the program's end, by SIGBUS.
+fa_status_t check_whole(const char* file, Message* m) {
+    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return unreadable(m, file, errno);
+    const uint64_t named = bytes_named(fd);
+    const int64_t size = lseek(fd, 0, SEEK_END);
+    close(fd);
+    if (named <= uint64_t(size)) return FA_OK;
+    return fail(m, FA_BACKEND_INCOMPATIBLE, "%s is not whole: part of what its headers name is missing from its %lld bytes", file,
+                (long long)size);
+}
+
+}  // namespace
+
+fa_status_t examine_module(const char* path, char* real, Message* m) {
+    const fa_status_t status = walk(path, real, m);
+    if (status != FA_OK) return status;
+    // dlopen replaces $ORIGIN, $LIB and $PLATFORM in a name, and would load another file than this.
+    if (strchr(real, '$') != nullptr)
+        return fail(m, FA_BACKEND_INCOMPATIBLE, "%s cannot be loaded: expected a path without $", real);
+    return check_whole(real, m);
+}
+
+}  // namespace fa
