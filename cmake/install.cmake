@@ -15,13 +15,17 @@ list(APPEND FA_PC_LIBRARIES ${bundled})
 string(JOIN " " FA_PC_LIBRARIES ${FA_PC_LIBRARIES})
 
 configure_file(flashattn.pc.in flashattn.pc @ONLY)
-configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir})
+configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake INSTALL_DESTINATION ${package_dir}
+  PATH_VARS CMAKE_INSTALL_LIBDIR)
 # A program compiled against 0.x runs with every later 0.y of the same SONAME, which is the major version.
 write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 
-install(TARGETS flashattn flashattn_static EXPORT flashattnTargets)
+# Each library has an export of its own: a distribution may ship either without the other.
+install(TARGETS flashattn EXPORT flashattnTargets)
+install(TARGETS flashattn_static EXPORT flashattnStaticTargets)
 install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir})
+install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
         DESTINATION ${package_dir})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir})

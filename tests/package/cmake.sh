@@ -16,3 +16,32 @@ needs "$scratch/build/minimal" | grep -qx libflashattn.so.0 || fail "the shared 
 for library in libflashattn libstdc++; do
     ! needs "$scratch/build/minimal_static" | grep -qF "$library" || fail "the static example asks for $library"
 done
+
+# A distribution may ship one library without the other; with neither, the package is not there.
+cat >"$scratch/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(one_kind LANGUAGES C)
+find_package(flashattn)
+foreach(target flashattn::flashattn flashattn::flashattn_static)
+  if(TARGET ${target})
+    message(STATUS "has ${target}")
+  endif()
+endforeach()
+message(STATUS "found: ${flashattn_FOUND}")
+CMAKE
+# expect_targets PATTERN LINE…: without the files that the pattern names, configuring says these lines.
+expect_targets() {
+    local pattern=$1 said
+    shift
+    rm -rf "$scratch/prefix" "$scratch/one"
+    cp -r "$PREFIX" "$scratch/prefix"
+    find "$scratch/prefix" -name "$pattern" -delete
+    "$cmake" -G "$generator" -S "$scratch" -B "$scratch/one" -DCMAKE_PREFIX_PATH="$scratch/prefix" >"$scratch/log" 2>&1 ||
+        { cat "$scratch/log"; fail "configure without $pattern"; }
+    said=$(grep -E '^-- (has|found)' "$scratch/log")
+    [ "$said" = "$(printf -- '-- %s\n' "$@")" ] || fail "without $pattern: $said"
+}
+expect_targets 'no such file' "has flashattn::flashattn" "has flashattn::flashattn_static" "found: 1"
+expect_targets libflashattn.a "has flashattn::flashattn" "found: 1"
+expect_targets 'libflashattn.so*' "has flashattn::flashattn_static" "found: 1"
+expect_targets 'libflashattn.*' "found: 0"
