@@ -1,0 +1,64 @@
+# The commands of the README's section "Build and install", word for word, on a copy of the sources: a program that is built as it says
+# runs. Root gets a view of the machine in which nothing is installed and nothing done outlasts the test; for anybody else, and where
+# there is no such view, the installation goes to a folder and ldconfig is not tried.
+. "$(dirname "$0")/common.sh"
+
+section=$(sed -n '/^## Build and install/,/^## /p' "$SOURCE/README.md")
+# Indented or fenced lines. What builds a GPU module asks for its compiler, and has tests of its own.
+commands=$(awk '/^```/ {fenced = !fenced; next} fenced || sub(/^    /, "")' <<<"$section" | grep -vE 'FA_(CUDA|HIP|BUNDLE)=')
+compile=$(grep -o '`cc minimal\.c [^`]*`' <<<"$section" | tr -d '`')
+for expected in 'cmake --preset' 'cmake --build' 'cmake --install' ldconfig; do
+    grep -qF "$expected" <<<"$commands" || fail "the README's commands lack $expected: $commands"
+done
+[ "$(wc -l <<<"$compile")" = 1 ] && [ -n "$compile" ] || fail "the README does not say once how to build minimal.c: $compile"
+
+# The oldest CMake that it asks for is the one that the project takes, and knows this version of presets.
+oldest=$(grep -oE 'CMake [0-9.]+[0-9]' <<<"$section" | head -1 | cut -d' ' -f2)
+for lists in CMakeLists.txt examples/CMakeLists.txt; do
+    grep -qF "cmake_minimum_required(VERSION $oldest)" "$SOURCE/$lists" || fail "$lists takes another CMake than $oldest"
+done
+presets=$(sed -n 's/^ *"version": *\([0-9]*\),$/\1/p' "$SOURCE/CMakePresets.json")
+first=([1]=3.19 [2]=3.20 [3]=3.21 [4]=3.23 [5]=3.24 [6]=3.25)
+[ "$(printf '%s\n' "$oldest" "${first[$presets]-9}" | sort -V | tail -1)" = "$oldest" ] ||
+    fail "presets of version $presets need CMake ${first[$presets]-9}, the README says $oldest"
+
+copy=$scratch/copy
+mkdir "$copy" "$scratch/bin"
+tar -C "$SOURCE" --exclude='./build*' --exclude='./.*' --exclude=target -cf - . | tar -C "$copy" -xf -
+# What takes minutes and shows nothing here: the tool, whose installation has a test, and optimised code.
+sed -i '/^option(FA_CLI /s/ [^ ]*)$/ OFF)/' "$copy/CMakeLists.txt"
+printf '#!/bin/bash\nexec "${@/#-O[123]/-O0}"\n' >"$scratch/bin/unoptimised"
+export CMAKE_C_COMPILER_LAUNCHER=$scratch/bin/unoptimised CMAKE_CXX_COMPILER_LAUNCHER=$scratch/bin/unoptimised
+unset PKG_CONFIG_PATH LD_LIBRARY_PATH DESTDIR CFLAGS CXXFLAGS LDFLAGS
+export PATH=$scratch/bin:$PATH
+
+cat >"$scratch/bare" <<'BARE'
+set -e
+mount -t tmpfs none "$1"
+for folder in /usr/local /etc /var/cache/ldconfig; do
+    mkdir -p "$1/upper$folder" "$1/work$folder"
+    mount -t overlay overlay -o "lowerdir=$folder,upperdir=$1/upper$folder,workdir=$1/work$folder" "$folder"
+done
+find /usr/local \( -name 'libflashattn*' -o -name 'flashattn*' \) -prune -exec rm -r {} +
+shift
+exec "$@"
+BARE
+mkdir "$scratch/view"
+run=(unshare --mount bash "$scratch/bare" "$scratch/view" bash -euxc)
+if "${run[@]}" true 2>/dev/null; then
+    printf '#!/bin/bash\nexec "$@"\n' >"$scratch/bin/sudo"
+else
+    echo "there is no view of a bare machine for this user: ldconfig is not tried"
+    root=$scratch/root run=(bash -euxc)
+    printf '#!/bin/bash\n[ "$1" = ldconfig ] || DESTDIR=%q exec "$@"\n' "$root" >"$scratch/bin/sudo"
+    export PKG_CONFIG_PATH=$root/usr/local/lib/pkgconfig LD_LIBRARY_PATH=$root/usr/local/lib
+fi
+chmod +x "$scratch/bin"/*
+
+command -v ninja >/dev/null || { echo "skipped: ninja, which the presets ask for, is not installed"; exit 77; }
+cd "$copy"
+"${run[@]}" "$commands
+    cd examples
+    $compile
+    ./a.out >'$scratch/answer'" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "the README's commands"; }
+expect_minimal cat "$scratch/answer"
