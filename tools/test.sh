@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# All tests: installs what is missing, builds with warnings as errors, tests under the address and undefined-behaviour sanitizers,
-# then a build for 64-bit ARM on an emulated CPU, then the optimised build with the CUDA and HIP modules, and checks what that build cost.
-# No GPU is needed.
-#   test.sh          what every change must pass
+# Installs what is missing, builds with warnings as errors, and tests. No GPU is needed.
+#   test.sh          the optimised build with its tests, and the core under the address and undefined-behaviour sanitizers: while you work
+#   test.sh --all    what every change must pass: all tests under these sanitizers, a build for 64-bit ARM on an emulated CPU, then the
+#                    optimised build with the CUDA and HIP modules, and what that build cost
 #   test.sh --full   also an unoptimised build, the thread sanitizer and, for an hour, all tests on ARM
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1-}" in
-    "") presets=(asan release) ;;
+    "") presets=(core quick) ;;
+    --all) presets=(asan release) ;;
     --full) presets=(dev asan tsan release) ;;
-    *) sed -n '2,6s/^# *//p' "$0"; exit 2 ;;
+    *) sed -n '2,7s/^# *//p' "$0"; exit 2 ;;
 esac
 
 # A heading begins a step. What each took, by the clock and of all processors together, the end of the run tells.
@@ -26,18 +27,21 @@ enter() {
 }
 
 packages=(git g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc
-    cargo rustc golang-go hipcc libamdhip64-dev rocm-device-libs clang-19 lld-19 clang-tools-19)
+    cargo rustc golang-go clang-19 lld-19 clang-tools-19)
+[ "${1-}" = "" ] || packages+=(hipcc libamdhip64-dev rocm-device-libs)
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev)
 tools/install_packages.sh "${packages[@]}"
-nvcc=$(tools/install_nvcc.sh)
-PATH=$PATH:$(dirname "$nvcc")  # the headers' test looks there for compilers
+if [ "${1-}" != "" ]; then
+    nvcc=$(tools/install_nvcc.sh)
+    PATH=$PATH:$(dirname "$nvcc")  # the headers' test looks there for compilers
+fi
 
-# Debian has NumPy, but not its bfloat16 and 8-bit floats.
+# Debian has NumPy, but not its bfloat16 and 8-bit floats; of mypy one version, for each has its own opinions.
 venv=$PWD/build/venv
-if ! "$venv/bin/python" -c "import ml_dtypes" 2>/dev/null; then
-    echo "== Installing ml_dtypes (build/venv)"
+if ! "$venv/bin/python" -c "import ml_dtypes, mypy" 2>/dev/null; then
+    echo "== Installing ml_dtypes and mypy (build/venv)"
     /usr/bin/python3 -m venv --clear --system-site-packages "$venv"
-    "$venv/bin/pip" install --quiet --no-deps --only-binary :all: ml_dtypes==0.4.1
+    "$venv/bin/pip" install --quiet --no-deps --only-binary :all: ml_dtypes==0.4.1 mypy==1.11.2 mypy_extensions==1.0.0 typing_extensions==4.12.2
 fi
 
 # Tests run side by side: threads that wait must not spin.
@@ -47,7 +51,7 @@ for preset in "${presets[@]}"; do
     modules=()
     if [ "$preset" = release ]; then
         enter "aarch64: building and testing"
-        tools/test_aarch64.sh "$@"
+        tools/test_aarch64.sh $([ "$1" != --full ] || echo --full)
     fi
     [ "$preset" != release ] || modules=(-DFA_CUDA=ON -DFA_HIP=ON -DCMAKE_CUDA_COMPILER="$nvcc"
         -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/keep_time")

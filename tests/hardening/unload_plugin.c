@@ -14,7 +14,7 @@ __attribute__((visibility("default"))) int attend(void** code) {
     desc.q_dtype = FA_F32, desc.batch = 1, desc.heads_q = HEADS, desc.seqlen_q = desc.seqlen_k = ROWS, desc.dim_qk = DIM;
     for (int i = 0; i < SIZE; i++) v[i] = 1;
     if (fa_create(&handle, &info) != FA_OK) return 1;
-    if (fa_set_i64(handle, FA_PARAM_THREADS, 3) != FA_OK) return 2;
+    if (fa_param_set(handle, FA_PARAM_THREADS, 3) != FA_OK) return 2;
     if (fa_forward(handle, &desc, q, k, v, o) != FA_OK) return 3;
     return o[SIZE - 1] == 1 && fa_destroy(handle) == FA_OK ? 0 : 4;
 }
