@@ -64,17 +64,15 @@ constexpr Field kFields[] = {
     {FIELD(page_table_stride), FA_OPERAND_PAGE_TABLE, Reader::keys, nullptr},
 };
 
-// The first element of a field, of 4 or 8 bytes, that is not 0; false: all are.
-bool first_value(const fa_attention_desc_t& d, const Field& f, int* index, int64_t* value) {
-    for (uint32_t at = 0; at < f.bytes; at += f.element) {
-        const char* const from = reinterpret_cast<const char*>(&d) + f.offset + at;
-        int32_t narrow;
-        if (f.element == 8) memcpy(value, from, 8);
-        else *value = (memcpy(&narrow, from, 4), narrow);
-        *index = f.bytes > f.element ? int(at / f.element) : -1;
-        if (*value != 0) return true;
+// Where a field's first element lies that is not 0; NULL: all are.
+const char* first_value(const fa_attention_desc_t& d, const Field& f) {
+    const char* const begin = reinterpret_cast<const char*>(&d) + f.offset;
+    uint32_t word, at = 0;
+    for (; at < f.bytes; at += 4) {
+        memcpy(&word, begin + at, 4);
+        if (word != 0) return begin + at / f.element * f.element;
     }
-    return false;
+    return nullptr;
 }
 
 fa_status_t later(const char* field, long long value, const char* what, Message* m) {
@@ -82,11 +80,15 @@ fa_status_t later(const char* field, long long value, const char* what, Message*
 }
 
 fa_status_t check_field(const fa_attention_desc_t& d, const Field& f, Message* m) {
-    int index;
+    const char* const at = first_value(d, f);
+    if (!at) return FA_OK;
+    int32_t narrow;
     int64_t value;
-    if (!first_value(d, f, &index, &value)) return FA_OK;
+    if (f.element == 8) memcpy(&value, at, 8);
+    else value = (memcpy(&narrow, at, 4), narrow);
     char name[40];
-    snprintf(name, sizeof name, index < 0 ? "%s" : "%s[%d]", f.name, index);
+    if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
+    else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&d) - f.offset) / f.element));
     if (!(d.operands & f.operands))
         return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
     return f.what ? later(name, ll(value), f.what, m) : FA_OK;

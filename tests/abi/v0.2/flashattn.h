@@ -34,7 +34,8 @@
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
  * FA_INVALID_STATE. After fork() a parent's handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made
  * in the child runs on one thread when the parent's calls had used several. OpenMP regions that the parent ran by itself cannot be
- * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for.
+ * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for. OpenMP's threads never
+ * end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with -Wl,-z,nodelete.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
  * i + off. The library runs on 64-bit systems only.
@@ -137,7 +138,7 @@ typedef struct fa_create_info_s {
     void* stream;                    /* native stream that calls use unless FA_ARGS_STREAM says otherwise; it outlives the handle; the
                                         CPU takes NULL */
     const char* backend_dir;         /* absolute folder of backend modules, searched before all others; copied; NULL: none */
-    fa_log_fn log;                   /* NULL: none */
+    fa_log_fn log;                   /* NULL: lines go to the file of FLASHATTN_LOG_FILE, if that is set */
     void* log_user;
     fa_parallel_for_fn parallel_for; /* CPU backend only; NULL: see FA_PARAM_THREAD_POOL */
     void* parallel_user;
@@ -148,9 +149,14 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
 
 /* Makes a handle. info NULL: AUTO with host memory. Never falls back from a backend that was named; AUTO passes over backends
  * that are not usable (the log and fa_explain say why) and ends at the CPU. On failure *handle is NULL and fa_last_error(NULL)
- * has the sentence. Environment, read through secure_getenv: FLASHATTN_BACKEND_DIR, FLASHATTN_LOG, FLASHATTN_MAX_ISA.
- * Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (FLASHATTN_MAX_ISA names a level that this CPU lacks),
- * FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
+ * has the sentence. Environment, read once through secure_getenv:
+ *   FLASHATTN_BACKEND_DIR  an absolute folder of backend modules, searched after info.backend_dir
+ *   FLASHATTN_LOG          none, error, info or debug, where info.log_level is 0; any other word is logged once and counts as unset
+ *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended where info.log is NULL. It is made, for its user
+ *                          alone, if it is not there; a link is not followed. If it cannot be opened, lines are lost: no call fails
+ *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
+ * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (it names
+ * one that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
 FA_API fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info);
 
 /* Frees the handle and its scratch memory; memory of fa_malloc must have been freed before. NULL is fine. */
