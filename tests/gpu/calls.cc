@@ -276,7 +276,7 @@ class Rotate : public Writer<fa_rotary_args_t> {
         a.rotary_dim = 48, a.max_position = 30;
         a.x = floats(count).as(), a.out = (out = &floats(count))->as();
         a.cos = floats(kTurns).as<float>(), a.sin = floats(kTurns).as<float>();
-        a.position_offset = floats(d.batch).as<int32_t>(), a.seqused_q = floats(d.batch).as<int32_t>();
+        a.position_offset = floats(d.batch).as<int32_t>(), a.seqused = floats(d.batch).as<int32_t>();
         moved_ = std::make_unique<Moved<Args>>(a);
         moved_->part(&Args::x, count * 4), moved_->part(&Args::out, count * 4, true);
         moved_->part(&Args::cos, kTurns * 4), moved_->part(&Args::sin, kTurns * 4);
@@ -296,7 +296,7 @@ class Rotate : public Writer<fa_rotary_args_t> {
         fill(const_cast<float*>(a.cos), kTurns), fill(const_cast<float*>(a.sin), kTurns);
         for (int64_t b = 0; b < d.batch; b++) {
             writable(a.position_offset)[b] = int32_t(rng.between(0, a.max_position - d.seqlen_q));
-            writable(a.seqused_q)[b] = int32_t(rng.between(0, d.seqlen_q));
+            writable(a.seqused)[b] = int32_t(rng.between(0, d.seqlen_q));
         }
         poison(*out);
     }
