@@ -368,7 +368,8 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
  * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
  * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
- * accumulate in f32.
+ * accumulate in f32, before the scale and de-scale factors. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+ * one above 2.35e38 as +inf (its row is NaN).
  *
  * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
  * Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
@@ -605,10 +606,10 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
  * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
- * ones are not touched. A row without keys (LSE of −inf or +inf) has dq = 0 and takes no part, whatever its q and dout hold. NaN and
- * infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that is not finite may
- * also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for any number of
- * threads; a GPU does under FA_DETERMINISTIC.
+ * ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
+ * dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+ * is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
+ * any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
  * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
@@ -644,8 +645,8 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 /* --------------------------------------------------------------------------------------------------------------- merge */
 
 /* Folds partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
- * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf or +inf means that a part saw no key
- * (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+ * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
+ * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
  * FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
  * allowed and ignored, so the forward's own descriptor serves. */

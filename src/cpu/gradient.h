@@ -93,7 +93,7 @@ void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
-static inline bool no_keys(float lse) { return lse == kNegInf || lse == kPosInf; }
+static inline bool no_keys(float lse) { return from_lse(lse).l == 0.f; }
 // Δ − dlse of one row; two lines of scratch.
 float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.

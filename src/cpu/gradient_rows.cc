@@ -197,12 +197,13 @@ void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, Gr
 void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x) {
     const Problem& p = *g.c.p;
     const float sink = g.inputs.sinks[head];
+    const bool none = sink_state(sink).l == 0.f;
     double sum = 0;
     for (int64_t b = 0; b < p.d.batch; b++) {
         const Sequence s = sequence_of(p, *g.c.a, b);
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(g, s, b, i, head);
-            if (no_keys(lse) || sink == kNegInf) continue;
+            if (no_keys(lse) || none) continue;
             sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(g, s, b, i, head, x.lines));
         }
     }

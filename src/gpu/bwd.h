@@ -109,8 +109,9 @@ FA_DEVICE void store_piece(void* base, int64_t at, int32_t dtype, const float fr
 
 // What kernels read of a row: the weights of one that sees no key, or is none, are 0.
 FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float delta) {
-    const bool none = lse == kNegInf || lse == kPosInf;
-    x.lse2[to] = none ? kPosInf : lse * kLog2e;
+    const float lse2 = lse * kLog2e;
+    const bool none = fabsf(lse2) == kPosInf;
+    x.lse2[to] = none ? kPosInf : lse2;
     x.delta[to] = none ? 0.f : delta;
 }
 

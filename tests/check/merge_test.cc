@@ -1,6 +1,7 @@
 // fa_merge against its oracle, and against the forward that it must reassemble.
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include "support/random_case.h"
 #include "support/shaped.h"
@@ -180,6 +181,45 @@ TEST(Failures, F23_F24_F25_F26_merging_empty_states) {
     EXPECT_TRUE(std::isnan(merge_two(handle, {1, float(NAN)}, {1, 0}).lse));
     EXPECT_TRUE(std::isnan(merge_two(handle, {1, 0}, {1, float(NAN)}).o));
     EXPECT_TRUE(std::isnan(merge_two(handle, {float(NAN), 0}, {1, 0}).o));
+}
+
+// Below the range of log2 units an LSE is as −∞, and so is a sink; above it, as +∞ of a score.
+TEST(Failures, F75_lowest_lse_of_a_part_is_empty) {
+    const Handle handle = make_handle();
+    for (const float lowest : {-FLT_MAX, -3e38f, -2.4e38f})
+        for (const float stale : {0.f, 7.f, float(NAN)}) {
+            const Pair both = merge_two(handle, {stale, lowest}, {stale, lowest});
+            EXPECT_EQ(both.o, 0);
+            EXPECT_EQ(both.lse, -float(kInf));
+            for (const Pair& one : {merge_two(handle, {stale, lowest}, {2.5f, 0.75f}), merge_two(handle, {2.5f, 0.75f}, {stale, lowest})}) {
+                EXPECT_EQ(one.o, 2.5f);
+                EXPECT_NEAR(one.lse, 0.75f, 1e-6);
+            }
+        }
+    const Pair low = merge_two(handle, {3, -2e38f}, {5, -2e38f}), high = merge_two(handle, {3, 2e38f}, {5, 1e38f});
+    EXPECT_EQ(low.o, 4);
+    EXPECT_NEAR(low.lse / -2e38f, 1, 1e-6);
+    EXPECT_EQ(high.o, 3);
+    EXPECT_NEAR(high.lse / 2e38f, 1, 1e-6);
+    EXPECT_TRUE(std::isnan(merge_two(handle, {1, FLT_MAX}, {1, 0}).lse));
+}
+
+TEST(Failures, F75_lowest_sink_of_a_merge_is_none) {
+    const Handle handle = make_handle();
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F32, d.batch = d.heads_q = d.seqlen_q = d.dim_v = 1, d.operands = FA_OPERAND_LSE | FA_OPERAND_SINKS;
+    const float part = 3, part_lse = 0.5f;
+    for (const int64_t parts : {0, 1})
+        for (const uint32_t flags : {uint32_t(0), uint32_t(FA_MERGE_ACCUMULATE)})
+            for (const float sink : {-FLT_MAX, -2.4e38f, -float(kInf)}) {
+                const bool empty = parts == 0 && flags == 0;
+                float o = 3, lse = parts == 0 ? 0.5f : sink;  // what is accumulated into is that part, or below the range
+                fa_merge_args_t a = FA_MERGE_ARGS_INIT;
+                a.flags = flags, a.parts = parts, a.o_parts = &part, a.lse_parts = &part_lse, a.o = &o, a.lse = &lse, a.sinks = &sink;
+                ASSERT_EQ(fa_merge(handle, &d, &a), FA_OK) << handle.error();
+                EXPECT_EQ(o, empty ? 0 : 3) << sink;
+                EXPECT_EQ(lse, empty ? -float(kInf) : 0.5f) << sink;
+            }
 }
 
 TEST(Failures, F27_lse_is_the_natural_logarithm) {

@@ -243,5 +243,30 @@ TEST_F(SoftmaxSpec, SinkOfMinusInfinityIsNone) {
     EXPECT_TRUE(std::isnan(fold({1.f, 1.f}, sink_state(kPosInf)).state.l));
 }
 
+// The range of log2 units, of what comes in natural ones: below it is −∞, above it +∞, and up to it all is finite.
+TEST_F(SoftmaxSpec, RangeOfNaturalUnits) {
+    EXPECT_TRUE(std::isfinite(kMostNatural * kLog2e));
+    EXPECT_TRUE(std::isinf(std::nextafter(kMostNatural, kPosInf) * kLog2e));
+    const Partial row{{3.f, 2.f}, 5.f};
+    for (const float low : {std::nextafter(-kMostNatural, kNegInf), -3e38f, -kMostFloat}) {
+        EXPECT_EQ(sink_state(low).l, 0.f);
+        EXPECT_EQ(from_lse(low).l, 0.f);
+        expect_same(join(row, {sink_state(low), 0.f}), row);
+    }
+    expect_same(join(row, {sink_state(-kMostNatural), 0.f}), row);
+    EXPECT_NEAR(log_sum_exp(fold(empty_row(), sink_state(-kMostNatural)).state) / -kMostNatural, 1, 1e-6);
+    const Fold high = fold(row.state, sink_state(kMostNatural));
+    EXPECT_EQ(high.scale_a, 0.f);
+    EXPECT_NEAR(log_sum_exp(high.state) / kMostNatural, 1, 1e-6);
+    EXPECT_TRUE(std::isnan(fold(row.state, sink_state(kMostFloat)).state.l));
+    EXPECT_TRUE(std::isnan(fold(row.state, from_lse(kMostFloat)).state.l));
+
+    for (const float slope : {0.5f, -0.5f, kMostNatural, 0.f}) EXPECT_EQ(log2_slope(slope), slope * kLog2e);
+    EXPECT_EQ(log2_slope(kMostFloat), kMostFloat);
+    EXPECT_EQ(log2_slope(-3e38f), -kMostFloat);
+    EXPECT_EQ(log2_slope(kNegInf), kNegInf);
+    EXPECT_TRUE(std::isnan(log2_slope(NAN)));
+}
+
 }  // namespace
 }  // namespace fa
