@@ -408,7 +408,7 @@ typedef struct fa_attention_desc_s {
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
     int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
     int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU */
-    float scale;           /* with FA_SCALE_EXPLICIT; any finite value */
+    float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
     float softcap;         /* > 0 caps scores to ± softcap; 0: off */
     float dropout_p;       /* probability of dropping, in [0, 1) */
 
@@ -540,7 +540,8 @@ typedef struct fa_forward_args_s {
     float* lse;                     /* natural logarithm, scale and sink included; −inf where o has no key or no row */
     const void* q_tail;             /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
     const void* k_tail;             /* (reserved) */
-    const void* q_descale;          /* multiply the stored values; see the strides */
+    const void* q_descale;          /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
+                                       log2 e, or rows may be NaN; see the strides */
     const void* k_descale;
     const void* v_descale;
     const void* k_shift;            /* (reserved) value = stored · descale + shift; indexed as the factors are */

@@ -20,6 +20,26 @@ struct Problem {
     constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
 };
 
+// The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
+// for each score, but may take no finite q out of f32's range, however small k is: of others q has the digits alone, so that the bits are those
+// of a q and a scale between which a power of two has moved.
+struct ScoreFactor {
+    float q, product;
+};
+constexpr float kSmallScale = 0x1p-20f;
+static inline ScoreFactor score_factor(float factor) {
+    const float size = fabsf(factor);
+    if (size == 0.f || (size >= kSmallScale && size <= 1.f)) return {factor, 1.f};
+    if (size >= 0x1p+127f) return {1.f, factor};
+    int exponent;
+    const float digits = frexpf(factor, &exponent);
+    return {digits, ldexpf(1.f, exponent)};
+}
+// May a kernel multiply with the scale, other factors and powers of two in any order? Others work as the formulas are written.
+FA_FN bool mild_scale(float scale) { return scale == 0.f || (fabsf(scale) >= kSmallScale && fabsf(scale) <= 1.f / kSmallScale); }
+// Does log2 e times the scale have all of its digits?
+FA_FN bool plain_scale(float scale) { return scale == 0.f || fabsf(scale) >= kSmallestNormal; }
+
 // One sequence of the batch: where its rows and keys begin and how many there are, in elements of a row index.
 struct Sequence {
     int64_t q_begin;   // first row of q and o: in the packed tensor, else 0

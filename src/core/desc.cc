@@ -159,7 +159,10 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
 
 static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if (d->flags & FA_SCALE_EXPLICIT) {
-        if (!isfinite(d->scale)) return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected a finite number", double(d->scale));
+        if (!(fabsf(d->scale) <= kMostNatural)) {
+            return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected a magnitude of at most %g, f32's largest over log2 e",
+                        double(d->scale), double(kMostNatural));
+        }
     } else {
         if (d->scale != 0.0f)
             return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected 0 without FA_SCALE_EXPLICIT", double(d->scale));

@@ -52,8 +52,8 @@ struct Call {
     Method method, few;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
     char* shared;       // the method's, NULL when it wants none
     int64_t first_head; // batch · heads_k + kv head of what lies first there
-    float q_factor;  // scale, times log2 e when the scores need no work in natural units
-    bool natural;    // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
+    ScoreFactor factor;  // the scale, times log2 e when the scores need no work in natural units
+    bool natural;        // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
     bool addend;     // bias, mask or ALiBi
     bool drop;
     Dropout dropout;
@@ -168,6 +168,9 @@ KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* bu
 void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows);
 void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors);
 
+// A factor of products that is beyond f32 makes them NaN: as −∞ they would be removed keys.
+static inline float seen_factor(float factor) { return fabsf(factor) <= kMostNatural ? factor : __builtin_nanf(""); }
+
 // Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
 bool one_for_all(const Problem& p, uint64_t operand, const int64_t* stride);
 
@@ -194,8 +197,8 @@ struct KeyBlock {
     int keys;
     KeyRows k, v;
 };
-// score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product left in w.s in the
-// units of c.q_factor.
+// score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product, times c.factor,
+// left in w.s.
 struct ScoreTask {
     Tile kind;
     Addend addend;

@@ -58,7 +58,7 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 bool by_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !k.matrix->few || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1)) return false;
-    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < fewest_matrix_rows(d.k_dtype)) return false;
+    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < fewest_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
     return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }
 bool by_matrix(const Problem& p, const Kernels& k) { return by_matrix(p, k, p.d.seqlen_q * p.group); }
@@ -222,6 +222,7 @@ void clip(const Call& c, const RowTile& t, int64_t key, int to, float* s) {
 
 // Scores of the block at `key` into weights.
 void weigh(const Call& c, const RowTile& t, int64_t key, int to, RowSums& sums, float* s, float* rescale, const Own& own) {
+    if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
     if (c.addend) build_addend(c, t, key, to, 1, kTileKeys, own.addend);
     if (c.natural) c.k->modify(s, c.addend ? own.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
     clip(c, t, key, to, s);
@@ -267,7 +268,7 @@ void score_part_matrix(const Walk& walk, int i, const FewPart& part, float* s) {
     const Call& c = *walk.c;
     const FewMatrixKernels& few = *c.k->matrix->few;
     float factor[kFewRows];
-    for (int r = 0; r < walk.tiles[i].rows; r++) factor[r] = walk.own.factor[i * kFewRows + r] * walk.k_factor[i];
+    for (int r = 0; r < walk.tiles[i].rows; r++) factor[r] = seen_factor(walk.own.factor[i * kFewRows + r] * walk.k_factor[i]);
     if (part.digits != walk.digits) few.begin(walk.tiles[i].rows, walk.digits = part.digits);
     const void* const q = part.digits ? static_cast<const void*>(walk.own.digits + i * digit_bytes(*c.p)) : walk.tiles[i].q;
     few.scores(static_cast<const uint16_t*>(q), walk.tiles[i].rows, factor, part, walk.k.dim, walk.own.matrix, s);

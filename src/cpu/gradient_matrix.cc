@@ -29,7 +29,9 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 
 }  // namespace
 
-bool matrix_gradients(const Problem& p, const Kernels& k) { return k.matrix && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16; }
+bool matrix_gradients(const Problem& p, const Kernels& k) {
+    return k.matrix && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16 && mild_scale(p.d.scale);
+}
 
 MatrixShape gradient_shape(int64_t dim) {
     const int tiles = int(ceil_div(dim, 32));
@@ -129,12 +131,15 @@ struct Squares {
     int count = 0;
 };
 
+// Rows of q are as they were given.
+float product_factor(const Call& c) { return c.factor.q * c.factor.product; }
+
 // P and dS of a square as operands, now or with the other `plain` ones; false when no key is kept.
 bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
                           GradientScratch& x, Squares& plain) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
-    float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = c.q_factor;
+    float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
     uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
     ScoreTask task;
     if (!begin_scores(c, t, key, keys, x.w, &task)) return false;
@@ -196,7 +201,7 @@ bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& pa
         }
     }
     const int depth = gradient_shape(g.c.p->d.dim_qk).depth, depth_v = gradient_shape(g.c.p->d.dim_v).depth;
-    if (plain.count > 0) g.c.k->matrix->differentiate_squares(plain.list, plain.count, depth, depth_v, g.c.q_factor, x.w.s);
+    if (plain.count > 0) g.c.k->matrix->differentiate_squares(plain.list, plain.count, depth, depth_v, product_factor(g.c), x.w.s);
     return any;
 }
 

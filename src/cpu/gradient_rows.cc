@@ -124,7 +124,7 @@ void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
         const bool none = no_keys(lse);
         x.lse[lane] = none ? kPosInf : lse * kLog2e;
         x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
-        factor[lane] = none ? 0.f : c.q_factor;
+        factor[lane] = none ? 0.f : c.factor.q;
         kept[lane] = none ? 0.f : c.drop_rescale;
     }
     if (g.matrix) return pack_rows(g, t, x);

@@ -67,6 +67,8 @@ struct Kernels {
 
     // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
     void (*scores)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
+    // s = s · factor
+    void (*scale_scores)(float* s, float factor, int count);
     // Natural scores to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), · log2 e.
     void (*modify)(float* s, const float* addend, float cap, int count);
     // Removes keys outside [begin, end) of each row; both count from the tile's first key.

@@ -140,7 +140,7 @@ void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, Mat
                       min_of(band.end, end),
                       t.batch * bs[0] + head * bs[1] + at.position * bs[2],
                       t.batch * ms[0] + head * ms[1] + at.position * ms[2],
-                      p.has(FA_OPERAND_ALIBI) ? c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head] : 0.f,
+                      p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head]) : 0.f,
                       at.position + t.rule.off};
     }
 }
@@ -159,7 +159,7 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     const Problem& p = *c.p;
     MatrixTask task{};
     task.shape = own.shape;
-    task.scale = p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t);
+    task.scale = seen_factor(p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
@@ -273,7 +273,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1) return false;
     // Weights as f16 have not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE)) return false;
+    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
     if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
     *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,

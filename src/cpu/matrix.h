@@ -30,7 +30,7 @@ struct MatrixShape {
 struct MatrixRow {
     int64_t begin, end;   // keys that the row may see
     int64_t bias, mask;   // element index of key 0
-    float slope;          // ALiBi
+    float slope;          // ALiBi's, in log2 units
     int64_t diagonal;     // the key at distance 0
 };
 

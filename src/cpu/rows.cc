@@ -55,9 +55,9 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
 
 float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head) {
     const Problem& p = *c.p;
-    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.q_factor;
+    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
     const int64_t* s = p.d.q_descale_stride;
-    return c.q_factor * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+    return c.factor.q * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
 }
 
 float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
@@ -148,7 +148,11 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         sums.m[lane] = state.m;
         sums.l[lane] = state.l;
     }
-    const float scale = c.drop_rescale * c.o_scale;
+    float scale = c.drop_rescale * c.o_scale;
+    if (!(fabsf(scale) <= FLT_MAX)) {  // 0 times both is 0
+        scale = c.o_scale;
+        for (float& f : factor) f *= c.drop_rescale;
+    }
     float* lines = sums.o;
     bool written = false;
     if (!t.method->by_rows) {

@@ -70,8 +70,8 @@ Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, c
     c.shared = nullptr;
     c.first_head = 0;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
-    c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES);
-    c.q_factor = c.natural ? p.d.scale : p.d.scale * kLog2e;
+    c.natural = c.addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
+    c.factor = score_factor(c.natural ? p.d.scale : p.d.scale * kLog2e);
     c.drop = p.d.dropout_p > 0;
     const bool state = p.has(FA_OPERAND_RNG_STATE);
     c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);

@@ -21,9 +21,10 @@ Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
     return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
 }
 
-// The product alone, in the units of q_factor.
+// The product and its factor.
 void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
     c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+    if (c.factor.product != 1.f) c.k->scale_scores(w.s, c.factor.product, keys * t.width);
     if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
 }
 

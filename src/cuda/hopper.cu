@@ -52,8 +52,7 @@ Work work_on_scores(const Problem& p) {
 bool caps(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;
-    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most && p.d.scale > kSmallScale &&
-           p.d.scale < 1.f / kSmallScale;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most;
 }
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
@@ -73,7 +72,7 @@ bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && d.scale < kPosInf) || (d.softcap > 0 && !caps(p))) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !caps(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // Left padding would begin a block of keys amid a page.
     if (p.paged() && (d.page_size % kLeastPiece != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMost)) return false;

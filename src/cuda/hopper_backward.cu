@@ -18,7 +18,7 @@ bool takes(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && d.scale < kPosInf)) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
     if (d.batch < 1 || d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
         padded_rows_of(p) * d.heads_q >= kMost || d.batch * d.heads_k * ceil_div(d.seqlen_k, kLeast) >= kMost)

@@ -6,7 +6,6 @@
 // finish() puts exact scores in the products' place, in units that `unit` takes to log2: for blocks that are masked, that begin a row, for which
 // exact() asks, or whose row was not served or outgrew its reference.
 #pragma once
-#include <float.h>
 #include "cuda/tiles_sm90.h"
 
 namespace fa {
@@ -81,9 +80,7 @@ struct Scores<Work::alibi, Keys> {
     int near, far;  // blocks that the diagonal of some row of the tile goes through
     FA_MEMBER explicit Scores(const HopperParams& a) : scale(a.x.p.d.scale * kLog2e) {}
     FA_MEMBER void open(const ForwardParams& x, const HopperTile& t, int own_row) {
-        const float given = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head];
-        slope = given * kLog2e;
-        if (fabsf(slope) == kPosInf && fabsf(given) < kPosInf) slope = copysignf(FLT_MAX, given);  // times 0 it is to be 0
+        slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head]);
         at = t.row0 + own_row + t.off - int(threadIdx.x) % 4 * 2;
         near = max(t.row0 + t.off + 1, 0) / Keys;
         far = t.turn;

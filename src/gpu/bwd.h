@@ -27,7 +27,7 @@ struct BackwardParams {
     int64_t row_blocks;    // of prepare_gradients that take rows; those behind them take keys
     int64_t parts;         // blocks that share the columns of a tile's gradients
     int64_t sum_columns;   // of dq_sum
-    float q_factor;        // scale, times log2 e when scores need no work in natural units
+    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when scores need no work in natural units
     float kept_factor;     // 1 / (1 − dropout_p)
     bool natural;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time

@@ -233,7 +233,10 @@ FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_
     if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
-    multiply(rows_of_q(x, t), rows_of_k(x, t), x.q_factor, product);
+    multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
+    if (x.factor.product != 1.f)
+        FA_UNROLL for (int r = 0; r < 4; r++)
+            FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] *= x.factor.product;
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);

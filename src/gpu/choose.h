@@ -13,14 +13,14 @@ bool one_for_all_keys(const Problem& p, uint64_t operand, const int64_t stride[4
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, or sizes beyond
-// 2^31, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below them are 0, an output
-// of wider range than the weights shows what has become of the small ones.
+// The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
+// or a scale that is not mild, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below
+// them are 0, an output of wider range than the weights shows what has become of the small ones.
 InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t most = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.matrix_cores || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    if (!device.matrix_cores || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
@@ -85,7 +85,8 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
             }
         return nullptr;
     };
-    if (!device.matrix_cores || p.d.k_dtype != p.d.q_dtype || p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
+    if (!device.matrix_cores || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
+    if (p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
     if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);

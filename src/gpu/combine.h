@@ -164,9 +164,10 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) write_scores(FA_PARAM ForwardParams
         const int64_t k_at = key_index(x.p, d.k_stride, slot, kv);
         float s = 0.f;
         for (int64_t c = 0; c < d.dim_qk; c++)
-            s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.q_factor * query_descale(x.p, x.a, seq, batch, row, head),
+            s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
                      load_element(x.a.k, k_at + c, d.k_dtype) *
                          (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
+        s *= x.factor.product;
         if (d.scores_stage != FA_SCORES_RAW) s = capped(x.p, s);
         if (masked) s = biased(x, rule.off, batch, head, row, key, s);
         if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);

@@ -255,16 +255,12 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     }
     FA_UNROLL for (int i = 0; i < M::slots - !M::kFillRing; i++) issue(i % 2, i / 2, i);
     // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
-    // order round, which device memory alone knows.
+    // order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
     if constexpr (Mma::kBytes) {
-        const bool natural = general && s.tile.work & kNatural;
-        if (!natural) unit *= k_factor;
-        if (natural) before = k_factor;
-        else if (!(unit > 0 && unit < kPosInf)) {
-            before = unit;
-            unit = 1.f;
-        }
+        const bool natural = general && s.tile.work & kNatural, together = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        if (together && !natural) unit *= k_factor;
+        else before = k_factor;
     }
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int slot = 0;  // of tile j of k; v's is the next

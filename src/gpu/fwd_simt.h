@@ -114,7 +114,7 @@ struct Simt {
             float value = 0.f;
             if (dim0 + c < x.p.d.dim_qk && r < t.valid) {
                 const int64_t at = query_index(x.p, x.p.d.q_stride, t.seq, t.batch, s.position[r], s.head[r]);
-                value = load_element(x.a.q, at + dim0 + c, x.p.d.q_dtype) * x.q_factor *
+                value = load_element(x.a.q, at + dim0 + c, x.p.d.q_dtype) * x.factor.q *
                         query_descale(x.p, x.a, t.seq, t.batch, s.position[r], s.head[r]);
             }
             s.q[r * s.q_stride + c] = value;
@@ -169,7 +169,7 @@ struct Simt {
         }
     }
 
-    // score[r][n] = Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
+    // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
     FA_MEMBER static void multiply_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.p.d.dim_qk <= x.q_dims;
@@ -201,6 +201,9 @@ struct Simt {
             }
             rt::barrier();
         }
+        if (x.factor.product != 1.f)
+            FA_UNROLL for (int r = 0; r < TR; r++)
+                FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
     // work(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.

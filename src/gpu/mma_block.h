@@ -305,7 +305,7 @@ struct MatrixBlock {
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
-            const float slope = x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head] * kLog2e;
+            const float slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head]);
             s.row[r].slope = slope;
             if (!(fabsf(slope) < kSteepSlope)) s.tile.work = x.work | kNatural;  // like other threads
         }

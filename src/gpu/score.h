@@ -19,7 +19,7 @@ struct RowBytes {
 // are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
 // divided by the scale, can overflow.
 constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
-constexpr float kSmallScale = 0x1p-20f, kSteepSlope = 0x1p+60f;
+constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMostTogether = 16;  // splits that a cluster folds
 
@@ -33,7 +33,7 @@ struct ForwardParams {
     int64_t split_size;
     int64_t splits;       // upper bound for any sequence
     int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
-    float q_factor;       // scale, times log2 e when scores need no work in natural units
+    ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no work in natural units
     bool natural;         // scores leave the product in natural units
     float kept_factor;    // 1 / (1 − dropout_p)
     int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order

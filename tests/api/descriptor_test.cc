@@ -213,7 +213,10 @@ std::vector<Rule<Forward>> products() {
 std::vector<Rule<Forward>> numbers() {
     return {
         row(plain, I, "scale is nan:", [](D d) { d.scale = kNan; }),
-        row(plain, I, "scale is nan: expected a finite", [](D d) { d.scale = kNan, d.flags = FA_SCALE_EXPLICIT; }),
+        row(plain, I, "scale is nan: expected a magnitude", [](D d) { d.scale = kNan, d.flags = FA_SCALE_EXPLICIT; }),
+        row(plain, I, "scale is 2.4e+38: expected a magnitude of at most 2.35866e+38",
+            [](D d) { d.scale = 2.4e38f, d.flags = FA_SCALE_EXPLICIT; }),
+        row(plain, I, "scale is -3e+38: expected a magnitude", [](D d) { d.scale = -3e38f, d.flags = FA_SCALE_EXPLICIT; }),
         row(plain, I, "scale is inf:", [](D d) { d.scale = kInf, d.flags = FA_SCALE_EXPLICIT; }),
         row(plain, I, "scale is -inf:", [](D d) { d.scale = -kInf, d.flags = FA_SCALE_EXPLICIT; }),
         row(plain, I, "scale is 0.5: expected 0 without FA_SCALE_EXPLICIT", [](D d) { d.scale = 0.5f; }),
@@ -416,7 +419,9 @@ TEST(Descriptor, EdgesAreAccepted) {
         [](D d) { d.dim_qk = 1024, d.dim_v = 1; },
         [](D d) { d.alignment = FA_ALIGN_BOTTOM_RIGHT; },
         [](D d) { d.flags = FA_SCALE_EXPLICIT; },
-        [](D d) { d.flags = FA_SCALE_EXPLICIT, d.scale = -3.0e38f; },
+        [](D d) { d.flags = FA_SCALE_EXPLICIT, d.scale = 2.358e38f; },
+        [](D d) { d.flags = FA_SCALE_EXPLICIT, d.scale = -2.358e38f; },
+        [](D d) { d.flags = FA_SCALE_EXPLICIT, d.scale = 1e-45f; },
         [](D d) { d.softcap = 1.0e-30f; },
         [](D d) { d.dropout_p = 0.99999994f; },
         [](D d) { d.num_splits = 65536; },

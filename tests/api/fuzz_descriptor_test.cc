@@ -96,7 +96,7 @@ void expect_forward(const fa::Problem& p) {
     ASSERT_TRUE(d.q_dtype >= FA_F32 && d.q_dtype <= FA_E5M2);
     ASSERT_TRUE(d.bias_dtype >= FA_F32 && d.bias_dtype <= FA_BF16);
     ASSERT_TRUE(d.dim_qk >= 1 && d.dim_qk <= 1024 && d.dim_v >= 1 && d.dim_v <= 1024);
-    ASSERT_TRUE(std::isfinite(d.scale) && (d.flags & FA_SCALE_EXPLICIT));
+    ASSERT_TRUE(std::isfinite(d.scale * 1.442695f) && (d.flags & FA_SCALE_EXPLICIT));
     ASSERT_TRUE(std::isfinite(d.softcap) && d.softcap >= 0);
     ASSERT_TRUE(d.dropout_p >= 0 && d.dropout_p < 1);
     ASSERT_TRUE(d.num_splits >= 0 && d.split_size >= 0 && !(d.num_splits && d.split_size));
