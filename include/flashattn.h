@@ -719,7 +719,8 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
  * by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
  * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
- * (1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot and head. */
+ * (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
+ * and head. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;

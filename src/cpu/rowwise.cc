@@ -109,7 +109,7 @@ void append_token(const Append& x, const void* from, int64_t from_at, int64_t fr
             if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
                 float top = 0.f;
                 for (int64_t c = 0; c < dim; c++) top = max_fn(top, fabsf(line[c]));
-                *factor = top > 0.f ? top / largest_value(d.k_dtype) : 1.f;
+                *factor = dynamic_descale(top, largest_value(d.k_dtype));
             }
             for (int64_t c = 0; c < dim; c++) line[c] /= *factor;
         }

@@ -373,7 +373,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
             if (s.partner) top = largest_of(partner, s.n, top);
         }
         top = team_max(top);
-        factor = top > 0.f ? top / largest_value(d.k_dtype) : 1.f;
+        factor = dynamic_descale(top, largest_value(d.k_dtype));
         if (descale && lane == 0) *descale = factor;
         if (deal.steps() > kTeam && place.valid) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
     } else if (descale) {

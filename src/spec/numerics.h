@@ -99,4 +99,8 @@ FA_FN int8_t f32_to_i8(float f) {
     return int8_t(f >= kMaxI8 ? 127 : f <= -kMaxI8 ? -127 : rintf(f));  // symmetric: −128 is never written
 }
 
+// The factor that takes a row whose largest magnitude is `top` to the whole range of a type whose largest value is `most`. It is no
+// subnormal: that of an almost zero row would be rounded to 0, or flushed, and the row's zeros become 0 / 0.
+FA_FN float dynamic_descale(float top, float most) { return top > 0.f ? max_fn(top / most, kSmallestNormal) : 1.f; }
+
 }  // namespace fa

@@ -109,7 +109,7 @@ void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Wri
             peak = std::fmax(peak, std::fabs(t.value));
             noise = std::fmax(noise, kUlp * t.size);
         }
-        factor = peak == 0 ? 1 : peak / largest(to.dtype);
+        factor = peak == 0 ? 1 : std::fmax(peak / largest(to.dtype), 0x1p-126);
         out.push_back({to.descale, to.descale_index, FA_F32, factor, 2 * kUlp * factor + noise / largest(to.dtype)});
     }
     const bool eight_bits = size_of(to.dtype) == 1;

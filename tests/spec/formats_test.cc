@@ -172,6 +172,20 @@ TEST(Spec, Int8IsSymmetricNearestEven) {
     EXPECT_EQ(f32_to_i8(NAN), 0);
 }
 
+// No subnormal, which would have lost digits, or be 0.
+TEST(Spec, DynamicDescale) {
+    for (const float most : {kMaxE4M3, kMaxE5M2, kMaxI8}) {
+        EXPECT_EQ(dynamic_descale(0.f, most), 1.f);
+        EXPECT_EQ(dynamic_descale(3.f, most), 3.f / most);
+        EXPECT_EQ(dynamic_descale(kPosInf, most), kPosInf);
+        for (const float top : {1e-45f, 1e-40f, 1e-38f, 1e-36f, 1e-34f, 1e-33f}) {
+            const float factor = dynamic_descale(top, most);
+            EXPECT_EQ(factor, std::max(top / most, kSmallestNormal));
+            EXPECT_LE(top / factor, most * 1.000001f);
+        }
+    }
+}
+
 TEST(Spec, ScalarFunctions) {
     EXPECT_EQ(kLog2e, float(1 / std::log(2.0)));
     EXPECT_EQ(kLn2, float(std::log(2.0)));
