@@ -93,7 +93,7 @@ static fa_status_t check_contents(const Problem& p, const fa_append_kv_args_t& a
     FA_TRY(check_lengths(keys, m));
     if (a.leftpad_k) FA_TRY(check_leftpad(keys, a.leftpad_k, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
-    for (int64_t b = 0; b < p.d.batch; b++) {
+    for (int64_t b = 0; a.seqlen_new > 0 && b < p.d.batch; b++) {
         const int64_t tokens = fresh.length(b);
         if (tokens == 0) continue;
         if (a.positions) {

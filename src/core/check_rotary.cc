@@ -11,7 +11,7 @@ namespace fa {
 static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, Message* m) {
     const Lengths q{"", a.cu_seqlens, a.seqused, p.d.batch, p.d.seqlen_q, p.d.total_q};
     FA_TRY(check_lengths(q, m));
-    for (int64_t b = 0; b < p.d.batch; b++) {
+    for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
         const int64_t rows = q.length(b), first = p.packed_q() ? q.begin(b) : b * p.d.seqlen_q;
         if (rows == 0) continue;
         if (a.positions) {

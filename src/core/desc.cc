@@ -142,9 +142,10 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
 static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
-    // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout.
+    // No packed sequence is longer than all of them. Scores and dbias alone may have room for more, and are written throughout, if they have
+    // elements.
     const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
-    if (!(d->operands & throughout)) {
+    if (!(d->operands & throughout) || d->seqlen_q == 0 || d->seqlen_k == 0) {
         if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
         if (d->operands & FA_OPERAND_CU_SEQLENS_K) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
     }

@@ -215,10 +215,12 @@ void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& 
         job.run = step;
         run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
     };
-    if (s.chunks > 1) run(s.heads * s.tiles, run_deltas);
-    run(s.items(), run_chunk);
-    if (a.dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
-    if (a.dbias) run(bias_pieces(g), run_dbias);
+    // What has no elements takes no time, however many sequences and heads there are.
+    const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
+    if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, run_deltas);
+    if (dq || dkv) run(s.items(), run_chunk);
+    if (dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
+    if (a.dbias && rows && keys) run(bias_pieces(g), run_dbias);
     if (a.dsinks) run(p.d.heads_q, run_dsink);
 }
 

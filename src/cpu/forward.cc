@@ -282,7 +282,8 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
     };
     const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
     if (s.method.preparations > 0 && s.side_by_side) run(s.method.preparations, run_preparation);
-    if (c.p->has(FA_OPERAND_SCORES)) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
+    const bool scores = c.p->has(FA_OPERAND_SCORES) && c.p->d.seqlen_q > 0 && c.p->d.seqlen_k > 0;
+    if (scores) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);
     } else {

@@ -199,7 +199,7 @@ void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x) {
     const float sink = g.inputs.sinks[head];
     const bool none = sink_state(sink).l == 0.f;
     double sum = 0;
-    for (int64_t b = 0; b < p.d.batch; b++) {
+    for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
         const Sequence s = sequence_of(p, *g.c.a, b);
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(g, s, b, i, head);

@@ -44,6 +44,7 @@ struct BackwardParams {
 };
 
 FA_FN int64_t padded_rows_of(const Problem& p) {
+    if (p.d.seqlen_q == 0) return 0;
     return p.packed_q() ? round_up(p.d.total_q, kPaddedRows) + kPaddedRows * p.d.batch : p.d.batch * round_up(p.d.seqlen_q, kPaddedRows);
 }
 // Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be rounded up.

@@ -178,7 +178,7 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
     const float sink = x.a.sinks[head] * kLog2e;
     float* const sums = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
-    for (int64_t b = 0; b < x.p.d.batch; b++) {
+    for (int64_t b = 0; x.p.d.seqlen_q > 0 && b < x.p.d.batch; b++) {
         const Sequence s = bounded_sequence(x.p, x.a, b);
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
         float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy

@@ -1,6 +1,8 @@
 // Known failures of emptiness, stale memory and NaN. Names carry the ids of docs/failures.md.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include "check/isa.h"
 #include "support/shaped.h"
 
@@ -179,6 +181,82 @@ TEST_P(EmptyRows, F19_F22_leading_keys_masked) {
 
 INSTANTIATE_TEST_SUITE_P(Failures, EmptyRows, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return isa_name(info.param); });
+
+// Calls without a row, of as many sequences and heads as a descriptor may name: the time limit is the test. A GPU may refuse so many.
+void expect_quick(const Handle& handle, const fa_attention_desc_t& d, int32_t op, const std::function<fa_status_t()>& call) {
+    char text[512];
+    uint64_t bytes;
+    const fa_status_t can = fa_explain(handle, &d, op, text, sizeof text);
+    EXPECT_TRUE(can == FA_OK || (!testing_the_cpu() && can == FA_UNSUPPORTED)) << text;
+    EXPECT_EQ(fa_workspace_size(handle, &d, op, &bytes), can);
+    EXPECT_EQ(call(), can) << handle.error();
+}
+
+fa_attention_desc_t countless() {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F32, d.batch = std::numeric_limits<int32_t>::max(), d.heads_q = 1 << 25, d.dim_qk = 8;
+    return d;
+}
+
+TEST(Failures, F78_empty_forward_does_not_count_its_sequences) {
+    const Handle handle = make_handle();
+    const float row[8] = {};
+    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    const auto forward = [&](const fa_attention_desc_t& d) { return [&] { return fa_forward_ex(handle, &d, &a); }; };
+    for (const int32_t dtype : {FA_F32, FA_BF16})
+        for (const uint32_t operands : {0u, uint32_t(FA_OPERAND_LSE), uint32_t(FA_OPERAND_SCORES)})
+            for (const int64_t keys : {0, 100}) {
+                fa_attention_desc_t d = countless();
+                d.q_dtype = dtype, d.operands = operands, d.seqlen_k = keys;
+                if (operands & FA_OPERAND_SCORES) dense_pairs(d, d.scores_stride);
+                d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1;  // all keys are one row
+                a.k = a.v = keys > 0 ? row : nullptr;
+                expect_quick(handle, d, FA_OP_FORWARD, forward(d));
+            }
+    // A packed sequence of no row, where the longest may have many, and scores of no key.
+    const int32_t starts[] = {0, 0};
+    fa_attention_desc_t d = countless();
+    d.batch = 1, d.seqlen_q = d.heads_q = 1 << 28, d.operands = FA_OPERAND_SCORES | FA_OPERAND_CU_SEQLENS_Q;
+    a = FA_FORWARD_ARGS_INIT, a.cu_seqlens_q = starts;
+    expect_quick(handle, d, FA_OP_FORWARD, forward(d));
+    // Pages, none of which is looked up.
+    d = countless();
+    d.operands = FA_OPERAND_PAGE_TABLE, d.page_size = d.num_pages = 1;
+    a = FA_FORWARD_ARGS_INIT, a.k = a.v = row, a.page_table = starts;
+    d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1;
+    expect_quick(handle, d, FA_OP_FORWARD, forward(d));
+}
+
+TEST(Failures, F78_empty_calls_do_not_count_their_sequences) {
+    const Handle handle = make_handle();
+    const float angles[4] = {}, one = 1;
+    fa_attention_desc_t d = countless();
+    fa_rotary_args_t r = FA_ROTARY_ARGS_INIT;
+    r.max_position = 1, r.rotary_dim = 2, r.cos = r.sin = angles;
+    expect_quick(handle, d, FA_OP_ROTARY, [&] { return fa_rotary(handle, &d, &r); });
+    fa_merge_args_t m = FA_MERGE_ARGS_INIT;
+    m.parts = 1 << 20;
+    expect_quick(handle, d, FA_OP_MERGE, [&] { return fa_merge(handle, &d, &m); });
+    fa_append_kv_args_t p = FA_APPEND_KV_ARGS_INIT;
+    expect_quick(handle, d, FA_OP_APPEND_KV, [&] { return fa_append_kv(handle, &d, &p); });
+
+    fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
+    d.operands = FA_OPERAND_BIAS | FA_OPERAND_SINKS;
+    float dbias = 7, dsinks[4] = {7, 7, 7, 7};
+    b.dbias = &dbias, b.dbias_stride[0] = 1;
+    const float sinks[4] = {1, 1, 1, 1};
+    b.sinks = sinks, b.dsinks = dsinks, d.heads_q = 4;
+    expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
+    for (const float sink : dsinks) EXPECT_EQ(sink, 0);
+    EXPECT_EQ(dbias, 7);
+    // Keys, all of them one row, whose gradients nobody wants.
+    d = countless();
+    d.seqlen_k = 100, d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1, d.dim_qk = d.dim_v = 1;
+    b = FA_BACKWARD_ARGS_INIT, b.k = b.v = &one;
+    b.dk_stride[3] = b.dv_stride[3] = 1;
+    expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
+}
 
 // Unused slots, pages and padding hold NaN (the case fills them so); values of k and v there must not leak as 0 · NaN.
 TEST(Failures, F38_F39_nan_in_unused_slots) {
