@@ -448,8 +448,9 @@ typedef struct fa_attention_desc_s {
     int64_t v_descale_block[2];
 
     /* Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-     * broadcasts an input; never negative. Dense is [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0),
-     * paged [num_pages][page_size][heads][dim] with the page stride in [0]. */
+     * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+     * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+     * page stride in [0]. */
     int64_t q_stride[4];
     int64_t k_stride[4];
     int64_t v_stride[4];

@@ -1,4 +1,3 @@
-#include <string.h>
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
@@ -144,8 +143,8 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
     Tensor v_new = tokens("v_new", a.v_new, p.d.q_dtype, rows, p.d.heads_v, p.d.dim_v, a.v_new_stride);
     FA_TRY(lay_out(&k_new, true, m));
     FA_TRY(lay_out(&v_new, true, m));
-    memcpy(out->k_new_stride, k_new.stride, sizeof out->k_new_stride);
-    memcpy(out->v_new_stride, v_new.stride, sizeof out->v_new_stride);
+    put_strides(k_new, out->k_new_stride);
+    put_strides(v_new, out->v_new_stride);
 
     FA_TRY(call.always(Role::input, k_new));
     FA_TRY(call.always(Role::input, v_new));

@@ -15,7 +15,7 @@ static fa_status_t lay_like(Tensor like, const char* name, const void* base, int
     for (int i = 0; i < like.rank; i++) given |= stride[i] != 0;
     if (given) memcpy(like.stride, stride, sizeof *stride * size_t(like.rank));
     FA_TRY(check_strides(like, unit, m));
-    memcpy(stride, like.stride, sizeof *stride * size_t(like.rank));
+    put_strides(like, stride);
     *t = like;
     return FA_OK;
 }

@@ -1,4 +1,3 @@
-#include <string.h>
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
@@ -50,8 +49,8 @@ fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host
     Tensor o_parts = o_parts_tensor(p, a), lse_parts = lse_parts_tensor(p, a);
     FA_TRY(lay_out(&o_parts, true, m));
     FA_TRY(lay_out(&lse_parts, false, m));
-    memcpy(out->o_parts_stride, o_parts.stride, sizeof out->o_parts_stride);
-    memcpy(out->lse_parts_stride, lse_parts.stride, sizeof out->lse_parts_stride);
+    put_strides(o_parts, out->o_parts_stride);
+    put_strides(lse_parts, out->lse_parts_stride);
 
     FA_TRY(call.always(Role::input, o_parts));
     FA_TRY(call.always(Role::input, lse_parts));

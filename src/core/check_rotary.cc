@@ -44,10 +44,10 @@ fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool ho
     if (!given) memcpy(turned.stride, x.stride, sizeof turned.stride);
     FA_TRY(check_strides(turned, true, m));
     FA_TRY(check_distinct(turned, m));
-    memcpy(out->out_stride, turned.stride, sizeof out->out_stride);
+    put_strides(turned, out->out_stride);
 
     // In place, x is the output.
-    const bool in_place = !regions->asked && a.x && a.x == a.out && memcmp(x.stride, turned.stride, sizeof out->out_stride) == 0;
+    const bool in_place = !regions->asked && a.x && a.x == a.out && memcmp(x.stride, out->out_stride, sizeof out->out_stride) == 0;
     if (!in_place) FA_TRY(call.always(Role::input, x));
     FA_TRY(call.always(Role::output, turned));
     FA_TRY(call.always(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));

@@ -248,58 +248,71 @@ static fa_status_t check_zero_strides(const Tensor& t, const char* owner, Messag
     return FA_OK;
 }
 
+enum class Use { read, written };
+
 // Strides of a tensor that has a bit in `strided`; `stride` is its field.
-static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit,
+static fa_status_t lay_strided(const fa_attention_desc_t& d, uint32_t bit, const char* bit_name, Tensor t, bool unit, Use use,
                                int64_t* stride, Message* m) {
-    if (d.strided & bit) return check_strides(t, unit, m);
-    FA_TRY(check_zero_strides(t, bit_name, m));
-    FA_TRY(lay_dense(&t, m));
-    memcpy(stride, t.stride, sizeof *stride * size_t(t.rank));
+    if (d.strided & bit) {
+        FA_TRY(check_strides(t, unit, m));
+    } else {
+        FA_TRY(check_zero_strides(t, bit_name, m));
+        FA_TRY(lay_dense(&t, m));
+    }
+    if (use == Use::written) FA_TRY(check_distinct(t, m));
+    put_strides(t, stride);
     return FA_OK;
 }
 
 // Strides of a tensor that has an operand bit: always literal.
-static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Message* m) {
-    return d.operands & operand ? check_strides(t, false, m) : check_zero_strides(t, operand_name(operand), m);
+static fa_status_t lay_literal(const fa_attention_desc_t& d, uint64_t operand, const Tensor& t, Use use, int64_t* stride, Message* m) {
+    if (!(d.operands & operand)) return check_zero_strides(t, operand_name(operand), m);
+    FA_TRY(check_strides(t, false, m));
+    if (use == Use::written) FA_TRY(check_distinct(t, m));
+    put_strides(t, stride);
+    return FA_OK;
+}
+
+// The same for a table_of(), of whose strides one is a field.
+static fa_status_t lay_table(const Tensor& t, int64_t* row_stride, Message* m) {
+    int64_t stride[kMaxRank];
+    FA_TRY(check_fits(t, m));
+    put_strides(t, stride);
+    *row_stride = stride[0];
+    return FA_OK;
+}
+
+static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
+    fa_attention_desc_t& d = p->d;
+    const Use use = op == FA_OP_APPEND_KV ? Use::written : Use::read;
+    FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, use, d.k_stride, m));
+    FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, use, d.v_stride, m));
+    FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), Use::read, d.k_descale_stride, m));
+    FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), Use::read, d.v_descale_stride, m));
+    return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, m);
 }
 
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     fa_attention_desc_t& d = p->d;
+    const auto pairs = [&](const char* name, int32_t element, const int64_t* stride) { return score_tensor(*p, name, nullptr, element, stride); };
     if (attends(op) || op == FA_OP_ROTARY) {
-        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, d.q_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, m));
     }
-    if (reads_keys(op)) {
-        FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, d.k_stride, m));
-        FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, d.v_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), m));
-        FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), m));
-        FA_TRY(check_fits(page_table_tensor(*p, nullptr), m));
-    }
-    if (op == FA_OP_APPEND_KV) {
-        FA_TRY(check_distinct(k_tensor(*p, nullptr), m));
-        FA_TRY(check_distinct(v_tensor(*p, nullptr), m));
-    }
+    if (reads_keys(op)) FA_TRY(lay_keys(p, op, m));
     if (attends(op) || op == FA_OP_MERGE) {
-        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, d.o_stride, m));
-        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, d.lse_stride, m));
-    }
-    if (op == FA_OP_FORWARD || op == FA_OP_MERGE) {
-        FA_TRY(check_distinct(o_tensor(*p, nullptr), m));
-        FA_TRY(check_distinct(lse_tensor(*p, nullptr), m));
+        const Use use = op == FA_OP_BACKWARD ? Use::read : Use::written;
+        FA_TRY(lay_strided(d, FA_STRIDED_O, "FA_STRIDED_O", o_tensor(*p, nullptr), true, use, d.o_stride, m));
+        FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, m));
     }
     if (attends(op)) {
-        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, score_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride), m));
-        FA_TRY(lay_literal(d, FA_OPERAND_MASK, score_tensor(*p, "mask", nullptr, 1, d.mask_stride), m));
-        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), m));
+        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pairs("bias", element_size(d.bias_dtype), d.bias_stride), Use::read, d.bias_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, pairs("mask", 1, d.mask_stride), Use::read, d.mask_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
-        FA_TRY(check_fits(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), m));
+        FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, m));
     }
-    if (op == FA_OP_FORWARD) {
-        const Tensor scores = score_tensor(*p, "scores", nullptr, 4, d.scores_stride);
-        FA_TRY(lay_literal(d, FA_OPERAND_SCORES, scores, m));
-        if (d.operands & FA_OPERAND_SCORES) FA_TRY(check_distinct(scores, m));
-    }
-    return FA_OK;
+    if (op != FA_OP_FORWARD) return FA_OK;
+    return lay_literal(d, FA_OPERAND_SCORES, pairs("scores", 4, d.scores_stride), Use::written, d.scores_stride, m);
 }
 
 fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {

@@ -29,6 +29,11 @@ fa_status_t check_fits(const Tensor& t, Message* m) {
     return __builtin_mul_overflow(elements, int64_t(t.element), &bytes) ? too_large(t, m) : FA_OK;
 }
 
+void put_strides(const Tensor& t, int64_t* to) {
+    const bool empty = t.empty();
+    for (int i = 0; i < t.rank; i++) to[i] = !empty && t.extent[i] > 1 ? t.stride[i] : i == t.rank - 1;
+}
+
 fa_status_t lay_dense(Tensor* t, Message* m) {
     int64_t elements = 1;
     for (int i = t->rank - 1; i >= 0; i--) {

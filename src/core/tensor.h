@@ -38,6 +38,9 @@ fa_status_t check_strides(const Tensor&, bool unit, Message*);
 fa_status_t lay_out(Tensor*, bool unit, Message*);
 // Does every element have an offset and a size in bytes that int64 holds?
 fa_status_t check_fits(const Tensor&, Message*);
+// Its strides as backends get them. One that nobody steps along, for there is but one index or no element, may be anything, and would overflow
+// where it is multiplied: it becomes 0, the last one 1.
+void put_strides(const Tensor&, int64_t* to);
 
 // [extent], dense.
 inline Tensor array_of(const char* name, const void* base, int32_t element, int64_t extent) {

@@ -180,6 +180,31 @@ void place(Random& r, const fa::Problem& p, Exact& e, Rotary& c) {
     if (p.has(FA_OPERAND_SEQUSED_Q)) e.ints(r, a.seqused, per_sequence(p), 0, p.packed_q() ? 0 : d.seqlen_q);
 }
 
+// Strides that nobody steps along, as large as can be: the problem stays the same.
+void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc_t* d) {
+    const bool attends = op == FA_OP_FORWARD || op == FA_OP_BACKWARD, keys = attends || op == FA_OP_APPEND_KV;
+    const uint32_t strided = d->strided & ((attends || op == FA_OP_ROTARY ? FA_STRIDED_Q : 0) | (keys ? FA_STRIDED_K | FA_STRIDED_V : 0) |
+                                           (attends || op == FA_OP_MERGE ? FA_STRIDED_O | FA_STRIDED_LSE : 0));
+    const auto far = [&](const fa::Tensor& t, int dims, int64_t* stride) {
+        for (int i = 0; i < dims; i++)
+            if ((t.empty() || t.extent[i] == 1) && i != t.absent && r.one_in(2)) stride[i] = INT64_MAX - r.below(2);
+    };
+    if (strided & FA_STRIDED_Q) far(fa::q_tensor(p, "q", nullptr), 3, d->q_stride);
+    if (strided & FA_STRIDED_K) far(fa::k_tensor(p, nullptr), 3, d->k_stride);
+    if (strided & FA_STRIDED_V) far(fa::v_tensor(p, nullptr), 3, d->v_stride);
+    if (strided & FA_STRIDED_O) far(fa::o_tensor(p, nullptr), 3, d->o_stride);
+    if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(p, nullptr), 3, d->lse_stride);
+    const fa::Tensor pairs = fa::score_tensor(p, "pairs", nullptr, 1, d->mask_stride);
+    if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, d->bias_stride);
+    if (p.has(FA_OPERAND_MASK)) far(pairs, 4, d->mask_stride);
+    if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
+    if (p.has(FA_OPERAND_Q_DESCALE)) far(fa::q_descale_tensor(p, nullptr), 3, d->q_descale_stride);
+    if (p.has(FA_OPERAND_K_DESCALE)) far(fa::kv_descale_tensor(p, "k", nullptr, p.d.k_descale_stride), 3, d->k_descale_stride);
+    if (p.has(FA_OPERAND_V_DESCALE)) far(fa::kv_descale_tensor(p, "v", nullptr, p.d.v_descale_stride), 3, d->v_descale_stride);
+    if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
+    if (p.paged() && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
+}
+
 template <class Call>
 void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
     fa_handle_t h;
@@ -196,6 +221,10 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
         Exact memory;
         if (fa::resolve(&call.d, Call::op, &p, &m) != FA_OK) continue;
         place(r, p, memory, call);
+        spoil_unused(r, p, Call::op, &call.d);
+        fa::Problem same;
+        ASSERT_EQ(fa::resolve(&call.d, Call::op, &same, &m), FA_OK) << m.text;
+        ASSERT_EQ(memcmp(&same, &p, sizeof p), 0);
         const fa_status_t status = call.run(h);
         EXPECT_TRUE(status == FA_OK || status == FA_INVALID_ARGUMENT || status == FA_UNSUPPORTED) << fa_last_error(h);
         EXPECT_EQ(status == FA_OK, fa_last_error(h)[0] == 0);

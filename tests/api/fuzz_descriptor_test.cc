@@ -46,6 +46,9 @@ void expect_tensor(const char* name, const std::vector<int64_t>& extent, const i
     SCOPED_TRACE(name);
     for (size_t i = 0; i < extent.size(); i++) ASSERT_GE(stride[i], 0);
     ASSERT_LE(reach(extent, stride, element), Wide(INT64_MAX));
+    // Whoever multiplies a stride that is not stepped along must not overflow.
+    const bool empty = std::count(extent.begin(), extent.end(), 0) > 0;
+    for (size_t i = 0; i < extent.size(); i++) ASSERT_TRUE(stride[i] <= 1 || (!empty && extent[i] > 1));
     ASSERT_TRUE(!output || distinct(extent, stride));
 }
 
@@ -79,7 +82,8 @@ void expect_keys(const fa::Problem& p, bool output) {
     ASSERT_GE(d.page_size, 1);
     ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
     ASSERT_LT((p.pages_per_row - 1) * d.page_size, d.seqlen_k);
-    ASSERT_GE(d.page_table_stride, d.page_table_stride == 0 ? p.pages_per_row : 1);
+    const bool one_row = p.pages_per_row == 0 || (p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch) <= 1;
+    ASSERT_EQ(d.page_table_stride == 0, one_row);
 }
 
 void expect_outputs(const fa::Problem& p) {
@@ -213,7 +217,16 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     const fa_backward_args_t full = c.args();
     fa::CheckedBackward out;
     fa::Regions regions;
-    return fa::check_backward(p, &full, host, &out, &regions, m);
+    const fa_status_t status = fa::check_backward(p, &full, host, &out, &regions, m);
+    if (status != FA_OK) return status;
+    const std::vector<int64_t> q = query_extent(p, 1), pairs = {p.d.batch, p.d.heads_q, p.d.seqlen_q, p.d.seqlen_k};
+    expect_tensor("dout", query_extent(p, p.d.dim_v), out.dout_stride, 1, false);
+    expect_tensor("dlse", {q[0], q[2], q[1]}, out.dlse_stride, 4, false);
+    expect_tensor("dq", query_extent(p, p.d.dim_qk), out.dq_stride, 1, out.dq != nullptr);
+    expect_tensor("dk", key_extent(p, p.d.dim_qk), out.dk_stride, 1, out.dk != nullptr);
+    expect_tensor("dv", key_extent(p, p.d.dim_v), out.dv_stride, 1, out.dv != nullptr);
+    expect_tensor("dbias", pairs, out.dbias_stride, 4, false);
+    return FA_OK;
 }
 
 int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
@@ -230,7 +243,12 @@ int32_t check(Random& r, const fa::Problem& p, Merge& c, fa::Message* m) {
     if (a.seqused_q) a.seqused_q = host ? arrays.make(r, p.d.batch, p.d.seqlen_q) : nullptr;
     fa_merge_args_t out;
     fa::Regions regions;
-    return fa::check_merge(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_merge(p, &a, host, &out, &regions, m);
+    if (status != FA_OK) return status;
+    const std::vector<int64_t> q = query_extent(p, p.d.dim_v);
+    expect_tensor("o_parts", {a.parts, q[0], q[1], q[2], q[3]}, out.o_parts_stride, 4, false);
+    expect_tensor("lse_parts", {a.parts, q[0], q[2], q[1]}, out.lse_parts_stride, 4, false);
+    return FA_OK;
 }
 
 int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
@@ -258,7 +276,12 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     ints(a.page_table, table_entries(p), p.d.num_pages);
     fa_append_kv_args_t out;
     fa::Regions regions;
-    return fa::check_append_kv(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_append_kv(p, &a, host, &out, &regions, m);
+    if (status != FA_OK) return status;
+    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new, p.d.heads_kv};
+    expect_tensor("k_new", {rows[0], rows[1], rows[2], p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
+    expect_tensor("v_new", {rows[0], rows[1], rows[2], p.d.dim_v}, out.v_new_stride, bytes_of(p.d.q_dtype), false);
+    return FA_OK;
 }
 
 int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
@@ -278,7 +301,9 @@ int32_t check(Random& r, const fa::Problem& p, Rotary& c, fa::Message* m) {
     ints(a.position_offset, p.d.batch, 3);
     fa_rotary_args_t out;
     fa::Regions regions;
-    return fa::check_rotary(p, &a, host, &out, &regions, m);
+    const fa_status_t status = fa::check_rotary(p, &a, host, &out, &regions, m);
+    if (status == FA_OK) expect_tensor("out", query_extent(p, p.d.dim_qk), out.out_stride, bytes_of(p.d.q_dtype), true);
+    return status;
 }
 
 void expect_sentence(fa_status_t status, const fa::Message& m) {

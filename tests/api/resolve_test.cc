@@ -263,6 +263,52 @@ TEST(Resolve, LiteralStrides) {
     EXPECT_EQ(three(p.d.lse_stride), (Strides{3, 100, 7}));
 }
 
+// What nobody steps along has no stride that could overflow, whoever multiplies it: 0, and 1 in the last place.
+TEST(Resolve, StridesThatNobodyStepsAlong) {
+    constexpr int64_t far = INT64_MAX;
+    const auto give = [](int64_t* stride, const Strides& values) { std::copy(values.begin(), values.end(), stride); };
+    fa_attention_desc_t d = minimal();
+    d.batch = 1, d.heads_q = 1, d.seqlen_q = 5, d.seqlen_k = 1;
+    d.operands = FA_OPERAND_BIAS | FA_OPERAND_ALIBI | FA_OPERAND_K_DESCALE | FA_OPERAND_PAGE_TABLE;
+    d.alignment = FA_ALIGN_TOP_LEFT;
+    d.page_size = 3, d.num_pages = 1, d.page_table_stride = far, d.alibi_batch_stride = far;
+    d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    give(d.q_stride, {far, 50, far, 1});
+    give(d.k_stride, {far, 48, far, 1});
+    give(d.v_stride, {far, 0, far, 1});
+    give(d.o_stride, {far, 60, far, 1});
+    give(d.lse_stride, {far, far, 2});
+    give(d.bias_stride, {far, far, 4, far});
+    give(d.k_descale_stride, {far, 7, far});
+    fa::Problem p = resolved(d);
+    EXPECT_EQ(four(p.d.q_stride), (Strides{0, 50, 0, 1}));
+    EXPECT_EQ(four(p.d.k_stride), (Strides{0, 48, 0, 1}));
+    EXPECT_EQ(four(p.d.v_stride), (Strides{0, 0, 0, 1}));
+    EXPECT_EQ(four(p.d.o_stride), (Strides{0, 60, 0, 1}));
+    EXPECT_EQ(three(p.d.lse_stride), (Strides{0, 0, 2}));
+    EXPECT_EQ(four(p.d.bias_stride), (Strides{0, 0, 4, 1}));
+    EXPECT_EQ(three(p.d.k_descale_stride), (Strides{0, 7, 1}));
+    EXPECT_EQ(p.d.page_table_stride, 0);
+    EXPECT_EQ(p.d.alibi_batch_stride, 0);
+    // Of a tensor without elements, none.
+    d = minimal();
+    d.seqlen_k = 0, d.strided = FA_STRIDED_K;
+    give(d.k_stride, {far, far, far, 1});
+    p = resolved(d);
+    EXPECT_EQ(four(p.d.k_stride), (Strides{0, 0, 0, 1}));
+    EXPECT_EQ(four(p.d.q_stride), (Strides{5 * 288, 288, 48, 1}));
+
+    fa::Message m{};
+    fa::Regions regions;
+    Rotary c;
+    rotary_padded(&c);
+    c.d.batch = 1;
+    give(c.a.out_stride, {far, 32, 8, 1});
+    fa_rotary_args_t a;
+    ASSERT_EQ(fa::check_rotary(resolved(c.d, FA_OP_ROTARY), &c.a, true, &a, &regions, &m), FA_OK) << m.text;
+    EXPECT_EQ(four(a.out_stride), (Strides{0, 32, 8, 1}));
+}
+
 // The last byte of the address space belongs to nobody: its end would be no address.
 TEST(Resolve, EndOfTheAddressSpace) {
     fa::Message m{};

@@ -1,6 +1,7 @@
 // Known failures of masks, parameters, layouts and formats. Names carry the ids of docs/failures.md.
 #include <gtest/gtest.h>
 #include <cmath>
+#include <limits>
 #include <map>
 #include "check/counting.h"
 #include "support/random_case.h"
@@ -112,6 +113,90 @@ TEST(Failures, F62_F63_F64_every_parameter_acts) {
         const auto [other, fresh] = seen.emplace(run(with(operand), fill), "operand " + std::to_string(operand));
         EXPECT_TRUE(fresh) << operand << " gives the same as " << other->second;
     }
+}
+
+// Dense strides for the first `axes` of a tensor whose rows have `innermost` elements, and the largest that there is wherever nobody steps:
+// along one index, and in a tensor without elements.
+void lay_far(const oracle::Tensor& tensor, int axes, int64_t innermost, int64_t* stride) {
+    const bool empty = tensor.extent() == 0;
+    for (int axis = axes - 1; axis >= 0; axis--) {
+        const int64_t count = tensor.count[size_t(axis)];
+        stride[axis] = empty || count == 1 ? std::numeric_limits<int64_t>::max() : innermost;
+        innermost *= count;
+    }
+}
+
+struct Laid {
+    const oracle::Tensor& tensor;
+    int64_t* stride;
+};
+void lay_far_rows(std::initializer_list<Laid> all) {
+    for (const Laid& x : all) {
+        lay_far(x.tensor, 3, x.tensor.count[3], x.stride);
+        x.stride[3] = 1;
+    }
+}
+
+Case far_case(const Shape& shape, int32_t dtype) {
+    Case c = shaped(shape, dtype);
+    const bool narrow = oracle::size_of(dtype) == 1;
+    c.d.operands |= FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI;
+    if (narrow) c.d.operands |= FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_SCORES;
+    c.d.alignment = FA_ALIGN_BOTTOM_RIGHT;
+    const oracle::Reading r = c.reading();
+    lay_far_rows({{r.q_tensor, c.d.q_stride}, {r.k_tensor, c.d.k_stride}, {r.v_tensor, c.d.v_stride}, {r.o_tensor, c.d.o_stride}});
+    lay_far(r.lse_tensor, 3, 1, c.d.lse_stride);
+    c.d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    for (int64_t* stride : {c.d.bias_stride, c.d.mask_stride}) lay_far(r.bias_tensor, 4, 1, stride);
+    if (c.d.batch <= 1) c.d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
+    if (!narrow) return c;
+    lay_far(r.scores_tensor, 4, 1, c.d.scores_stride);
+    lay_far(r.q_descale_tensor, 3, 1, c.d.q_descale_stride);
+    for (int64_t* stride : {c.d.k_descale_stride, c.d.v_descale_stride}) lay_far(r.k_descale_tensor, 3, 1, stride);
+    return c;
+}
+
+Case one_page() {
+    Case c = shaped({1, 1, 1, 3, 5, 8, 8});
+    c.d.operands |= FA_OPERAND_PAGE_TABLE;
+    c.d.page_size = 8, c.d.num_pages = 1, c.d.page_table_stride = std::numeric_limits<int64_t>::max();
+    c.metadata.page_table = {0};
+    lay_far(c.reading().k_tensor, 3, 8, c.d.k_stride);
+    c.d.k_stride[3] = 1, c.d.strided = FA_STRIDED_K;
+    return c;
+}
+
+// A sanitizer sees who multiplies them.
+TEST(Failures, F79_strides_that_nobody_steps_along) {
+    const Handle handle = make_handle();
+    Rng rng(137);
+    const Shape shapes[] = {{1, 1, 1, 1, 1, 8, 8},  {1, 2, 1, 40, 70, 32, 32}, {2, 1, 1, 1, 70, 32, 32}, {2, 4, 2, 3, 1, 8, 8},
+                            {1, 1, 1, 40, 0, 8, 8}, {2, 2, 1, 0, 70, 8, 8},    {0, 2, 1, 3, 5, 8, 8}};
+    Case page = one_page();
+    page.bind(rng);
+    page.fill_normal(rng);
+    EXPECT_EQ(run_and_check(handle, page), "");
+    for (const int32_t dtype : {FA_F32, FA_BF16, FA_E4M3})
+        for (const Shape& shape : shapes) {
+            Case c = far_case(shape, dtype);
+            c.bind(rng);
+            c.fill_normal(rng);
+            c.set_descales(rng, 1);
+            c.set_bias([&](auto...) { return rng.normal(); });
+            c.set_mask([&](auto...) { return rng.chance(0.9); });
+            for (int64_t n = 0; n < c.alibi.bytes() / 4; n++) c.alibi.as<float>()[n] = 0.1f;
+            ASSERT_EQ(run_and_check(handle, c), "");
+            if (oracle::size_of(dtype) == 1) continue;
+            BackwardCase b(std::move(c));
+            const oracle::BackwardReading r = b.reading();
+            lay_far_rows({{r.q_tensor, b.a.dq_stride}, {r.k_tensor, b.a.dk_stride}, {r.v_tensor, b.a.dv_stride}, {r.o_tensor, b.a.dout_stride}});
+            lay_far(r.lse_tensor, 3, 1, b.a.dlse_stride);
+            lay_far(r.bias_tensor, 4, 1, b.a.dbias_stride);
+            b.gives_dlse = true;
+            b.bind(rng);
+            b.fill_normal(rng);
+            ASSERT_EQ(run_and_check(handle, b), "");
+        }
 }
 
 // The order of the formula, on paper: cap, then bias, then ALiBi. One row, two keys, v = {0, 1}: o = σ(s1 − s0).

@@ -209,6 +209,7 @@ class Generator {
         want(0.2, FA_OPERAND_MASK);
         want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
+        if (has(FA_OPERAND_ALIBI) && d.batch == 1 && rng.chance(0.3)) d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
         if (rng.chance(0.12)) d.dropout_p = rng.pick<float>({0.1f, 0.5f, 0.9f, 0.99f, 0x1p-33f});
         if (d.dropout_p > 0) want(0.4, FA_OPERAND_RNG_STATE);
         want(family.differentiable ? 1 : 0.6, FA_OPERAND_LSE);
@@ -310,6 +311,8 @@ void random_strides(Rng& rng, int axes, const int64_t* count, int64_t innermost,
         stride[order[n]] = next;
         next *= std::max<int64_t>(count[order[n]], 1);
     }
+    for (int axis = 0; axis < axes; axis++)
+        if (count[axis] <= 1 && rng.chance(0.2)) stride[axis] = std::numeric_limits<int64_t>::max() - rng.between(0, 1);
 }
 
 Case random_case(uint64_t seed) { return Generator(seed, kForward).make(); }

@@ -15,7 +15,7 @@ Case random_tiny_case(uint64_t seed);
 void choose_gradients(Rng& rng, BackwardCase& b);
 
 // Strides for a tensor of count[0 … axes) elements: axes nested in a random order with random padding. innermost: elements that
-// the innermost nesting must leave room for (a row of a head).
+// the innermost nesting must leave room for (a row of a head). A dimension that nobody steps along may have any stride, however large.
 void random_strides(Rng& rng, int axes, const int64_t* count, int64_t innermost, int64_t* stride);
 
 }  // namespace test
