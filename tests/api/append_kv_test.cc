@@ -138,8 +138,8 @@ std::vector<Rule<Append>> numbers() {
                 c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
                 c.a.k_descale = c.memory.make<float>(20);
             }),
-        row(append_paged, "k_descale_stride is {4, 0, 1, 0}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
-        row(append_paged, "v_descale_stride is {2, 2, 1, 0}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
+        row(append_paged, "k_descale_stride is {4, 0, 1, 1}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
+        row(append_paged, "v_descale_stride is {2, 2, 1, 1}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
     };
 }
 

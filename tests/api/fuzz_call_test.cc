@@ -198,9 +198,9 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, d->bias_stride);
     if (p.has(FA_OPERAND_MASK)) far(pairs, 4, d->mask_stride);
     if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
-    if (p.has(FA_OPERAND_Q_DESCALE)) far(fa::q_descale_tensor(p, nullptr), 3, d->q_descale_stride);
-    if (p.has(FA_OPERAND_K_DESCALE)) far(fa::kv_descale_tensor(p, "k", nullptr, p.d.k_descale_stride), 3, d->k_descale_stride);
-    if (p.has(FA_OPERAND_V_DESCALE)) far(fa::kv_descale_tensor(p, "v", nullptr, p.d.v_descale_stride), 3, d->v_descale_stride);
+    if (p.has(FA_OPERAND_Q_DESCALE)) far(fa::q_descale_tensor(p, nullptr), 4, d->q_descale_stride);
+    if (p.has(FA_OPERAND_K_DESCALE)) far(fa::k_descale_tensor(p, nullptr), 4, d->k_descale_stride);
+    if (p.has(FA_OPERAND_V_DESCALE)) far(fa::v_descale_tensor(p, nullptr), 4, d->v_descale_stride);
     if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
     if (p.paged() && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
 }

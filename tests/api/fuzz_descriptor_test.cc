@@ -278,7 +278,7 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     fa::Regions regions;
     const fa_status_t status = fa::check_append_kv(p, &a, host, &out, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new, p.d.heads_kv};
+    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new, p.d.heads_k};
     expect_tensor("k_new", {rows[0], rows[1], rows[2], p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
     expect_tensor("v_new", {rows[0], rows[1], rows[2], p.d.dim_v}, out.v_new_stride, bytes_of(p.d.q_dtype), false);
     return FA_OK;

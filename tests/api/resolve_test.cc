@@ -279,7 +279,7 @@ TEST(Resolve, StridesThatNobodyStepsAlong) {
     give(d.o_stride, {far, 60, far, 1});
     give(d.lse_stride, {far, far, 2});
     give(d.bias_stride, {far, far, 4, far});
-    give(d.k_descale_stride, {far, 7, far});
+    give(d.k_descale_stride, {far, 7, far, far});
     fa::Problem p = resolved(d);
     EXPECT_EQ(four(p.d.q_stride), (Strides{0, 50, 0, 1}));
     EXPECT_EQ(four(p.d.k_stride), (Strides{0, 48, 0, 1}));
@@ -287,7 +287,7 @@ TEST(Resolve, StridesThatNobodyStepsAlong) {
     EXPECT_EQ(four(p.d.o_stride), (Strides{0, 60, 0, 1}));
     EXPECT_EQ(three(p.d.lse_stride), (Strides{0, 0, 2}));
     EXPECT_EQ(four(p.d.bias_stride), (Strides{0, 0, 4, 1}));
-    EXPECT_EQ(three(p.d.k_descale_stride), (Strides{0, 7, 1}));
+    EXPECT_EQ(four(p.d.k_descale_stride), (Strides{0, 7, 0, 1}));
     EXPECT_EQ(p.d.page_table_stride, 0);
     EXPECT_EQ(p.d.alibi_batch_stride, 0);
     // Of a tensor without elements, none.

@@ -199,10 +199,10 @@ TEST(Append, F77_almost_zero_tokens_have_a_factor) {
     const Handle handle = make_handle();
     constexpr int64_t kTokens = 3, kDim = 20;
     for (const int32_t dtype : {FA_F32, FA_BF16})
-        for (const int32_t kv_dtype : {FA_E4M3, FA_E5M2, FA_I8})
+        for (const int32_t k_dtype : {FA_E4M3, FA_E5M2, FA_I8})
             for (const double size : {1e-45, 3e-43, 1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-30}) {
                 fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
-                d.q_dtype = dtype, d.kv_dtype = kv_dtype, d.batch = d.heads_q = 1, d.seqlen_q = 1, d.seqlen_k = kTokens, d.dim_qk = kDim;
+                d.q_dtype = dtype, d.k_dtype = k_dtype, d.batch = d.heads_q = 1, d.seqlen_q = 1, d.seqlen_k = kTokens, d.dim_qk = kDim;
                 d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
                 d.k_descale_stride[1] = d.v_descale_stride[1] = 1;
                 alignas(4) unsigned char fresh[kTokens * kDim * 4] = {}, k[kTokens * kDim], v[kTokens * kDim];
@@ -213,10 +213,10 @@ TEST(Append, F77_almost_zero_tokens_have_a_factor) {
                 a.k_new = a.v_new = fresh, a.seqlen_new = kTokens, a.k = k, a.v = v, a.k_descale = k_descale, a.v_descale = v_descale;
                 const std::vector<oracle::Write> want = oracle::append_kv(d, a);
                 ASSERT_EQ(fa_append_kv(handle, &d, &a), FA_OK) << handle.error();
-                ASSERT_EQ(oracle::compare(want).fault, "") << size << " as " << oracle::name_of(kv_dtype);
+                ASSERT_EQ(oracle::compare(want).fault, "") << size << " as " << oracle::name_of(k_dtype);
                 for (int64_t e = 0; e < kTokens * kDim; e++) {
-                    const double stored = oracle::load(k, e, kv_dtype) * double(k_descale[e / kDim]);
-                    ASSERT_NEAR(stored, oracle::load(fresh, e, dtype), size / 6 + 0x1p-126) << size << " as " << oracle::name_of(kv_dtype);
+                    const double stored = oracle::load(k, e, k_dtype) * double(k_descale[e / kDim]);
+                    ASSERT_NEAR(stored, oracle::load(fresh, e, dtype), size / 6 + 0x1p-126) << size << " as " << oracle::name_of(k_dtype);
                 }
             }
 }

@@ -43,7 +43,7 @@ class Extremes : public testing::TestWithParam<int32_t> {
         return oracle::load(c.o.as(), c.reading().o(b, h, i) + e, c.reading().o_dtype);
     }
     static double v_at(const Case& c, int64_t j, int64_t e) {
-        return oracle::load(c.v.as(), c.reading().v(0, 0, j) + e, c.reading().kv_dtype);
+        return oracle::load(c.v.as(), c.reading().v(0, 0, j) + e, c.reading().k_dtype);
     }
     static float lse_at(const Case& c, int64_t b, int64_t h, int64_t i) { return c.lse.as<float>()[c.reading().lse(b, h, i)]; }
 };
@@ -226,21 +226,21 @@ TEST_P(Extremes, LargestAndSmallestFactors) {
     FA_USE_ISA(handle, GetParam());
     const float pairs[][2] = {{1e30f, 1e-30f}, {1e-30f, 1e30f}, {1e37f, 1e-37f}, {FLT_MIN, 1e34f}, {-1e30f, 1e-30f}};
     for (const int32_t dtype : {FA_E4M3, FA_BF16, FA_F32})
-        for (const int32_t kv_dtype : {FA_E4M3, FA_I8})
+        for (const int32_t k_dtype : {FA_E4M3, FA_I8})
             for (const int64_t rows : {1, 3, 40})
                 for (const bool by_key : {false, true})
                     for (const auto& [of_q, of_k] : pairs) {
                         const bool narrow = oracle::size_of(dtype) == 1;
                         Case c = shaped({1, 2, 1, rows, 70, 32, 32}, dtype);
-                        c.d.kv_dtype = kv_dtype, c.d.o_dtype = FA_F32;
+                        c.d.k_dtype = k_dtype, c.d.o_dtype = FA_F32;
                         c.d.operands |= FA_OPERAND_K_DESCALE | (narrow ? FA_OPERAND_Q_DESCALE : 0);
                         if (by_key) c.d.k_descale_stride[1] = 1;
                         c.bind(rng);
                         // Integers are some forty times as large; products of stored values are in range.
-                        const float size = kv_dtype == FA_I8 ? of_q / 1000 : of_q;
+                        const float size = k_dtype == FA_I8 ? of_q / 1000 : of_q;
                         c.fill_normal(rng, narrow ? 1 : double(size));
                         fill_factors(c.q_descale, size);
-                        fill_factors(c.k_descale, kv_dtype == FA_I8 ? of_k * 25 : of_k);
+                        fill_factors(c.k_descale, k_dtype == FA_I8 ? of_k * 25 : of_k);
                         ASSERT_EQ(run_and_check(handle, c), "") << of_q << " " << of_k;
                     }
 }
@@ -252,7 +252,7 @@ TEST_P(Extremes, LargestAndSmallestFactorsOfValues) {
             for (const bool by_key : {false, true})
                 for (const float factor : {FLT_MAX, 1e38f, 1e-30f, FLT_MIN, 1e-45f}) {
                     Case c = shaped({1, 2, 1, rows, 70, 32, 32}, dtype);
-                    c.d.kv_dtype = FA_E4M3, c.d.o_dtype = FA_F32;
+                    c.d.k_dtype = FA_E4M3, c.d.o_dtype = FA_F32;
                     c.d.operands |= FA_OPERAND_V_DESCALE;
                     if (by_key) c.d.v_descale_stride[1] = 1;
                     c.bind(rng);

@@ -240,20 +240,24 @@ TEST(Failures, F78_empty_calls_do_not_count_their_sequences) {
     fa_append_kv_args_t p = FA_APPEND_KV_ARGS_INIT;
     expect_quick(handle, d, FA_OP_APPEND_KV, [&] { return fa_append_kv(handle, &d, &p); });
 
+    fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
     fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    b.forward = &f;
+    d.operands = FA_OPERAND_LSE;
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
-    d.operands = FA_OPERAND_BIAS | FA_OPERAND_SINKS;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_SINKS;
     float dbias = 7, dsinks[4] = {7, 7, 7, 7};
     b.dbias = &dbias, b.dbias_stride[0] = 1;
     const float sinks[4] = {1, 1, 1, 1};
-    b.sinks = sinks, b.dsinks = dsinks, d.heads_q = 4;
+    f.sinks = sinks, b.dsinks = dsinks, d.heads_q = 4;
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
     for (const float sink : dsinks) EXPECT_EQ(sink, 0);
     EXPECT_EQ(dbias, 7);
     // Keys, all of them one row, whose gradients nobody wants.
     d = countless();
-    d.seqlen_k = 100, d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1, d.dim_qk = d.dim_v = 1;
-    b = FA_BACKWARD_ARGS_INIT, b.k = b.v = &one;
+    d.seqlen_k = 100, d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1, d.dim_qk = d.dim_v = 1, d.operands = FA_OPERAND_LSE;
+    f = FA_FORWARD_ARGS_INIT, f.k = f.v = &one;
+    b = FA_BACKWARD_ARGS_INIT, b.forward = &f;
     b.dk_stride[3] = b.dv_stride[3] = 1;
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
 }

@@ -368,7 +368,8 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
  * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
  * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
- * accumulate in f32.
+ * accumulate in f32, before the scale and de-scale factors. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+ * one above 2.35e38 as +inf (its row is NaN).
  *
  * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
  * Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
@@ -407,7 +408,7 @@ typedef struct fa_attention_desc_s {
     int32_t scores_stage;  /* with FA_OPERAND_SCORES */
     int32_t num_splits;    /* parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone */
     int32_t reserve_units; /* compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU */
-    float scale;           /* with FA_SCALE_EXPLICIT; any finite value */
+    float scale;           /* with FA_SCALE_EXPLICIT; up to ± 2.35e38 */
     float softcap;         /* > 0 caps scores to ± softcap; 0: off */
     float dropout_p;       /* probability of dropping, in [0, 1) */
 
@@ -447,8 +448,9 @@ typedef struct fa_attention_desc_s {
     int64_t v_descale_block[2];
 
     /* Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-     * broadcasts an input; never negative. Dense is [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0),
-     * paged [num_pages][page_size][heads][dim] with the page stride in [0]. */
+     * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+     * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+     * page stride in [0]. */
     int64_t q_stride[4];
     int64_t k_stride[4];
     int64_t v_stride[4];
@@ -539,7 +541,8 @@ typedef struct fa_forward_args_s {
     float* lse;                     /* natural logarithm, scale and sink included; −inf where o has no key or no row */
     const void* q_tail;             /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
     const void* k_tail;             /* (reserved) */
-    const void* q_descale;          /* multiply the stored values; see the strides */
+    const void* q_descale;          /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
+                                       log2 e, or rows may be NaN; see the strides */
     const void* k_descale;
     const void* v_descale;
     const void* k_shift;            /* (reserved) value = stored · descale + shift; indexed as the factors are */
@@ -605,10 +608,10 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
  * share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
- * ones are not touched. A row without keys (LSE of −inf or +inf) has dq = 0 and takes no part, whatever its q and dout hold. NaN and
- * infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that is not finite may
- * also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for any number of
- * threads; a GPU does under FA_DETERMINISTIC.
+ * ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
+ * dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+ * is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
+ * any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
  * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
@@ -644,8 +647,8 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 /* --------------------------------------------------------------------------------------------------------------- merge */
 
 /* Folds partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
- * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf or +inf means that a part saw no key
- * (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+ * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
+ * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
  * FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
  * allowed and ignored, so the forward's own descriptor serves. */
@@ -717,7 +720,8 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
  * by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
  * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
- * (1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot and head. */
+ * (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
+ * and head. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;
