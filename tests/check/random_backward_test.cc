@@ -38,14 +38,15 @@ TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_gradients(make_handle(), num
 
 // The generator itself: every option that has gradients turns up, and every choice among these.
 TEST(RandomBackwardCase, ReachesEveryOption) {
-    uint32_t operands = 0, flags = 0, strided = 0, asked = 0, own_strides = 0, sums = 0;
+    uint64_t operands = 0;
+    uint32_t flags = 0, strided = 0, asked = 0, own_strides = 0, sums = 0;
     int types = 0;
     for (uint64_t n = 0; n < 2000; n++) {
         BackwardCase b(random_differentiable_case(derive(kDefaultSeed, 0, n)));
         Rng rng(derive(n, 2));
         choose_gradients(rng, b);
         operands |= b.c.d.operands, flags |= b.c.d.flags, strided |= b.c.d.strided;
-        types |= 1 << b.c.d.q_dtype | 1 << (8 + b.c.d.k_dtype) | 1 << (16 + b.c.d.o_dtype);
+        types |= type_bit(b.c.d.q_dtype) | type_bit(b.c.d.k_dtype) << 8 | type_bit(b.c.d.o_dtype) << 16;
         const bool asks[] = {b.wants_dq,
                              b.wants_dk,
                              b.wants_dv,
@@ -59,9 +60,9 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
         for (int bit = 0; bit < 6; bit++) own_strides |= uint32_t(strides[bit][2] != 0) << bit;
         for (int bit = 0; bit < 4; bit++) sums |= uint32_t(b.a.dbias_stride[bit] == 0) << bit;
     }
-    const uint32_t none = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
+    const uint64_t none = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
                           FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
-    EXPECT_EQ(operands, ((FA_OPERAND_RNG_STATE << 1) - 1u) & ~none);
+    EXPECT_EQ(operands, kEveryOperand & ~none);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0xe | 0xf << 8 | 0xf << 16);

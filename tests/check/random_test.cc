@@ -39,15 +39,16 @@ TEST(RandomCase, OneBySeed) {
 
 // The generator itself: every option turns up, alone and together, in the default run.
 TEST(RandomCase, ReachesEveryOption) {
-    uint32_t operands = 0, flags = 0, strided = 0;
+    uint64_t operands = 0;
+    uint32_t flags = 0, strided = 0;
     int types = 0, alignments = 0, stages = 0, algorithms = 0;
     for (uint64_t n = 0; n < 3000; n++) {
         const Case c = random_case(derive(kDefaultSeed, 0, n));
         operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
-        types |= 1 << c.d.q_dtype | 1 << (8 + c.d.k_dtype) | 1 << (16 + c.d.o_dtype);
+        types |= type_bit(c.d.q_dtype) | type_bit(c.d.k_dtype) << 8 | type_bit(c.d.o_dtype) << 16;
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
     }
-    EXPECT_EQ(operands, (FA_OPERAND_RNG_STATE << 1) - 1u);
+    EXPECT_EQ(operands, kEveryOperand);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0x3e | 0x7f << 8 | 0x3f << 16);
