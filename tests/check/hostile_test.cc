@@ -64,6 +64,32 @@ TEST_P(Hostile, ElementWiseBoundHolds) {
         for (const int64_t dim : {1, 7, 64}) check_hostile(handle, dtype, dim, kRows, 1);
     for (const int64_t dim : {64, 300, 1024}) check_hostile(handle, FA_F32, dim, 10, 1 / float(dim));  // long sums of one sign
 }
+// Many weights that are each too small beside the largest, whose v is 0.
+TEST_P(Hostile, F80_faint_weights_add_up) {
+    const Handle handle = make_handle();
+    FA_USE_ISA(handle, GetParam());
+    Rng rng(27);
+    constexpr int64_t kMany = 1000;
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
+        for (const int64_t rows : {2, 40})
+            for (const double exponent : {23.5, 34.5, 40.5, 104.5, 106.5, 110.5, 118.5}) {
+                Case c = shaped({1, 1, 1, rows, kMany, 32, 32}, dtype);
+                c.d.operands |= FA_OPERAND_BIAS;
+                dense_pairs(c.d, c.d.bias_stride);
+                c.bind(rng);
+                c.set_q([](auto...) { return 0.0; }), c.set_k([](auto...) { return 0.0; });
+                const double top = dtype == FA_F16 ? 60000 : 1;
+                c.set_v([&](int64_t, int64_t, int64_t j, int64_t) { return j == 7 ? 0 : top; });
+                c.set_bias([&](int64_t, int64_t, int64_t, int64_t j) { return j == 7 ? 0 : -exponent * std::log(2.0); });
+                ASSERT_EQ(run_and_check(handle, c), "") << exponent;
+                // All are lost: the bound's factor for the number of keys is no courtesy.
+                if (testing_the_cpu() && dtype == FA_F32 && exponent == 110.5) {
+                    EXPECT_EQ(*c.o.as<float>(), 0);
+                    EXPECT_GT(oracle::attention(c.reading()).o[0], 10 * oracle::faint_weight(FA_F32));
+                }
+            }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, Hostile, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
 // The largest f16 logit there is, by a product and by a bias.

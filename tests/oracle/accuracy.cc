@@ -5,8 +5,6 @@
 namespace oracle {
 namespace {
 
-constexpr double kFaint = 0x1p-110;  // a weight that may be lost
-
 double o_scale(const Reading& r) { return r.has(FA_OPERAND_O_SCALE) ? double(*r.a.o_scale) : 1.0; }
 
 double saturated(double value, int32_t dtype) {
@@ -86,10 +84,12 @@ double norm_limit(int32_t dtype) {
     }
 }
 
+double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : 0x1p-105; }
+
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
     const double c = u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
-    return c * (u + 0x1p-24 * (1 + kappa)) * spread + kFaint * (std::isfinite(reach) ? reach : 0);
+    return c * (u + 0x1p-24 * (1 + kappa)) * spread + faint_weight(p_dtype) * (std::isfinite(reach) ? reach : 0);
 }
 
 double lse_limit(double lse, double kappa) { return 1e-5 * std::fmax(1, std::fabs(lse)) + 0x1p-22 * kappa; }
@@ -116,8 +116,9 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
         for (int64_t c = 0; c < r.dim_v; c++) {
             const size_t n = row * size_t(r.dim_v) + size_t(c);
             const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
-            const double limit = std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n], want.reach[n]) +
-                                 smallest_step(r.o_dtype);
+            const double reach = double(want.attended[row]) * want.reach[n];
+            const double limit =
+                std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach) + smallest_step(r.o_dtype);
             const bool exact = !valid || want.attended[row] == 0;
             const double value = saturated(want.o[n] * factor, r.o_dtype);
             judge(verdict, {"o", b, h, i, c}, forgive_overflow(got, value, limit, r.o_dtype), value, exact ? 0 : limit);

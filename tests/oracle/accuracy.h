@@ -8,13 +8,14 @@ namespace oracle {
 
 double unit_roundoff(int32_t dtype);
 double smallest_step(int32_t dtype);  // η: what underflow of the stored type may cost
+double faint_weight(int32_t p_dtype); // φ: what may be lost of a weight, as a part of its row's largest
 
 // Line 1. |got − want| / |want| over all elements, and the most it may be.
 double relative_norm(const std::vector<double>& got, const std::vector<double>& want);
 double norm_limit(int32_t coarsest_dtype);
 
-// Line 2. p_dtype: the type that probabilities are rounded to before they meet v. A weight below 2^-110 of its row's largest may be
-// lost; what that costs grows with the value it would have carried, up to `reach`.
+// Line 2. p_dtype: the type that probabilities are rounded to before they meet v. Of each key, a faint weight may be lost; what that costs
+// grows with the values they would have carried, up to `reach` of all together.
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach);
 double lse_limit(double lse, double kappa);
 

@@ -6,7 +6,6 @@
 namespace oracle {
 namespace {
 
-constexpr double kFaint = 0x1p-110;                                       // a weight that may be lost
 constexpr double kOfRows = 5, kOfKeys = 6, kOfValues = 4, kOfScores = 5;  // C
 
 class Lister {
@@ -108,7 +107,8 @@ Verdict compare(const BackwardReading& r, const std::vector<Target>& targets, co
             const Slot& slot = t.slots[s];
             const double old = before.empty() ? 0 : before[n][s], value = slot.value + old;
             const double reach = std::isfinite(slot.reach) ? slot.reach : 0;
-            const double own = c * (u * slot.spread + 0x1p-24 * slot.heat) + kFaint * reach + smallest_step(r.o_dtype) * slot.drift;
+            const double lost = faint_weight(products.p_dtype) * reach + smallest_step(r.o_dtype) * slot.drift;
+            const double own = c * (u * slot.spread + 0x1p-24 * slot.heat) + lost;
             const double limit = slot.spread == 0 ? 0 : own + 0x1p-23 * std::fabs(old) + smallest_step(t.dtype);
             judge(verdict, slot.where, forgive_overflow(load(t.base, slot.index, t.dtype), value, limit, t.dtype), value, limit);
         }

@@ -57,7 +57,7 @@ void merge_row(const std::vector<Part>& parts, const double* sink, double o_scal
             if (std::isfinite(part.o[c])) reach = std::fmax(reach, std::fabs(double(part.o[c])));
         }
         out.push_back({o.base, o.index + c, o.dtype, value * o_scale,
-                       parts.empty() ? 0 : (noise * spread + kFaint * reach) * std::fabs(o_scale)});
+                       parts.empty() ? 0 : (noise * spread + double(parts.size()) * kFaint * reach) * std::fabs(o_scale)});
     }
     const double whole = broken ? NAN : sum == 0 ? -kInfinity : top + std::log(sum);
     if (lse) out.push_back({lse->base, lse->index, FA_F32, whole, std::isfinite(whole) ? noise * (1 + std::fabs(whole)) : 0});

@@ -75,7 +75,7 @@ struct Attention {
     int64_t heads, rows, keys, dim_v;  // of the arrays below: heads_q, seqlen_q, seqlen_k, dim_v
     std::vector<double> o;             // [batch][heads][rows][dim_v]; 0 in rows without keys and beyond the length
     std::vector<double> spread;        // Σ_j P |v|, the same shape: what the error of o is measured by
-    std::vector<double> reach;         // max_j |v| / (1 − p) over attended keys: what underflowing weights are measured by
+    std::vector<double> reach;         // max_j |v| / (1 − p) over attended keys: what each underflowing weight is measured by
     std::vector<double> lse;           // [batch][heads][rows]
     std::vector<double> kappa;         // max_j (|scale| Σ|q·k| + |bias| + |ALiBi|) over attended keys, and |sink|
     std::vector<int64_t> attended;     // keys left
