@@ -139,6 +139,8 @@ Verdict compare_lse(const Reading& r, const Attention& want) {
 
 Verdict compare_scores(const Reading& r, const Attention& want) {
     Verdict verdict;
+    // For 16 bits a GPU's tanh is within 2^-22, of whatever size: the score is off by so much of the cap, and so is what it is compared with.
+    const double bent = size_of(r.q_dtype) == 2 ? 0x1p-21 * double(r.d.softcap) : 0;
     const std::vector<double>& stage = want.scores[size_t(r.d.scores_stage)];
     for (int64_t b = 0; b < r.d.batch; b++)
         for (int64_t h = 0; h < want.heads; h++)
@@ -148,7 +150,7 @@ Verdict compare_scores(const Reading& r, const Attention& want) {
                     const size_t n = size_t(row * want.keys + j);
                     const double kappa = r.d.scores_stage == FA_SCORES_PROBABILITY ? want.kappa[size_t(row)] : want.score_kappa[n];
                     const bool p = r.d.scores_stage == FA_SCORES_PROBABILITY;
-                    const double limit = p ? 0x1p-21 * (1 + kappa) * stage[n] + 0x1p-110 : 0x1p-21 * kappa + 0x1p-110;
+                    const double limit = p ? (0x1p-21 * (1 + kappa) + bent) * stage[n] + 0x1p-110 : 0x1p-21 * kappa + 0x1p-110;
                     judge(verdict, {"scores", b, h, i, j}, double(r.a.scores[r.scores(b, h, i, j)]), stage[n], limit);
                 }
     return verdict;
