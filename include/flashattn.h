@@ -32,10 +32,11 @@
  * work starts leaves every output untouched, and the handle stays usable. The library never prints, exits or aborts.
  *
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
- * FA_INVALID_STATE. After fork() a parent's handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made
- * in the child runs on one thread when the parent's calls had used several. OpenMP regions that the parent ran by itself cannot be
- * seen, and GNU's OpenMP hangs in a child after one: set FA_PARAM_THREADS to 1 there, or give a parallel_for. OpenMP's threads never
- * end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with -Wl,-z,nodelete.
+ * FA_INVALID_STATE. On the CPU a call shares its work with threads of a pool (FA_PARAM_THREAD_POOL), and with as many as it can get:
+ * where the system refuses threads, or others have taken them, the calling thread does the work by itself. After fork() a parent's
+ * handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made in the child has a pool of the child's. OpenMP's
+ * threads never end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with
+ * -Wl,-z,nodelete.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
  * i + off. The library runs on 64-bit systems only.
@@ -155,11 +156,14 @@ FA_API fa_status_t fa_create_info_init(fa_create_info_t* info, uint32_t struct_s
  *   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended where info.log is NULL. It is made, for its user
  *                          alone, if it is not there; a link is not followed. If it cannot be opened, lines are lost: no call fails
  *   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
+ *   OMP_STACKSIZE          and its like, with OpenMP's threads: to know whether the system has so much for them
  * Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (it names
  * one that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR. */
 FA_API fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info);
 
-/* Frees the handle and its scratch memory; memory of fa_malloc must have been freed before. NULL is fine. */
+/* Frees the handle and its scratch memory; memory of fa_malloc must have been freed before. NULL is fine. As with free(), no call on
+ * the handle may be going on: nothing guards against that. A call that never returned, because a callback threw or its thread was
+ * cancelled, does not go on. */
 FA_API fa_status_t fa_destroy(fa_handle_t handle);
 
 /* The sentence behind the last failed call on this handle, "" after one that succeeded; it lives until the next call on the
@@ -187,12 +191,12 @@ FA_API fa_status_t fa_device_info(int32_t backend, int32_t device, fa_device_inf
 
 /* Parameters and facts of a handle. None of them changes what is computed; threads never change a bit of it. */
 enum {
-    FA_PARAM_THREADS = 1,   /* CPU threads; 0: OpenMP's maximum, within the process's affinity */
+    FA_PARAM_THREADS = 1,   /* CPU threads, the caller's included; 0: as many as OpenMP's maximum and the thread's affinity allow */
     FA_PARAM_MAX_ISA = 2,   /* FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED */
     FA_PARAM_LOG_LEVEL = 3, /* FA_LOG_… */
     FA_PARAM_COUNT_WORK = 4, /* 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
                                 one by one, where others may take faster ways that round otherwise (CPU backend) */
-    FA_PARAM_THREAD_POOL = 5, /* FA_POOL_…: who runs the CPU backend's work */
+    FA_PARAM_THREAD_POOL = 5, /* FA_POOL_…: whose CPU threads */
     /* read-only facts */
     FA_INFO_BACKEND = 100, /* FA_BACKEND_… that the handle resolved to */
     FA_INFO_DEVICE = 101,
@@ -206,12 +210,6 @@ enum {
     FA_STAT_BYTES_WRITTEN = 204, /* … and from tiles to memory */
     FA_STAT_EXTRA_BYTES = 205    /* extra memory of the algorithm besides inputs, outputs and one thread's tiles */
 };
-enum { /* thread pool */
-    FA_POOL_AUTO = 0,   /* the caller's if it gave parallel_for, else OpenMP */
-    FA_POOL_OPENMP = 1, /* FA_UNSUPPORTED in a build without OpenMP */
-    FA_POOL_OWN = 2,    /* (reserved) one of the library's own for the whole process */
-    FA_POOL_CALLER = 3  /* FA_INVALID_ARGUMENT without parallel_for */
-};
 enum { /* instruction sets, 1 … 255; a family's levels ascend, with room between them */
     FA_ISA_GENERIC = 1,
     FA_ISA_AVX2 = 16,
@@ -224,6 +222,19 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
 };
 /* "avx512_bf16" and the like, as FLASHATTN_MAX_ISA spells it; NULL: no such level. */
 FA_API const char* fa_isa_name(int32_t isa);
+
+enum { /* thread pool */
+    FA_POOL_AUTO = 0,   /* the caller's if parallel_for was given, else the library's own */
+    FA_POOL_OPENMP = 1, /* a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
+                           a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
+                           after a team of the parent's own, which the library cannot see. They also end the process where the system
+                           refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
+                           moment. A build without OpenMP: FA_UNSUPPORTED */
+    FA_POOL_OWN = 2,    /* one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
+                           where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+                           waits for none that is slow to wake. Safe across fork() */
+    FA_POOL_CALLER = 3  /* parallel_for; FA_INVALID_ARGUMENT if none was given */
+};
 
 /* Errors: FA_INVALID_ARGUMENT (unknown key, value out of bounds, read-only key), FA_UNSUPPORTED. */
 FA_API fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value);

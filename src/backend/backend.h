@@ -32,6 +32,7 @@ struct Host {
     void (*release)(void*);
     void (*log)(void* log_context, int32_t level, const char* message);
     void* log_context;
+    uint64_t openmp_stack_bytes;  // of an OpenMP thread, as the environment asks for it; 0: the system's default
 };
 
 // What a call would do, for fa_supports, fa_explain and fa_workspace_size alike: query and execution cannot disagree.

@@ -1,4 +1,5 @@
 #include "core/env.h"
+#include <ctype.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ struct Variables {
     char log[16];
     char log_file[PATH_MAX];
     char max_isa[16];
+    uint64_t openmp_stack_bytes;
 } variables;
 
 // secure_getenv: a set-user-id program must not take folders of code, or files to write to, from whoever started it.
@@ -23,11 +25,36 @@ void copy(char* to, size_t size, const char* name) {
     snprintf(to, size, "%s", value == nullptr ? "" : value);  // no valid path or word is cut by this
 }
 
+// OpenMP runtimes end the process where they are refused a thread: to try beforehand, one must know how large a stack each is to have.
+constexpr struct {
+    const char* name;
+    int unit;  // of a bare number: place in "BKMG"
+} kStackVariables[] = {{"OMP_STACKSIZE", 1}, {"GOMP_STACKSIZE", 1}, {"KMP_STACKSIZE", 0}};
+
+uint64_t openmp_stack_bytes() {
+    uint64_t most = 0;
+    for (const auto& variable : kStackVariables) {
+        const char* value = secure_getenv(variable.name);
+        if (value == nullptr) continue;
+        char* end;
+        const uint64_t number = strtoull(value, &end, 10);
+        end += strspn(end, " ");
+        constexpr char kUnits[] = "BKMG";
+        const char* unit = *end == 0 ? &kUnits[variable.unit] : strchr(kUnits, toupper(static_cast<unsigned char>(*end)));
+        if (unit == nullptr) continue;
+        const int shift = 10 * int(unit - kUnits);
+        const uint64_t bytes = number << shift;
+        if (bytes >> shift == number && bytes > most) most = bytes;
+    }
+    return most;
+}
+
 void read_all() {
     copy(variables.backend_dir, sizeof variables.backend_dir, "FLASHATTN_BACKEND_DIR");
     copy(variables.log, sizeof variables.log, "FLASHATTN_LOG");
     copy(variables.log_file, sizeof variables.log_file, "FLASHATTN_LOG_FILE");
     copy(variables.max_isa, sizeof variables.max_isa, "FLASHATTN_MAX_ISA");
+    variables.openmp_stack_bytes = openmp_stack_bytes();
 }
 
 template <size_t N>
@@ -50,6 +77,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (variables.backend_dir[0] != 0) out->backend_dir = variables.backend_dir;
     if (variables.log_file[0] != 0) out->log_file = variables.log_file;
     if (!look_up(kLogWords, variables.log, &out->log_level)) out->wrong_log = variables.log;
+    out->openmp_stack_bytes = variables.openmp_stack_bytes;
     if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
         return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve",
                     variables.max_isa);

@@ -10,6 +10,7 @@ struct Environment {
     const char* wrong_log;    // what FLASHATTN_LOG says in that case; else NULL
     const char* log_file;     // FLASHATTN_LOG_FILE; NULL when unset or empty
     int32_t max_isa;          // FLASHATTN_MAX_ISA; 0 when unset
+    uint64_t openmp_stack_bytes;  // OMP_STACKSIZE or its like, the largest; 0 when unset
 };
 
 // Fails on an unknown FLASHATTN_MAX_ISA: it says which code runs, so that a misspelt one must not pass for the default.

@@ -86,7 +86,7 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
     fa_handle_s& h = *new (memory) fa_handle_s{};
     if (logged) h.log = log_of(info, env);
-    h.host = {kBackendAbi, allocate, release, log_from_backend, &h.log};
+    h.host = {kBackendAbi, allocate, release, log_from_backend, &h.log, env.openmp_stack_bytes};
     h.owner = current_process();
     h.device = info.device;
     h.memory = info.memory;
@@ -181,11 +181,8 @@ fa_status_t fa_create(fa_handle_t* handle, const fa_create_info_t* info) {
 }
 
 fa_status_t fa_destroy(fa_handle_t handle) {
-    Message* m = fa::thread_message();
     if (handle == nullptr) return FA_OK;
     const bool forked = handle->owner != fa::current_process();
-    if (!forked && handle->busy.exchange(true, std::memory_order_acquire))
-        return fail(m, FA_INVALID_STATE, "another call on this handle has not returned: it is not destroyed");
     if (!forked) fa::release_staging(*handle);
     handle->backend->destroy(handle->context, forked);
     fa::release(handle);

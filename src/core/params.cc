@@ -9,14 +9,14 @@ constexpr int64_t kAnyFigure = INT64_MAX;
 constexpr int64_t kHighestIsa = 255;
 
 constexpr Parameter kParameters[] = {
-    {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMostThreads, 0, "CPU threads; 0: as many as OpenMP would use"},
+    {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMostThreads, 0, "CPU threads, the caller's included; 0: as many as the process may use, within OpenMP's maximum"},
     {FA_PARAM_MAX_ISA, Owner::backend, false, "max_isa", 0, kHighestIsa, 0,
      "highest CPU instruction set to use, an FA_ISA_ value (see fa_isa_name); 0: the best there is"},
     {FA_PARAM_LOG_LEVEL, Owner::core, false, "log_level", FA_LOG_NONE, FA_LOG_DEBUG, FA_LOG_NONE,
      "lines for the log callback: 0 none, 1 error, 2 info, 3 debug"},
     {FA_PARAM_COUNT_WORK, Owner::backend, false, "count_work", 0, 1, 0, "1: forward calls count work and memory traffic"},
     {FA_PARAM_THREAD_POOL, Owner::backend, false, "thread_pool", FA_POOL_AUTO, FA_POOL_CALLER, FA_POOL_AUTO,
-     "who runs the CPU's work: 0 the caller's parallel_for if given, else OpenMP; 1 OpenMP; 2 the library's own pool; 3 the caller's"},
+     "whose CPU threads: 1 OpenMP's, 2 the library's own, 3 the caller's parallel_for; 0: the caller's if given, else the library's own"},
     {FA_INFO_BACKEND, Owner::core, true, "backend", 0, FA_BACKEND_HIP, 0, "backend that the handle resolved to: 1 CPU, 2 CUDA, 3 HIP"},
     {FA_INFO_DEVICE, Owner::core, true, "device", 0, INT32_MAX, 0, "index of its device"},
     {FA_INFO_MEMORY, Owner::core, true, "memory", 0, FA_MEMORY_DEVICE, 0, "whose pointers it takes: 1 host, 2 device"},

@@ -4,6 +4,7 @@
 #include "backend/isa.h"
 #include "backward.h"
 #include "forward.h"
+#include "openmp.h"
 #include "rowwise.h"
 
 namespace fa {
@@ -14,8 +15,6 @@ struct Context {
     const cpu::Kernels* kernels;
     int64_t max_isa;
     cpu::Threads threads;
-    fa_parallel_for_fn caller;  // what the handle was made with
-    int64_t pool;               // FA_POOL_…
     bool count;
     cpu::Counters counters;
     int64_t extra_bytes;
@@ -88,19 +87,9 @@ fa_status_t create(const Host* host, const fa_create_info_t* info, Context** con
     if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
     *c = Context{};
     c->host = *host;
-    c->threads = {info->parallel_for, info->parallel_user, 0};
-    c->caller = info->parallel_for;
+    c->threads = {info->parallel_for, info->parallel_user, 0, FA_POOL_AUTO, host->openmp_stack_bytes};
     c->kernels = select_kernels(0);
     *context = c;
-    return FA_OK;
-}
-
-fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
-    if (pool == FA_POOL_OWN) return fail(m, FA_UNSUPPORTED, "thread_pool is FA_POOL_OWN (2): the library has no pool of its own yet");
-    if (pool == FA_POOL_CALLER && !c->caller)
-        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is FA_POOL_CALLER (3): expected a handle that was made with a parallel_for");
-    c->pool = pool;
-    c->threads.parallel_for = pool == FA_POOL_OPENMP ? nullptr : c->caller;
     return FA_OK;
 }
 
@@ -108,6 +97,15 @@ void destroy(Context* c, bool) {
     const Host host = c->host;
     host.release(c->scratch);
     host.release(c);
+}
+
+fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
+    if (pool == FA_POOL_OPENMP && !built_with_openmp())
+        return fail(m, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
+    if (pool == FA_POOL_CALLER && !c->threads.parallel_for)
+        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create", (long long)pool);
+    c->threads.pool = pool;
+    return FA_OK;
 }
 
 fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
@@ -130,8 +128,8 @@ fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
 fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
     switch (key) {
         case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
+        case FA_PARAM_THREAD_POOL: *value = c->threads.pool; return FA_OK;
         case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
-        case FA_PARAM_THREAD_POOL: *value = c->pool; return FA_OK;
         case FA_INFO_ISA: *value = c->kernels->isa; return FA_OK;
         case FA_PARAM_COUNT_WORK: *value = c->count; return FA_OK;
         case FA_STAT_TILE_ROWS: *value = c->kernels->rows; return FA_OK;
@@ -151,6 +149,15 @@ const Schedule& schedule_of(Context& c, const Problem& p) {
     c.schedule = make_schedule(p, *c.kernels, c.count);
     c.planned = true;
     return c.schedule;
+}
+
+struct ThreadsText {
+    char text[64];
+};
+ThreadsText threads_text(const Threads& threads, int64_t workers) {
+    ThreadsText t{"1 thread"};
+    if (workers > 1) snprintf(t.text, sizeof t.text, "%lld threads of %s", (long long)workers, pool_name(pool_of(threads)));
+    return t;
 }
 
 int64_t forward_workers(const Context& c, const Schedule& s) {
@@ -174,9 +181,9 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
-    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %lld thread%s",
+    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
              names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
-             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.side_by_side ? " side by side" : "", (long long)workers, workers == 1 ? "" : "s");
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.side_by_side ? " side by side" : "", threads_text(c.threads, workers).text);
     return FA_OK;
 }
 
@@ -193,9 +200,9 @@ fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Messag
     plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
     if (!plan->explain) return FA_OK;
     snprintf(plan->text, sizeof plan->text,
-             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %lld thread%s",
+             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s",
              c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
-             (long long)workers, workers == 1 ? "" : "s");
+             threads_text(c.threads, workers).text);
     return FA_OK;
 }
 
@@ -220,7 +227,7 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
     return c->scratch;
 }
 
-// The share of `workers` workers, or of as many as fit the caller's workspace: OpenMP may allow more threads now than when it was sized.
+// The share of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was sized.
 fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory, Message* m) {
     const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
     if (given && bytes > size) {
@@ -241,12 +248,12 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
     if (status != FA_OK) return status;
     Counters counters{};
-    run_forward(make_call(*p, *a, *c->kernels, s.method, s.few, c->count), s, c->threads, workers, memory, &counters);
-    if (c->count) {
+    const fa_status_t ran = run_forward(make_call(*p, *a, *c->kernels, s.method, s.few, c->count), s, c->threads, workers, memory, &counters, m);
+    if (ran == FA_OK && c->count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;
     }
-    return FA_OK;
+    return ran;
 }
 
 fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, Message* m) {
@@ -255,26 +262,22 @@ fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, 
     int64_t workers = backward_workers(*c, s);
     char* memory;
     const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
-    if (status == FA_OK) run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory);
-    return status;
+    return status != FA_OK ? status : run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory, m);
 }
 
 fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    run_merge(*p, *a, *c->kernels, c->threads);
-    return FA_OK;
+    return run_merge(*p, *a, *c->kernels, c->threads, m);
 }
 
 fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    run_append_kv(*p, *a, *c->kernels, c->threads);
-    return FA_OK;
+    return run_append_kv(*p, *a, *c->kernels, c->threads, m);
 }
 
 fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    run_rotary(*p, *a, *c->kernels, c->threads);
-    return FA_OK;
+    return run_rotary(*p, *a, *c->kernels, c->threads, m);
 }
 
 fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {

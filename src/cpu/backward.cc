@@ -196,8 +196,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     return s;
 }
 
-void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
-                  const Threads& threads, int64_t workers, char* memory) {
+fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+                  const Threads& threads, int64_t workers, char* memory, Message* m) {
     GradientCall g;
     g.inputs = *a.forward;
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
@@ -209,11 +209,13 @@ void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& 
     job.s = &s;
     job.shared = memory;
     job.shares = memory + s.shared_bytes;
+    fa_status_t status = FA_OK;
     const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, GradientScratch&)) {
+        if (status != FA_OK) return;
         job.next = 0;
         job.count = count;
         job.run = step;
-        run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job);
+        status = run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job, m);
     };
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
@@ -222,6 +224,7 @@ void run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& 
     if (dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
     if (a.dbias && rows && keys) run(bias_pieces(g), run_dbias);
     if (a.dsinks) run(p.d.heads_q, run_dsink);
+    return status;
 }
 
 }  // namespace cpu

@@ -1,6 +1,7 @@
 // Which kernel tables this CPU can run: on x86-64 by CPUID and the registers that the system enables (XCR0), on aarch64 by what the system
 // says it has.
 #include "kernel.h"
+#include "parallel.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -70,6 +71,8 @@ bool prefer(const Kernels& k) {
     if (k.isa != FA_ISA_AVX512_BF16) return true;
     return __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0;
 }
+
+#define FA_PAUSE "pause"
 #elif defined(__aarch64__)
 bool detect(const Kernels& k) {
     if (k.isa != FA_ISA_SVE) return true;
@@ -77,8 +80,12 @@ bool detect(const Kernels& k) {
     const int length = prctl(PR_SVE_GET_VL);
     return length > 0 && (length & PR_SVE_VL_LEN_MASK) == k.lanes * int(sizeof(float));
 }
+
+#define FA_PAUSE "yield"
 #else
 bool detect(const Kernels&) { return true; }
+
+#define FA_PAUSE ""
 #endif
 #if !defined(__x86_64__)
 bool prefer(const Kernels&) { return true; }
@@ -92,6 +99,8 @@ const Kernels* select_kernels(int64_t isa) {
         if ((isa == 0 ? prefer(*level.kernels) : level.isa == isa) && detect(*level.kernels)) best = level.kernels;
     return best;
 }
+
+void pause_spinning() { __asm__ volatile(FA_PAUSE); }
 
 }  // namespace cpu
 }  // namespace fa

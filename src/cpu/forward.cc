@@ -266,7 +266,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     return s;
 }
 
-void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters) {
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m) {
     Job job;
     if (s.method.shared_bytes > 0) c.shared = memory;
     job.c = &c;
@@ -274,11 +274,13 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
     job.shared = memory + s.method.shared_bytes;
     job.shares = memory + s.shared_bytes;
     job.flops = job.read = job.written = 0;
+    fa_status_t status = FA_OK;
     const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
+        if (status != FA_OK) return;
         const int64_t hands = workers < count ? workers : max_of(count, 1);
         deal_out(job, begin, count, hands);
         job.run = step;
-        run_workers(threads, hands, work, &job);
+        status = run_workers(threads, hands, work, &job, m);
     };
     const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
     if (s.method.preparations > 0 && s.side_by_side) run(s.method.preparations, run_preparation);
@@ -309,6 +311,7 @@ void run_forward(Call c, const Schedule& s, const Threads& threads, int64_t work
         }
     }
     *counters = {job.flops, job.read, job.written};
+    return status;
 }
 
 }  // namespace cpu

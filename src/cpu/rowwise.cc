@@ -179,31 +179,31 @@ void rotary_row(const void* context, int64_t index) {
 
 }  // namespace
 
-void for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context) {
+fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context, Message* m) {
     Rows rows;
     rows.row = row;
     rows.context = context;
     rows.count = count;
     rows.next = 0;
-    run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), work, &rows);
+    return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), work, &rows, m);
 }
 
-void run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads) {
+fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Merge x{p, a, k};
     const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
-    for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x);
+    return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x, m);
 }
 
-void run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads) {
+fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Append x{p, a, k};
     const int64_t rows = p.d.batch * a.seqlen_new;
-    for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x);
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x, m);
 }
 
-void run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads) {
+fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Rotary x{p, a, k};
     const int64_t rows = p.d.batch * p.d.seqlen_q;
-    for_rows(threads, rows, 4.0 * double(rows * p.d.heads_q) * double(p.d.dim_qk), rotary_row, &x);
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_q) * double(p.d.dim_qk), rotary_row, &x, m);
 }
 
 }  // namespace cpu

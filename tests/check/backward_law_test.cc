@@ -39,10 +39,10 @@ TEST(Failures, F44_F45_F49_F51_F52_same_gradients_for_any_number_of_threads) {
     const Handle handle = make_handle();
     Rng rng(81);
     const auto same = [&](BackwardCase& b) {
-        ASSERT_TRUE(!testing_the_cpu() || handle.set(FA_PARAM_THREADS, 1));
+        ASSERT_TRUE(!testing_the_cpu() || handle.set_threads(1));
         const auto one = run_bits(handle, b);
         for (const int64_t threads : {2, 3, 8}) {
-            ASSERT_TRUE(!testing_the_cpu() || handle.set(FA_PARAM_THREADS, threads));
+            ASSERT_TRUE(!testing_the_cpu() || handle.set_threads(threads));
             ASSERT_TRUE(run_bits(handle, b) == one) << threads << " threads\n" << b.describe();
         }
     };

@@ -44,10 +44,10 @@ TEST(Bits, SameForAnyNumberOfThreads) {
     const Handle handle = make_handle();
     Rng rng(41);
     auto same = [&](Case& c) {
-        ASSERT_TRUE(handle.set(FA_PARAM_THREADS, 1));
+        ASSERT_TRUE(handle.set_threads(1));
         const Bits one = run_bits(handle, c);
         for (const int64_t threads : {2, 3, 8}) {
-            ASSERT_TRUE(handle.set(FA_PARAM_THREADS, threads));
+            ASSERT_TRUE(handle.set_threads(threads));
             ASSERT_TRUE(run_bits(handle, c) == one) << threads << " threads\n" << c.describe();
         }
     };

@@ -39,7 +39,7 @@ struct Settings {
           own_workspace(rng.chance(0.3)) {}
     // The parameters are the CPU backend's.
     bool set(const Handle& handle) const {
-        return isa == 0 || (handle.set(FA_PARAM_MAX_ISA, isa) && handle.set(FA_PARAM_THREADS, threads));
+        return isa == 0 || (handle.set(FA_PARAM_MAX_ISA, isa) && handle.set_threads(threads));
     }
     std::string describe() const { return std::string(" [") + isa_name(isa) + ", " + std::to_string(threads) + " threads]"; }
 };

@@ -17,6 +17,8 @@ class Handle {
     std::string error() const { return fa_last_error(handle_); }
     int64_t get(int32_t key) const;
     bool set(int32_t key, int64_t value) const { return fa_param_set(handle_, key, value) == FA_OK; }
+    // So many threads, also of a machine with two CPUs: of the library's own pool no more would be at work than these.
+    bool set_threads(int64_t n) const { return set(FA_PARAM_THREAD_POOL, n > 2 ? FA_POOL_OPENMP : FA_POOL_OWN) && set(FA_PARAM_THREADS, n); }
 
   private:
     fa_handle_t handle_;

@@ -69,11 +69,6 @@ pub const FA_STAT_BYTES_READ: i32 = 203;
 pub const FA_STAT_BYTES_WRITTEN: i32 = 204;
 pub const FA_STAT_EXTRA_BYTES: i32 = 205;
 
-pub const FA_POOL_AUTO: i32 = 0;
-pub const FA_POOL_OPENMP: i32 = 1;
-pub const FA_POOL_OWN: i32 = 2;
-pub const FA_POOL_CALLER: i32 = 3;
-
 pub const FA_ISA_GENERIC: i32 = 1;
 pub const FA_ISA_AVX2: i32 = 16;
 pub const FA_ISA_AVX512: i32 = 20;
@@ -82,6 +77,11 @@ pub const FA_ISA_AMX: i32 = 28;
 pub const FA_ISA_AMX_FP16: i32 = 32;
 pub const FA_ISA_NEON: i32 = 64;
 pub const FA_ISA_SVE: i32 = 72;
+
+pub const FA_POOL_AUTO: i32 = 0;
+pub const FA_POOL_OPENMP: i32 = 1;
+pub const FA_POOL_OWN: i32 = 2;
+pub const FA_POOL_CALLER: i32 = 3;
 
 pub const FA_F32: i32 = 1;
 pub const FA_F16: i32 = 2;
