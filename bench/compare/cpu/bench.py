@@ -26,7 +26,9 @@ class Bench:
     def __init__(self, threads: int) -> None:
         self.threads, self.cpu = threads, Cpu.read()
         self.library = Library(_abi.FA_BACKEND_CPU)
-        self.library.check(self.library.lib.fa_param_set(self.library.handle, _abi.FA_PARAM_THREADS, threads))
+        # OpenMP's threads, as torch's are: both wait alike, and have the machine to themselves.
+        for key, value in ((_abi.FA_PARAM_THREAD_POOL, _abi.FA_POOL_OPENMP), (_abi.FA_PARAM_THREADS, threads)):
+            self.library.check(self.library.lib.fa_param_set(self.library.handle, key, value))
         torch.set_num_threads(threads)
 
     def ours(self, *problems: Problem, work: str = "flops") -> Contestant:

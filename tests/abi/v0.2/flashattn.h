@@ -224,7 +224,9 @@ enum { /* instruction sets, 1 … 255; a family's levels ascend, with room betwe
 FA_API const char* fa_isa_name(int32_t isa);
 
 enum { /* thread pool */
-    FA_POOL_AUTO = 0,   /* the caller's if parallel_for was given, else the library's own */
+    FA_POOL_AUTO = 0,   /* the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
+                           makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
+                           fifth; where others want the cores, or there are pauses, they cost tens of times as much */
     FA_POOL_OPENMP = 1, /* a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
                            a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
                            after a team of the parent's own, which the library cannot see. They also end the process where the system
