@@ -34,8 +34,8 @@
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
  * FA_INVALID_STATE. On the CPU a call shares its work with threads of a pool (FA_PARAM_THREAD_POOL), and with as many as it can get:
  * where the system refuses threads, or others have taken them, the calling thread does the work by itself. After fork() a parent's
- * handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made in the child has a pool of the child's. OpenMP's
- * threads never end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with
+ * handle gives FA_INVALID_STATE in the child; only fa_destroy is allowed there. A handle made in the child has a pool of the child's.
+ * Threads of pools never end, so dlclose() leaves the library in its place; a plugin that has the static one inside must be linked with
  * -Wl,-z,nodelete.
  *
  * Positions. Row i and key j count within their own sequence, after left padding. `off` places the diagonal: row i stands on key
