@@ -17,10 +17,9 @@ Tensor tensor(const Quad& count, bool strided, const Quad& strides) { return {co
 
 int64_t Tensor::extent() const {
     int64_t last = 0;
-    for (int axis = 0; axis < 4; axis++) {
-        if (count[axis] <= 0) return 0;
-        last += (count[axis] - 1) * stride[axis];
-    }
+    for (const int64_t n : count)
+        if (n <= 0) return 0;  // whatever the strides
+    for (size_t axis = 0; axis < 4; axis++) last += (count[axis] - 1) * stride[axis];
     return last + 1;
 }
 
