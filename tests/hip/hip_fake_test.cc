@@ -139,7 +139,7 @@ TEST_F(Fake, MoreBlocksThanARowOfTheGridHolds) {
     r.d.seqlen_q = 8 << 20;  // a block takes 8
     r.d.dim_qk = 8;
     r.a.max_position = INT32_MAX;
-    r.a.seqused_q = nullptr;
+    r.a.seqused = nullptr;
     r.a.position_offset = nullptr;
     memset(r.a.out_stride, 0, sizeof r.a.out_stride);
     r.a.x = r.a.out = reinterpret_cast<void*>(int64_t(1) << 40);
