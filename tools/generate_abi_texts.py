@@ -1,9 +1,11 @@
 """The declarations of the ABI in other languages: what generate_abi.py writes."""
 import re
+import textwrap
 
 PYTHON = "bindings/python/flashattn/_abi.py"
 RUST = "bindings/rust/src/sys.rs"
 LAYOUT = "tests/abi/layout.c"
+POINTERS = "src/core/pointers.cc"
 WIDTH = 132
 
 # C type: bytes, ctypes, Rust
@@ -23,7 +25,7 @@ FUNCTION = re.compile(r"(.*?) \(\*\)\((.*)\)")
 
 
 def files(abi):
-    return {PYTHON: python(abi), RUST: rust(abi), LAYOUT: layout(abi)}
+    return {PYTHON: python(abi), RUST: rust(abi), LAYOUT: layout(abi), POINTERS: pointers(abi)}
 
 
 def size_of(kind):
@@ -229,3 +231,37 @@ def layout(abi):
         found, size = offsets(fields)
         out.append(f"\nSIZE({name}, {size});\n" + "".join(f"AT({name}, {field}, {at});\n" for field, at in found))
     return "".join(out) + "\n" + groups(abi, lambda c: f"IS({c.name}, {written(c, 'ull')});") + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------- pointers
+
+POINTERS_HEAD = """\
+// Every pointer to a tensor in an args struct, written by tools/generate_abi.py.
+#include "core/pointers.h"
+#include <stddef.h>
+
+#define POINTER(field) {offsetof(Args, field), #field}
+
+namespace fa {
+"""
+POINTERS_OF = """
+template <>
+Pointers pointers_of<{name}>() {{
+    using Args = {name};
+    static constexpr Pointer list[] = {{
+{list}
+    }};
+    return {{list, sizeof list / sizeof *list}};
+}}
+"""
+NO_TENSORS = {"stream", "workspace", "forward"}
+
+
+def pointers(abi):
+    out = [POINTERS_HEAD]
+    for name, fields in abi.structs.items():
+        if name.endswith("_args_t"):
+            tensors = [f"POINTER({field})," for field, kind in fields if kind.endswith("*") and field not in NO_TENSORS]
+            lines = textwrap.fill(" ".join(tensors), WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+            out.append(POINTERS_OF.format(name=name, list=lines))
+    return "".join(out) + "\n}  // namespace fa\n"

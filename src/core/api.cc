@@ -15,7 +15,6 @@ struct Operation {
     const char* name;
     fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Checked* out, Regions*, Message*);
     fa_status_t (*Backend::*run)(Context*, const Problem*, const Args*, Message*);
-    PointerRange pointers[3];  // where Checked holds addresses of tensors; unused ones are 0
 };
 
 fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
@@ -27,27 +26,12 @@ fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user,
     return check_forward(p, user, host_metadata, out, regions, m);
 }
 
-// The pointers from one member to another, both included.
-#define FA_POINTERS(args, first, last) {offsetof(args, first), offsetof(args, last)}
-
-constexpr PointerRange kForwardPointers = FA_POINTERS(fa_forward_args_t, q, device_status);
-constexpr uint64_t kInputs = sizeof(fa_backward_args_t);  // where a CheckedBackward holds the forward's args
-
-constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward, {kForwardPointers}};
-constexpr Operation<fa_forward_args_t> kForward = {FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward, {kForwardPointers}};
-constexpr Operation<fa_backward_args_t, CheckedBackward> kBackward = {
-    FA_OP_BACKWARD, "fa_backward", check_backward, &Backend::backward,
-    {FA_POINTERS(fa_backward_args_t, dout, dsinks), {kInputs + kForwardPointers.first, kInputs + kForwardPointers.last}}};
-constexpr Operation<fa_merge_args_t> kMerge = {
-    FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge,
-    {FA_POINTERS(fa_merge_args_t, o_parts, lse_parts), FA_POINTERS(fa_merge_args_t, o, seqused_q)}};
-constexpr Operation<fa_append_kv_args_t> kAppendKv = {
-    FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv,
-    {FA_POINTERS(fa_append_kv_args_t, k_new, v_new), FA_POINTERS(fa_append_kv_args_t, k, sin)}};
-constexpr Operation<fa_rotary_args_t> kRotary = {
-    FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary,
-    {FA_POINTERS(fa_rotary_args_t, x, out), FA_POINTERS(fa_rotary_args_t, cos, sin),
-     FA_POINTERS(fa_rotary_args_t, positions, seqused)}};
+constexpr Operation<fa_forward_args_t> kPlainForward = {FA_OP_FORWARD, "fa_forward", check_plain_forward, &Backend::forward};
+constexpr Operation<fa_forward_args_t> kForward = {FA_OP_FORWARD, "fa_forward_ex", check_forward, &Backend::forward};
+constexpr Operation<fa_backward_args_t, CheckedBackward> kBackward = {FA_OP_BACKWARD, "fa_backward", check_backward, &Backend::backward};
+constexpr Operation<fa_merge_args_t> kMerge = {FA_OP_MERGE, "fa_merge", check_merge, &Backend::merge};
+constexpr Operation<fa_append_kv_args_t> kAppendKv = {FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv};
+constexpr Operation<fa_rotary_args_t> kRotary = {FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary};
 
 void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t& d, const Plan& plan, fa_status_t status) {
     log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
@@ -58,7 +42,7 @@ void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t&
 // The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
 // of no use there.
 template <class Args, class Run>
-fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRange* pointers, Args* args, const Run& run) {
+fa_status_t run_staged(fa_handle_s& h, const Regions& regions, Args* args, const Run& run) {
     args->workspace = nullptr;
     args->workspace_size = 0;
     const auto wait = [&] {
@@ -67,8 +51,10 @@ fa_status_t run_staged(fa_handle_s& h, const Regions& regions, const PointerRang
     Staging staging(h, regions);
     fa_status_t status = wait();
     if (status == FA_OK) status = staging.copy_in();
-    for (int i = 0; status == FA_OK && i < 3; i++) staging.redirect(args, pointers[i]);
-    if (status == FA_OK) status = run();
+    if (status == FA_OK) {
+        staging.redirect(args);
+        status = run();
+    }
     if (status == FA_OK) status = wait();
     return status == FA_OK ? staging.copy_out() : status;
 }
@@ -109,7 +95,7 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
                           (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
         if (status != FA_OK) return status;
         const auto run = [&] { return (h.backend->*operation.run)(h.context, problem, &args, m); };
-        status = h.staged ? run_staged(h, regions, operation.pointers, &args, run) : run();
+        status = h.staged ? run_staged(h, regions, &args, run) : run();
         log_call(h, operation.name, problem->d, plan, status);
         return status;
     });

@@ -54,15 +54,14 @@ fa_status_t Staging::copy_in() {
     return FA_OK;
 }
 
-void Staging::redirect(void* args, const PointerRange& range) const {
-    if (range.last == 0) return;
-    for (uint64_t offset = range.first; offset <= range.last; offset += sizeof(void*)) {
-        void** const slot = reinterpret_cast<void**>(static_cast<char*>(args) + offset);
-        const uintptr_t at = reinterpret_cast<uintptr_t>(*slot);
-        *slot = nullptr;  // what lies in no region has no elements
+void Staging::redirect(void* args, const Pointers& pointers) const {
+    for (const Pointer& pointer : pointers) {
+        void** const field = reinterpret_cast<void**>(static_cast<char*>(args) + pointer.offset);
+        const uintptr_t at = reinterpret_cast<uintptr_t>(*field);
+        *field = nullptr;  // what lies in no region has no elements
         for (int i = 0; at != 0 && i < regions.count; i++) {
             const Region& r = regions.region[i];
-            if (at >= r.begin && at < r.end) *slot = r.device + (at - r.begin);
+            if (at >= r.begin && at < r.end) *field = r.device + (at - r.begin);
         }
     }
 }

@@ -3,13 +3,9 @@
 #pragma once
 #include "core/check.h"
 #include "core/handle.h"
+#include "core/pointers.h"
 
 namespace fa {
-
-// Byte offsets of the first and the last of neighbouring pointers in an args struct; {0, 0}: none.
-struct PointerRange {
-    uint64_t first, last;
-};
 
 struct Staging {
     fa_handle_s& handle;
@@ -18,9 +14,19 @@ struct Staging {
     Staging(fa_handle_s& h, const Regions& given);
     fa_status_t copy_in();
     // Turns the pointers of an args struct into the copies' addresses, NULL for a tensor without elements.
-    void redirect(void* args, const PointerRange& range) const;
+    template <class Args>
+    void redirect(Args* args) const {
+        redirect(args, pointers_of<Args>());
+    }
+    void redirect(CheckedBackward* args) const {
+        redirect<fa_backward_args_t>(args);
+        redirect(&args->inputs);
+    }
     // Brings back the regions that hold outputs.
     fa_status_t copy_out();
+
+  private:
+    void redirect(void* args, const Pointers& pointers) const;
 };
 
 void release_staging(fa_handle_s& handle);
