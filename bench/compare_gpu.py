@@ -55,7 +55,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"time these as well wherever torch is timed ({', '.join(RIVALS)})")
     parser.add_argument("--patience", type=float, default=180, help="seconds of silence after which a worker is taken for stuck")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="an SVG file; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="FILE.svg, for rates; the rest goes to FILE_ratios.svg. Needs matplotlib")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)  # the process that measures: its jobs
     options = parser.parse_args(arguments)
     options.effort = EFFORTS[options.effort]
