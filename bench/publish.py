@@ -8,7 +8,6 @@ that those pages have tables of.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """What the CPU's comparison needs besides the judge: jobs, targets, and the rows that it makes of `flashattn bench`."""
 
-import json
 import tempfile
 import unittest
 from pathlib import Path
