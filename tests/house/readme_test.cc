@@ -1,9 +1,13 @@
-// The README keeps its word: its features are what fa_supports says on this machine, and its program is the one that the tests build.
+// The README keeps its word: its features are what fa_supports says on this machine, its program is the one that the tests build. And
+// every page's links lead somewhere.
 #include <flashattn.h>
 #include <gtest/gtest.h>
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -172,10 +176,12 @@ std::map<std::string, std::vector<Question>> questions() {
             d.alignment = FA_ALIGN_BOTTOM_RIGHT;
         });
     };
-    all["`fa_backward` with the masks and options here"] = {
-        differentiable(FA_F32), differentiable(FA_F16), differentiable(FA_BF16),
-        question(FA_OP_BACKWARD, operand(FA_OPERAND_BIAS)), question(FA_OP_BACKWARD, operand(FA_OPERAND_SINKS)),
-        question(FA_OP_BACKWARD, packed)};
+    all["`fa_backward` with the masks and options here"] = {differentiable(FA_F32),
+                                                            differentiable(FA_F16),
+                                                            differentiable(FA_BF16),
+                                                            question(FA_OP_BACKWARD, operand(FA_OPERAND_BIAS)),
+                                                            question(FA_OP_BACKWARD, operand(FA_OPERAND_SINKS)),
+                                                            question(FA_OP_BACKWARD, packed)};
     all["`fa_merge` of partial results"] = {question(FA_OP_MERGE, operand(FA_OPERAND_LSE))};
     all["`fa_append_kv` into any cache"] = {question(FA_OP_APPEND_KV, operand(FA_OPERAND_SEQUSED_K)),
                                             question(FA_OP_APPEND_KV, paged)};
@@ -216,13 +222,15 @@ TEST(Readme, ListsTheFeaturesThatAreAskedFor) {
 }
 
 TEST(Readme, NamesTheExceptionsThatAreAskedFor) {
-    EXPECT_EQ(between(". Exceptions: ", ". A test holds"), "`fa_backward` takes no 8-bit types, no pages, no cache index and no study algorithm; "
-                                                           "a study algorithm does not split keys");
+    EXPECT_EQ(between(". Exceptions: ", ". A test holds"),
+              "`fa_backward` takes no 8-bit types, no pages, no cache index and no study algorithm; "
+              "a study algorithm does not split keys");
 }
 
 void expect_supported(fa_handle_t handle) {
     for (const auto& [feature, asked] : questions())
-        for (const Question& q : asked) EXPECT_EQ(fa_supports(handle, &q.desc, q.op), FA_OK) << feature << ": " << fa_last_error(handle);
+        for (const Question& q : asked)
+            EXPECT_EQ(fa_supports(handle, &q.desc, q.op), FA_OK) << feature << ": " << fa_last_error(handle);
     for (const Question& q : exceptions()) EXPECT_EQ(fa_supports(handle, &q.desc, q.op), FA_UNSUPPORTED) << fa_last_error(handle);
 }
 
@@ -241,9 +249,10 @@ TEST_P(ReadmeFeatures, AreWhatTheBackendSays) {
     EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
-INSTANTIATE_TEST_SUITE_P(, ReadmeFeatures, testing::Values(FA_BACKEND_CPU, FA_BACKEND_CUDA, FA_BACKEND_HIP), [](const auto& backend) {
-    return std::string(backend.param == FA_BACKEND_CPU ? "CPU" : backend.param == FA_BACKEND_CUDA ? "CUDA" : "HIP");
-});
+INSTANTIATE_TEST_SUITE_P(
+    , ReadmeFeatures, testing::Values(FA_BACKEND_CPU, FA_BACKEND_CUDA, FA_BACKEND_HIP), [](const auto& backend) {
+        return std::string(backend.param == FA_BACKEND_CPU ? "CPU" : backend.param == FA_BACKEND_CUDA ? "CUDA" : "HIP");
+    });
 
 // Without a GPU: the emulator, under the HIP module's name, answers from the text that both GPU modules are made of.
 TEST(Readme, FeaturesHoldOnTheEmulator) {
@@ -262,6 +271,25 @@ TEST(Readme, ItsProgramIsTheExample) {
     const size_t begin = readme.find("```c\n") + 5;
     ASSERT_NE(begin, std::string::npos + 5);
     EXPECT_EQ(readme.substr(begin, readme.find("```", begin) - begin), program);
+}
+
+TEST(Readme, IsAPage) {
+    const std::string text = read("README.md");
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 150);
+}
+
+TEST(Pages, LinksLeadSomewhere) {
+    namespace fs = std::filesystem;
+    const std::regex link("\\]\\(([^)#:]+)(#[^)]*)?\\)");  // not those with a scheme, nor within a page
+    int links = 0;
+    for (const char* folder : {"", "docs", "docs/generated"})
+        for (const fs::directory_entry& page : fs::directory_iterator(fs::path(SOURCE_DIR) / folder)) {
+            if (page.path().extension() != ".md") continue;
+            const std::string text = read(fs::relative(page.path(), SOURCE_DIR).string());
+            for (std::sregex_iterator at(text.begin(), text.end(), link), end; at != end; ++at, links++)
+                EXPECT_TRUE(fs::exists(page.path().parent_path() / (*at)[1].str())) << page.path() << ": " << (*at)[1];
+        }
+    EXPECT_GT(links, 0);
 }
 
 }  // namespace
