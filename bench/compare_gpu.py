@@ -3,7 +3,8 @@
 
     compare_gpu.py [--suite forward,decode,…] [--fast | --quick] [--json FILE] [--plot FILE.svg]
 
-Needs torch with CUDA, and libflashattn with its CUDA module (FLASHATTN_LIBRARY, FLASHATTN_BACKEND_DIR). What this library computes is
+Needs torch with CUDA, and libflashattn with its CUDA module (FLASHATTN_LIBRARY, FLASHATTN_BACKEND_DIR). FlashAttention-3 takes part in
+bf16 forwards where the package fa3-fwd is installed. What this library computes is
 checked against fp64 before it is timed. Clocks follow power and temperature: absolute figures move, the ratios of rounds in which
 rivals take turns do not. The exit status is 1 if a number was wrong or a call failed, not if it was slow.
 """
@@ -23,7 +24,7 @@ from compare.work import SUITES, parse_suites  # noqa: E402
 
 
 EFFORTS = {"full": Effort(7, 300, False), "fast": Effort(5, 100, False), "quick": Effort(3, 30, True)}
-RIVALS = ("FLASH", "CUDNN", "EFFICIENT", "MATH")
+RIVALS = ("FLASH", "CUDNN", "EFFICIENT", "MATH", "FA3")
 
 
 def suites_option(text: str) -> list[str]:

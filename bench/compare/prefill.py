@@ -10,6 +10,7 @@ from . import targets
 from .bench import DTYPES, Bench, normal
 from .judge import Comparison, Group
 from .problem import Problem
+from .rivals import beside_cudnn
 from .work import count_text, sets_for
 
 TOKENS, HIDDEN = 16384, 2048  # of a forward, whatever its sequence length and head dimension
@@ -42,16 +43,17 @@ def against_torch(bench: Bench, shape: tuple, rivals: list[str], bounds: dict[st
 
 
 def forward(bench: Bench) -> Iterator[Group]:
+    rivals = beside_cudnn()
     for (dim, causal), by_length in targets.FORWARD_CUDNN.items():
         for n, bounds in by_length.items():
-            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), ["CUDNN"], {"CUDNN": bounds})
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, {"CUDNN": bounds})
     for dim in (64, 128, 256):
         for causal in (False, True):
             yield against_torch(bench, ("f16", 4, 4096, HIDDEN // dim, dim, causal), ["CUDNN"], {})
     for dim, dim_v, heads in ((96, None, 16), (192, None, 12), (192, 128, 16)):
         for causal in (False, True):
             bounds = {"CUDNN": targets.FORWARD_OTHER_CUDNN[dim, dim_v]}
-            yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), ["CUDNN"], bounds)
+            yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), rivals, bounds)
 
 
 def f32(bench: Bench) -> Iterator[Group]:
