@@ -99,15 +99,13 @@ def shares(rows: list[dict]) -> str:
 
 
 def power(rows: list[dict]) -> str:
-    """Clock and power where they were sampled: ours and the rival's."""
+    """Clock and power where they were sampled: ours and cuDNN's."""
     lines = []
     for row in measured(rows):
         both = row["ours"], row.get("against", {})
-        if all("watts" in figures for figures in both):
-            name = RIVALS[rival_of(row)]
-            heads = ["", "TFLOP/s", "MHz", "W", f"{name}: TFLOP/s", f"{name}: MHz", f"{name}: W"]
+        if rival_of(row) == "CUDNN" and all("watts" in figures for figures in both):
             lines.append([row["name"], *(text for x in both for text in (rate(x, "TFLOP/s"), f"{x['sm_mhz']:.0f}", f"{x['watts']:.0f}"))])
-    return table(heads, lines)
+    return table(["", "TFLOP/s", "MHz", "W", "cuDNN: TFLOP/s", "cuDNN: MHz", "cuDNN: W"], lines)
 
 
 def microseconds(rows: list[dict]) -> str:
