@@ -52,7 +52,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tool", type=Path, default=find_tool(), help="the flashattn command; default the one beside the library")
     parser.add_argument("--patience", type=float, default=300, help="seconds of silence after which a worker is taken for stuck")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="an SVG or PNG file; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="FILE.svg, for rates; the rest goes to FILE_ratios.svg. Needs matplotlib")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)  # the process that measures: its jobs
     options = parser.parse_args(arguments)
     usual = QUICK if options.quick else FULL

@@ -3,7 +3,8 @@
 
     compare_gpu.py [--suite forward,decode,…] [--fast | --quick] [--json FILE] [--plot FILE.svg]
 
-Needs torch with CUDA, and libflashattn with its CUDA module (FLASHATTN_LIBRARY, FLASHATTN_BACKEND_DIR). What this library computes is
+Needs torch with CUDA, and libflashattn with its CUDA module (FLASHATTN_LIBRARY, FLASHATTN_BACKEND_DIR). FlashAttention-3 takes part in
+bf16 forwards where the package fa3-fwd is installed. What this library computes is
 checked against fp64 before it is timed. Clocks follow power and temperature: absolute figures move, the ratios of rounds in which
 rivals take turns do not. The exit status is 1 if a number was wrong or a call failed, not if it was slow.
 """
@@ -23,7 +24,7 @@ from compare.work import SUITES, parse_suites  # noqa: E402
 
 
 EFFORTS = {"full": Effort(7, 300, False), "fast": Effort(5, 100, False), "quick": Effort(3, 30, True)}
-RIVALS = ("FLASH", "CUDNN", "EFFICIENT", "MATH")
+RIVALS = ("FLASH", "CUDNN", "EFFICIENT", "MATH", "FA3")
 
 
 def suites_option(text: str) -> list[str]:
@@ -55,7 +56,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"time these as well wherever torch is timed ({', '.join(RIVALS)})")
     parser.add_argument("--patience", type=float, default=180, help="seconds of silence after which a worker is taken for stuck")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="an SVG file; needs matplotlib")
+    parser.add_argument("--plot", type=Path, help="FILE.svg, for rates; the rest goes to FILE_ratios.svg. Needs matplotlib")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)  # the process that measures: its jobs
     options = parser.parse_args(arguments)
     options.effort = EFFORTS[options.effort]

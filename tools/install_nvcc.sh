@@ -14,7 +14,7 @@ for nvcc in nvcc "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"; do
     fi
 done
 
-# One release: docs/kernels.md is made from what this compiler says.
+# One release: docs/generated/kernels.md is made from what this compiler says.
 wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
 folder=$PWD/build/nvcc
 if [ "$(cat "$folder/wheels" 2>/dev/null)" != "${wheels[*]}" ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The table of GPU kernels: registers and spills as ptxas reports them, tiles and shared memory as the backend lists them.
 
-kernel_table.py COMPILER LIST REPORT…                 prints the table, docs/kernels.md
+kernel_table.py COMPILER LIST REPORT…                 prints the table, docs/generated/kernels.md
 kernel_table.py --check TABLE COMPILER LIST REPORT…   fails when TABLE is not that, or a kernel spills
 
 COMPILER: nvcc's version. LIST: the program tests/budgets/kernel_list. REPORT: what tools/keep_ptxas_report kept. Another compiler than

@@ -7,22 +7,11 @@ from typing import Iterator
 
 import torch
 
+from . import targets
 from .bench import Bench
 from .judge import Comparison, Group
 from .prefill import HIDDEN, TOKENS, dense, packed, shape_text
 from .problem import Problem
-
-# Speed over cuDNN's: (must, aim) by head dimension, mask and sequence length. At 64 columns 0.97 and 1.05 times what FlashAttention-3
-# reaches of cuDNN's.
-CUDNN_BOUNDS = {
-    (64, False): {512: (None, None), 1024: (1.11, 1.20), 4096: (1.13, 1.23), 16384: (1.13, 1.23)},
-    (64, True): {512: (None, None), 1024: (1.15, 1.25), 4096: (1.20, 1.30), 16384: (1.20, 1.30)},
-    (128, False): {512: (None, None), 1024: (1.04, 1.15), 4096: (1.07, 1.15), 16384: (1.09, 1.17)},
-    (128, True): {512: (None, None), 1024: (1.07, 1.19), 4096: (1.10, 1.20), 16384: (1.10, 1.19)},
-    (256, False): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.25), 16384: (1.0, 1.25)},
-    (256, True): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.15), 16384: (1.0, 1.15)},
-}
-FLASH_BOUNDS = (0.85, 1.0)  # of the kernels by mma.sync
 
 
 def differentiated(p: Problem) -> Problem:
@@ -43,7 +32,7 @@ def against_torch(bench: Bench, shape: tuple, bounds: dict[str, tuple], spread: 
 
 
 def against_cudnn(bench: Bench) -> Iterator[Group]:
-    for (dim, causal), by_length in CUDNN_BOUNDS.items():
+    for (dim, causal), by_length in targets.BACKWARD_CUDNN.items():
         for n, bounds in by_length.items():
             yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"CUDNN": bounds, "FLASH": (None, None)})
     for dim in (64, 128, 256):
@@ -53,7 +42,7 @@ def against_cudnn(bench: Bench) -> Iterator[Group]:
 def f32(bench: Bench) -> Iterator[Group]:
     for dim in (64, 128):
         for causal in (False, True):
-            yield against_torch(bench, ("f32", 4, 2048, 16, dim, causal), {"EFFICIENT": (0.7, 1.0)})
+            yield against_torch(bench, ("f32", 4, 2048, 16, dim, causal), {"EFFICIENT": targets.BACKWARD_F32})
 
 
 def mma(bench: Bench) -> Iterator[Group]:
@@ -61,11 +50,11 @@ def mma(bench: Bench) -> Iterator[Group]:
     for dim in (64, 128):
         for causal in (False, True):
             for n in (1024, 4096, 16384):
-                yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"FLASH": FLASH_BOUNDS}, spread=4)
+                yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), {"FLASH": targets.BACKWARD_MMA}, spread=4)
 
 
 def same(bench: Bench) -> Iterator[Group]:
-    for dim, bounds in ((64, (None, None)), (128, (1.30, 1.15)), (256, (None, None))):
+    for dim, bounds in targets.DETERMINISTIC.items():
         for causal in (False, True):
             for n in (1024, 4096, 16384):
                 shape = ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal)

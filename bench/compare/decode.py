@@ -7,6 +7,7 @@ from typing import Iterator
 
 import torch
 
+from . import targets
 from .bench import Bench, normal
 from .judge import Comparison, Contestant, Group
 from .problem import Problem
@@ -30,7 +31,7 @@ def shape_text(batch: int, heads: int, heads_kv: int, keys: int, dim: int = 128,
 
 
 def decode(bench: Bench) -> Iterator[Group]:
-    usual, few_heads = (0.95, 1.0), (1.0, 1.25)
+    usual, few_heads = targets.DECODE, targets.DECODE_FEW_HEADS
     for *shape, bounds in ((64, 32, 8, 4096, 128, usual), (1, 32, 32, 65536, 128, usual), (1, 32, 8, 65536, 128, usual),
                            (16, 32, 8, 8192, 128, usual), (128, 64, 8, 2048, 128, usual), (1, 8, 1, 131072, 128, few_heads),
                            (32, 32, 8, 8192, 64, usual)):
@@ -45,7 +46,7 @@ def decode(bench: Bench) -> Iterator[Group]:
 
 
 def decode_latency(bench: Bench) -> Iterator[Group]:
-    for keys, must, aim in ((4096, 12.5, 9.5), (16384, 24, 20)):
+    for keys, (must, aim) in targets.DECODE_MICROSECONDS.items():
         name = shape_text(1, 32, 8, keys)
 
         def make(keys=keys, must=must, aim=aim, name=name):
@@ -66,7 +67,7 @@ def speculative(bench: Bench) -> Iterator[Group]:
             for rows in (2, 4, 8):
                 more = [replace(p, q=normal(shape[0], rows, shape[1], 128), causal=True) for p in one]
                 contestants[f"Sq{rows}"] = bench.ours(*more, graph=True, work="bytes")
-                comparisons.append(Comparison(shape_text(*shape, rows=rows), "Sq1", "time", 1.15, 1.05, ours=f"Sq{rows}"))
+                comparisons.append(Comparison(shape_text(*shape, rows=rows), "Sq1", "time", *targets.SPECULATIVE, ours=f"Sq{rows}"))
             return contestants, comparisons
 
         yield Group(shape_text(*shape, rows=8), make)
@@ -87,7 +88,7 @@ def ragged(bench: Bench) -> Iterator[Group]:
             alike = torch.full_like(used, round(used.float().mean().item()))
             contestants: dict[str, Contestant] = {"ours": bench.ours(replace(p, used=used), graph=True, work="bytes"),
                                                   "alike": bench.ours(replace(p, used=alike), graph=True, work="bytes")}
-            return contestants, [Comparison(name, "alike", "speed", 0.85, 0.95)]
+            return contestants, [Comparison(name, "alike", "speed", *targets.RAGGED)]
 
         yield Group(name, make)
 
@@ -107,10 +108,10 @@ def paged(bench: Bench) -> Iterator[Group]:
         def make(shape=shape):
             plain = rotating(cache, *shape)
             contestants, comparisons = {"contiguous": bench.ours(*plain, graph=True, work="bytes")}, []
-            for page, must, aim in ((16, 0.85, 0.95), (64, 0.95, 0.98)):
+            for page, bounds in targets.PAGED.items():
                 name = f"pages of {page}"
                 contestants[name] = bench.ours(*(in_pages(p, page) for p in plain), graph=True, work="bytes")
-                comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", must, aim, ours=name))
+                comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", *bounds, ours=name))
             return contestants, comparisons
 
         yield Group(shape_text(*shape), make)
@@ -139,7 +140,7 @@ def quantised(bench: Bench) -> Iterator[Group]:
                 c = contestants[kind] = bench.ours(*rotating(eight_bit, kind, *shape), graph=True, work="bytes")
                 # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
                 c.work, c.unit = whole, "TB/s of bf16"
-                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", 0.65, 0.55, ours=kind))
+                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", *targets.QUANTISED, ours=kind))
             return contestants, comparisons
 
         yield Group(shape_text(*shape), make)
@@ -153,10 +154,10 @@ def chunked(bench: Bench) -> Iterator[Group]:
             def make(shape=shape):
                 plain = cache(*shape)
                 contestants, comparisons = {"contiguous": bench.ours(plain)}, []
-                for page, must, aim in ((16, 0.75, 0.9), (64, 0.85, 0.95)):
+                for page, bounds in targets.CHUNKED.items():
                     name = f"pages of {page}"
                     contestants[name] = bench.ours(in_pages(plain, page))
-                    comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", must, aim, ours=name))
+                    comparisons.append(Comparison(f"{name}, {shape_text(*shape)}", "contiguous", "speed", *bounds, ours=name))
                 return contestants, comparisons
 
             yield Group(shape_text(*shape), make)
@@ -168,6 +169,7 @@ def enqueue(bench: Bench) -> Iterator[Group]:
 
         def make(name=name, shape=shape):
             contestant, foreign = bench.enqueue(cache(*shape))
-            return {"ours": contestant}, [Comparison(f"{name}, without {foreign * 1e6:.2f} µs of ctypes", None, "microseconds", 8, 4.5)]
+            name = f"{name}, without {foreign * 1e6:.2f} µs of ctypes"
+            return {"ours": contestant}, [Comparison(name, None, "microseconds", *targets.ENQUEUE_MICROSECONDS)]
 
         yield Group(name, make)

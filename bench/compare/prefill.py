@@ -6,9 +6,11 @@ from typing import Iterator
 
 import torch
 
+from . import targets
 from .bench import DTYPES, Bench, normal
 from .judge import Comparison, Group
 from .problem import Problem
+from .rivals import beside_cudnn
 from .work import count_text, sets_for
 
 TOKENS, HIDDEN = 16384, 2048  # of a forward, whatever its sequence length and head dimension
@@ -40,31 +42,22 @@ def against_torch(bench: Bench, shape: tuple, rivals: list[str], bounds: dict[st
     return Group(name, make)
 
 
-# Speed of the Hopper kernels over cuDNN's: (must, aim) by head dimension, mask and sequence length.
-CUDNN_BOUNDS = {
-    (64, False): {512: (1.05, 1.15), 1024: (1.12, 1.18), 4096: (1.24, 1.28), 16384: (1.30, 1.34)},
-    (64, True): {512: (1.02, 1.12), 1024: (1.10, 1.18), 4096: (1.18, 1.24), 16384: (1.29, 1.33)},
-    (128, False): {512: (1.05, 1.10), 1024: (1.07, 1.12), 4096: (1.15, 1.19), 16384: (1.18, 1.22)},
-    (128, True): {512: (1.05, 1.15), 1024: (1.16, 1.22), 4096: (1.23, 1.28), 16384: (1.25, 1.30)},
-    (256, False): {512: (1.00, 1.05), 1024: (1.05, 1.10), 4096: (1.08, 1.12), 16384: (1.10, 1.15)},
-    (256, True): {512: (1.00, 1.08), 1024: (1.03, 1.12), 4096: (1.12, 1.20), 16384: (1.17, 1.25)},
-}
-
-
 def forward(bench: Bench) -> Iterator[Group]:
-    for (dim, causal), by_length in CUDNN_BOUNDS.items():
+    rivals = beside_cudnn()
+    for (dim, causal), by_length in targets.FORWARD_CUDNN.items():
         for n, bounds in by_length.items():
-            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), ["CUDNN"], {"CUDNN": bounds})
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, {"CUDNN": bounds})
     for dim in (64, 128, 256):
         for causal in (False, True):
             yield against_torch(bench, ("f16", 4, 4096, HIDDEN // dim, dim, causal), ["CUDNN"], {})
-    for dim, dim_v, heads, bounds in ((96, None, 16, (1.0, 1.1)), (192, None, 12, (0.95, 1.05)), (192, 128, 16, (0.95, 1.05))):
+    for dim, dim_v, heads in ((96, None, 16), (192, None, 12), (192, 128, 16)):
         for causal in (False, True):
-            yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), ["CUDNN"], {"CUDNN": bounds})
+            bounds = {"CUDNN": targets.FORWARD_OTHER_CUDNN[dim, dim_v]}
+            yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), rivals, bounds)
 
 
 def f32(bench: Bench) -> Iterator[Group]:
-    for dim, bounds in ((64, (1.0, 1.2)), (128, (0.8, 0.95))):
+    for dim, bounds in targets.FORWARD_F32.items():
         for causal in (False, True):
             yield against_torch(bench, ("f32", 4, 2048, 16, dim, causal), ["EFFICIENT"], {"EFFICIENT": bounds})
     yield against_torch(bench, ("f32", 2, 2048, 8, 256, False), ["EFFICIENT", "MATH"], {})
@@ -77,7 +70,7 @@ def odd(bench: Bench) -> Iterator[Group]:
         def make(dim=dim, heads=heads, whole=whole):
             contestants = {"ours": bench.ours(dense("f32", 2, 2048, heads, dim, False)),
                            f"d{whole}": bench.ours(dense("f32", 2, 2048, heads, whole, False))}
-            return contestants, [Comparison(f"f32 d{dim}", f"d{whole}", "speed", 0.6, 0.8)]
+            return contestants, [Comparison(f"f32 d{dim}", f"d{whole}", "speed", *targets.ODD)]
 
         yield Group(f"f32 d{dim}", make)
 
@@ -85,11 +78,11 @@ def odd(bench: Bench) -> Iterator[Group]:
 def small(bench: Bench) -> Iterator[Group]:
     for batch, heads, n, dim in ((16, 12, 64, 64), (8, 12, 64, 64), (16, 12, 256, 64), (16, 12, 2048, 64)):
         for dtype, rival in (("f16", "FLASH"), ("f32", "EFFICIENT")):
-            yield against_torch(bench, (dtype, batch, n, heads, dim, False), [rival], {rival: (1.0, 1.3)}, graph=True)
+            yield against_torch(bench, (dtype, batch, n, heads, dim, False), [rival], {rival: targets.SMALL}, graph=True)
     for dim in (64, 128):
         for n in (1024, 2048, 4096):
             for causal in (False, True):
-                yield against_torch(bench, ("bf16", 1, n, 8, dim, causal), ["CUDNN"], {"CUDNN": (1.0, 1.2)}, graph=True)
+                yield against_torch(bench, ("bf16", 1, n, 8, dim, causal), ["CUDNN"], {"CUDNN": targets.SMALL_CUDNN}, graph=True)
 
 
 def packed(lengths: list[int], heads: int, heads_kv: int, dim: int) -> Problem:
@@ -109,21 +102,21 @@ def varlen(bench: Bench) -> Iterator[Group]:
             alike = Problem(normal(64, same, heads, 128), normal(64, same, heads_kv, 128), normal(64, same, heads_kv, 128), causal=True)
             against = f"64 of {same}"
             contestants = {"ours": bench.ours(packed(lengths, heads, heads_kv, 128)), against: bench.ours(alike)}
-            return contestants, [Comparison(name, against, "speed", 0.88, 0.95)]
+            return contestants, [Comparison(name, against, "speed", *targets.PACKED)]
 
         yield Group(name, make)
 
     def grouped():
         contestants = {"ours": bench.ours(Problem(normal(4, 4096, 32, 128), normal(4, 4096, 4, 128), normal(4, 4096, 4, 128), causal=True)),
                        "32/32": bench.ours(dense("bf16", 4, 4096, 32, 128, True))}
-        return contestants, [Comparison("bf16 B4 S4k 32/4 d128 causal", "32/32", "speed", 1.0, 1.03)]
+        return contestants, [Comparison("bf16 B4 S4k 32/4 d128 causal", "32/32", "speed", *targets.GROUPED)]
 
     yield Group("bf16 B4 S4k 32/4 d128 causal", grouped)
 
     def windowed():
         plain = dense("bf16", 1, 16384, 16, 128, True)
         contestants = {"ours": bench.ours(Problem(plain.q, plain.k, plain.v, causal=True, left=1023)), "causal": bench.ours(plain)}
-        return contestants, [Comparison("bf16 B1 S16k 16 heads d128 window 1024", "causal", "speed", 0.75, 0.85)]
+        return contestants, [Comparison("bf16 B1 S16k 16 heads d128 window 1024", "causal", "speed", *targets.WINDOW)]
 
     yield Group("bf16 B1 S16k 16 heads d128 window 1024", windowed)
 
@@ -138,7 +131,7 @@ def options(bench: Bench) -> Iterator[Group]:
         for option, more in fields.items():
             contestants[option] = bench.ours(Problem(plain.q, plain.k, plain.v, causal=causal, **more))
         shape = shape_text("bf16", batch, n, heads, dim, causal)
-        return contestants, [Comparison(f"{option}, {shape}", "plain", "time", 1.35, 1.15, ours=option) for option in fields]
+        return contestants, [Comparison(f"{option}, {shape}", "plain", "time", *targets.OPTION, ours=option) for option in fields]
 
     def on_causal():
         slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], device="cuda")
@@ -151,7 +144,7 @@ def options(bench: Bench) -> Iterator[Group]:
     yield Group(f"window, ALiBi, sinks, {name}", on_causal)
     yield Group("boolean mask", on_dense)
 
-    for dim, bounds in ((64, (2.0, 1.5)), (128, (1.4, 1.2)), (256, (1.15, 1.05))):
+    for dim, bounds in targets.SOFTCAP.items():
         for causal in (False, True):
             shape = shape_text("bf16", batch, n, HIDDEN // dim, dim, causal)
 
@@ -163,7 +156,7 @@ def options(bench: Bench) -> Iterator[Group]:
 
             def halves(dim=dim, causal=causal, shape=shape):
                 contestants = {dtype: bench.ours(dense(dtype, batch, n, HIDDEN // dim, dim, causal)) for dtype in ("f16", "bf16")}
-                return contestants, [Comparison(f"f16, {shape.replace('bf16 ', '')}", "bf16", "speed", 0.95, 0.98, ours="f16")]
+                return contestants, [Comparison(f"f16, {shape.replace('bf16 ', '')}", "bf16", "speed", *targets.F16, ours="f16")]
 
             yield Group(f"softcap, {shape}", capped)
             yield Group(f"f16, {shape}", halves)

@@ -24,8 +24,9 @@ LIMIT = 1e-4  # how far rounding may part two losses: each step builds on all be
 
 
 def documentation() -> str:
-    """README.md and docs/*.md, with characters that are rare left out."""
+    """README.md and docs/*.md, with tables and characters that are rare left out."""
     text = "".join(path.read_text() for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))])
+    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("|"))
     common = {c for c in set(text) if text.count(c) >= 20}
     return "".join(c for c in text if c in common)
 

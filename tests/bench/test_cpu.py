@@ -1,11 +1,10 @@
 """What the CPU's comparison needs besides the judge: jobs, targets, and the rows that it makes of `flashattn bench`."""
 
-import json
 import tempfile
 import unittest
 from pathlib import Path
 
-from compare.cpu import ceilings, readme, targets
+from compare.cpu import ceilings, targets
 from compare.cpu.work import SUITES, heads_for, job_name, jobs_of, parse_job, parse_threads
 from compare.judge import Effort
 from compare.table import table_of
@@ -118,29 +117,6 @@ class Ceilings(unittest.TestCase):
             self.assertIn("--threads 3 --rounds 7 --milliseconds 40 --suite forward", row["options"])
             with self.assertRaisesRegex(RuntimeError, "none here"):
                 ceilings.run_tool(tool, 3, Effort(7, 40, False), isa="avx2")
-
-
-class Readme(unittest.TestCase):
-    def test_cells(self):
-        share = ceilings.share_row(found(0.82), None)
-        rival = {"name": "f32 H8 S2k d64", "ours": {"rate": 146.4}, "against": {"name": "FLASH"}, "value": 1.284}
-        cold = ceilings.share_row(found(0.03, "decode", "B1 32/8 16384 cold", "bf16", "B/s", (1, 32, 1, 128), True), None)
-        result = {"suites": {"prefill, 1 thread": [rival], "ceilings, 1 thread": [share, cold]}}
-        lines = readme.table_of([("Here", result)]).splitlines()
-        self.assertEqual(lines[0], "| | Here, 1 thread |")
-        self.assertIn("| f32, d 64, S 2048 | 146, 1.28×, 82 % |", lines)
-        self.assertIn("| decode bf16, 32 heads on 8, 16384 keys | 12.0 GB/s, 3 % |", lines)
-        self.assertIn("| f16, d 128, S 512 |  |", lines)
-        self.assertFalse(any("backward" in line for line in lines))  # not measured
-        backward = {"name": "bf16 H4 S2k d128", "ours": {"rate": 726.3}, "against": {"name": "FLASH"}, "value": 2.814}
-        result["suites"]["backward, 1 thread"] = [backward]
-        self.assertIn("| backward bf16, d 128, S 2048 | 726, 2.81× |", readme.table_of([("Here", result)]).splitlines())
-
-    def test_the_readme_has_what_the_results_say(self):
-        root = Path(__file__).resolve().parents[2]
-        files = sorted((root / "bench" / "results").glob("cpu_*.json"))
-        self.assertTrue(files)
-        self.assertIn(readme.table_of([(readme.machine_name(file), json.loads(file.read_text())) for file in files]), (root / "README.md").read_text())
 
 
 class Program(ProgramTests, unittest.TestCase):

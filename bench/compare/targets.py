@@ -1,0 +1,57 @@
+"""What is to be reached on a Hopper GPU, (must, aim) of each suite, as judge.py reads them: for ourselves, and published nowhere. Pure.
+What CPUs are to reach is in cpu/targets.py."""
+
+from __future__ import annotations
+
+Bounds = tuple[float | None, float | None]
+NONE: Bounds = (None, None)
+
+# Speed of the Hopper kernels over cuDNN's, by head dimension, mask and sequence length.
+FORWARD_CUDNN = {
+    (64, False): {512: (1.05, 1.15), 1024: (1.12, 1.18), 4096: (1.24, 1.28), 16384: (1.30, 1.34)},
+    (64, True): {512: (1.02, 1.12), 1024: (1.10, 1.18), 4096: (1.18, 1.24), 16384: (1.29, 1.33)},
+    (128, False): {512: (1.05, 1.10), 1024: (1.07, 1.12), 4096: (1.15, 1.19), 16384: (1.18, 1.22)},
+    (128, True): {512: (1.05, 1.15), 1024: (1.16, 1.22), 4096: (1.23, 1.28), 16384: (1.25, 1.30)},
+    (256, False): {512: (1.00, 1.05), 1024: (1.05, 1.10), 4096: (1.08, 1.12), 16384: (1.10, 1.15)},
+    (256, True): {512: (1.00, 1.08), 1024: (1.03, 1.12), 4096: (1.12, 1.20), 16384: (1.17, 1.25)},
+}
+FORWARD_OTHER_CUDNN = {(96, None): (1.0, 1.1), (192, None): (0.95, 1.05), (192, 128): (0.95, 1.05)}  # by dim_qk and dim_v
+FORWARD_F32 = {64: (1.0, 1.2), 128: (0.8, 0.95)}  # over EFFICIENT's
+
+# The backward's over cuDNN's. At 64 columns 0.97 and 1.05 times what FlashAttention-3 reaches of cuDNN's.
+BACKWARD_CUDNN = {
+    (64, False): {512: (None, None), 1024: (1.11, 1.20), 4096: (1.13, 1.23), 16384: (1.13, 1.23)},
+    (64, True): {512: (None, None), 1024: (1.15, 1.25), 4096: (1.20, 1.30), 16384: (1.20, 1.30)},
+    (128, False): {512: (None, None), 1024: (1.04, 1.15), 4096: (1.07, 1.15), 16384: (1.09, 1.17)},
+    (128, True): {512: (None, None), 1024: (1.07, 1.19), 4096: (1.10, 1.20), 16384: (1.10, 1.19)},
+    (256, False): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.25), 16384: (1.0, 1.25)},
+    (256, True): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.15), 16384: (1.0, 1.15)},
+}
+BACKWARD_MMA: Bounds = (0.85, 1.0)  # of the kernels by mma.sync over FLASH's
+BACKWARD_F32: Bounds = (0.7, 1.0)   # over EFFICIENT's
+DETERMINISTIC = {64: NONE, 128: (1.30, 1.15), 256: NONE}  # time over that of the free backward
+
+# One query row: speed over cuDNN's, or microseconds by keys.
+DECODE: Bounds = (0.95, 1.0)
+DECODE_FEW_HEADS: Bounds = (1.0, 1.25)
+DECODE_MICROSECONDS = {4096: (12.5, 9.5), 16384: (24, 20)}
+ENQUEUE_MICROSECONDS: Bounds = (8, 4.5)
+
+# Small shapes in graphs, over PyTorch's kernels and over cuDNN's.
+SMALL: Bounds = (1.0, 1.3)
+SMALL_CUDNN: Bounds = (1.0, 1.2)
+
+# Beside this library itself: speed,
+ODD: Bounds = (0.6, 0.8)
+PACKED: Bounds = (0.88, 0.95)
+GROUPED: Bounds = (1.0, 1.03)
+WINDOW: Bounds = (0.75, 0.85)
+F16: Bounds = (0.95, 0.98)
+RAGGED: Bounds = (0.85, 0.95)
+PAGED = {16: (0.85, 0.95), 64: (0.95, 0.98)}    # by page size
+CHUNKED = {16: (0.75, 0.9), 64: (0.85, 0.95)}
+# or time.
+OPTION: Bounds = (1.35, 1.15)
+SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
+SPECULATIVE: Bounds = (1.15, 1.05)
+QUANTISED: Bounds = (0.65, 0.55)
