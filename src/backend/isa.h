@@ -1,4 +1,5 @@
-// Words that stand for values. The CPU's instruction sets by name, as messages and FLASHATTN_MAX_ISA spell them.
+// Words that stand for values. The CPU's instruction sets by name, as messages and FLASHATTN_MAX_ISA spell them; a word that serves several
+// tables comes more than once.
 #pragma once
 #include <flashattn.h>
 
@@ -8,8 +9,16 @@ struct Word {
     const char* text;
     int32_t value;
 };
-constexpr Word kIsaWords[] = {{"generic", FA_ISA_GENERIC},         {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512},
-                              {"avx512_bf16", FA_ISA_AVX512_BF16}, {"amx", FA_ISA_AMX},   {"amx_fp16", FA_ISA_AMX_FP16},
-                              {"neon", FA_ISA_NEON},               {"sve", FA_ISA_SVE}};
+constexpr Word kIsaWords[] = {
+#define FA_CPU_ISA(architecture, table, word, value) {#word, value},
+#include "backend/isa.def"
+};
+
+// Whether an earlier table has the same word.
+static inline bool comes_again(const Word& word) {
+    for (const Word* w = kIsaWords; w != &word; w++)
+        if (w->value == word.value) return true;
+    return false;
+}
 
 }  // namespace fa

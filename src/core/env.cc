@@ -68,6 +68,15 @@ bool look_up(const Word (&words)[N], const char* text, int32_t* value) {
     return false;
 }
 
+fa_status_t no_such_isa(Message* m) {
+    char expected[128] = "";
+    for (const Word& w : kIsaWords) {
+        const size_t used = strlen(expected);
+        if (!comes_again(w)) snprintf(expected + used, sizeof expected - used, "%s%s", used ? ", " : "", w.text);
+    }
+    return fail(m, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected one of %s", variables.max_isa, expected);
+}
+
 }  // namespace
 
 fa_status_t environment(Environment* out, Message* message) {
@@ -78,10 +87,7 @@ fa_status_t environment(Environment* out, Message* message) {
     if (variables.log_file[0] != 0) out->log_file = variables.log_file;
     if (!look_up(kLogWords, variables.log, &out->log_level)) out->wrong_log = variables.log;
     out->openmp_stack_bytes = variables.openmp_stack_bytes;
-    if (!look_up(kIsaWords, variables.max_isa, &out->max_isa))
-        return fail(message, FA_INVALID_ARGUMENT, "FLASHATTN_MAX_ISA is \"%s\": expected generic, avx2, avx512, avx512_bf16, amx, amx_fp16, neon or sve",
-                    variables.max_isa);
-    return FA_OK;
+    return look_up(kIsaWords, variables.max_isa, &out->max_isa) ? FA_OK : no_such_isa(message);
 }
 
 }  // namespace fa

@@ -14,9 +14,20 @@
 namespace fa {
 namespace cpu {
 
-#define FA_CPU_ISA(name, isa) extern const Kernels kKernels_##name;
-#include "isa.def"
-#undef FA_CPU_ISA
+#if defined(__x86_64__)
+#define FA_ON_X86(...) __VA_ARGS__
+#define FA_ON_ARM(...)
+#elif defined(__aarch64__)
+#define FA_ON_X86(...)
+#define FA_ON_ARM(...) __VA_ARGS__
+#else
+#define FA_ON_X86(...)
+#define FA_ON_ARM(...)
+#endif
+#define FA_ON_ANY(...) __VA_ARGS__
+
+#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
+#include "backend/isa.def"
 
 namespace {
 
@@ -25,9 +36,8 @@ struct Level {
     const Kernels* kernels;
 };
 const Level kLevels[] = {
-#define FA_CPU_ISA(name, isa) {isa, &kKernels_##name},
-#include "isa.def"
-#undef FA_CPU_ISA
+#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture({isa, &kKernels_##table},)
+#include "backend/isa.def"
 };
 
 #if defined(__x86_64__)

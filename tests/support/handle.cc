@@ -4,16 +4,6 @@
 #include <cstring>
 
 namespace test {
-namespace {
-
-const struct {
-    const char* name;
-    int32_t value;
-} kIsas[] = {{"generic", FA_ISA_GENERIC},   {"avx2", FA_ISA_AVX2}, {"avx512", FA_ISA_AVX512}, {"avx512_bf16", FA_ISA_AVX512_BF16},
-             {"amx", FA_ISA_AMX}, {"amx_fp16", FA_ISA_AMX_FP16}, {"neon", FA_ISA_NEON}, {"sve", FA_ISA_SVE}};
-
-}  // namespace
-
 int64_t Handle::get(int32_t key) const {
     int64_t value = -1;
     return fa_param_get(handle_, key, &value) == FA_OK ? value : -1;
@@ -42,7 +32,8 @@ Handle make_handle(fa_create_info_t info) {
 std::vector<int32_t> isas_under_test() {
     if (!testing_the_cpu()) return {0};
     std::vector<int32_t> all;
-    for (const auto& isa : kIsas) all.push_back(isa.value);
+    for (int32_t isa = 0; isa < 256; isa++)
+        if (fa_isa_name(isa)) all.push_back(isa);
     return all;
 }
 
@@ -58,9 +49,8 @@ const std::vector<int32_t>& usable_isas() {
 }
 
 const char* isa_name(int32_t isa) {
-    for (const auto& known : kIsas)
-        if (known.value == isa) return known.name;
-    return "default";
+    const char* const name = fa_isa_name(isa);
+    return name ? name : "default";
 }
 
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {

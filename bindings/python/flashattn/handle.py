@@ -38,8 +38,8 @@ class Handle:
         The attribute says which it became.
     device: index within the backend.
     threads: CPU threads, 0 for all that the process may use; results never depend on it.
-    max_isa: "best", or the highest instruction set to use: "generic", "avx2", "avx512", "avx512_bf16", "amx", "amx_fp16",
-        "neon" or "sve".
+    max_isa: "best", or the highest instruction set to use, by name: "generic", "avx2", "amx", "neon" and the like, of which a
+        wrong one is answered with all.
 
     memory: "host": arrays are ordinary memory, and a GPU backend copies them. "device": addresses are the device's own, as those of
         CUDA tensors in flashattn.torch; NumPy arrays are then refused.
