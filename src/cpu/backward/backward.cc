@@ -1,0 +1,231 @@
+#include "cpu/backward/backward.h"
+#include <atomic>
+#include "cpu/backward/backward_call.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// A worker holds dk and dv of a block of keys while all row tiles go by, so that packing these is shared by many keys: of f32 tiles that
+// is worth more than that k, v, dk and dv of the block fit a second cache of 512 KB.
+constexpr int64_t kBlockBytes = 1 << 20, kMostBlockKeys = 512;
+// Blocks are smaller, down to kFewestKeys, where there would be too few of them to occupy some cores.
+constexpr int64_t kFewestKeys = 256, kFewestBlocks = 16;
+// Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
+constexpr int64_t kEnoughItems = 64, kMostKeptBytes = 256 << 20;
+
+struct Job {
+    const GradientCall* g;
+    const BackwardSchedule* s;
+    char *shared, *shares;
+    int64_t count;
+    void (*run)(const Job&, int64_t index, GradientScratch&);
+    alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
+};
+
+// The part of the forward's scratch that its tiles use here.
+Scratch take_forward_scratch(const Problem& p, Carver& c) {
+    Scratch w{};
+    w.q = c.take<float>(p.d.dim_qk * kMaxRows);
+    w.s = c.take<float>(kTileKeys * kMaxRows);
+    w.addend = c.take<float>(kTileKeys * kMaxRows);
+    w.k = c.take<float>(kTileKeys * p.d.dim_qk);
+    w.band_begin = c.take<int32_t>(kMaxRows);
+    w.band_end = c.take<int32_t>(kMaxRows);
+    return w;
+}
+
+GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, Carver& c) {
+    const Problem& p = *g.c.p;
+    const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
+    GradientScratch x{};
+    x.w = take_forward_scratch(p, c);
+    x.lines = c.take<float>(kMaxRows * max_of(dim, dim_v));
+    x.dout = c.take<float>(dim_v * kMaxRows);
+    x.q_rows = c.take<float>(query_panels(g, dim).size());
+    x.dout_rows = c.take<float>(query_panels(g, dim_v).size());
+    x.dp = c.take<float>(kTileKeys * kMaxRows);
+    x.slope = c.take<float>(kTileKeys * kMaxRows);
+    x.lse = c.take<float>(kGradientPanel * kMaxRows);
+    x.delta = c.take<float>(kGradientPanel * kMaxRows);
+    const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
+    x.k = c.take<float>(keys * dim);
+    x.v = c.take<float>(keys * dim_v);
+    x.dk = c.take<float>(key_panels(g, dim).size());
+    x.dv = c.take<float>(key_panels(g, dim_v).size());
+    x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    x.begun = c.take<bool>(s.tiles);
+    if (g.matrix) take_operands(p, s.block_keys, &x.matrix, c);
+    x.own_delta = c.take<float>(s.rows);
+    return x;
+}
+
+void work(void* arg, int64_t worker) {
+    Job& job = *static_cast<Job*>(arg);
+    Carver c{job.shares + worker * job.s->worker_bytes, 0};
+    GradientScratch x = take_scratch(*job.g, *job.s, c);
+    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
+}
+
+// All row tiles against one block of keys, whose dk and dv are then complete.
+void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
+    const Call& c = g.c;
+    RowTile t;
+    t.seq = sequence_of(*c.p, *c.a, batch);
+    t.batch = batch;
+    t.kv_head = kv_head;
+    memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
+    memset(x.dv, 0, size_t(key_panels(g, c.p->d.dim_v).size()) * sizeof(float));
+    if (g.matrix) {
+        run_matrix_block(g, batch, kv_head, key, keys, dq, x);
+        return write_dkv(g, t, key, keys, x);
+    }
+    KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
+    for (int64_t n = 0; place_tile(c, batch, kv_head, n, &t); n++) {
+        const KeyBand seen = visible_keys(t, *c.p, key, key + keys);
+        if (seen.begin >= seen.end) continue;
+        load_rows(g, t, x);
+        for (int64_t at = key + (seen.begin - key) / kTileKeys * kTileKeys; at < seen.end; at += kTileKeys) {
+            const int count = int(min_of(kTileKeys, seen.end - at));
+            if (differentiate_tile(g, t, block, at, count, true, x))
+                add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
+        }
+    }
+    write_dkv(g, t, key, keys, x);
+}
+
+void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* sums, GradientScratch& x) {
+    RowTile t;
+    if (place_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
+    write_dq_padding(g, batch, kv_head, tile, x);
+}
+
+DqSums shared_sums(const Job& job, int64_t head, int64_t chunk) {
+    const int64_t place = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
+    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->begun_at) + place,
+            floats};
+}
+
+float* shared_deltas(const Job& job, int64_t head) {
+    return reinterpret_cast<float*>(job.shared + job.s->deltas_at) + head * job.s->rows;
+}
+
+// What all chunks need of one row tile.
+void run_deltas(const Job& job, int64_t index, GradientScratch& x) {
+    const GradientCall& g = *job.g;
+    const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
+    find_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, shared_deltas(job, head), x);
+}
+
+// One chunk of the keys of one sequence and kv head. Chunks come first by first: of causal ones those with the most rows.
+void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
+    const GradientCall& g = *job.g;
+    const BackwardSchedule& s = *job.s;
+    const int64_t chunk = index / s.heads, head = index % s.heads;
+    const int64_t batch = head / g.c.p->d.heads_k, kv_head = head % g.c.p->d.heads_k;
+    const DqSums dq = s.chunks > 1 ? shared_sums(job, head, chunk) : DqSums{x.dq, x.begun, dq_floats(g)};
+    const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
+    memset(dq.begun, 0, size_t(s.tiles));
+    x.row_delta = s.chunks > 1 ? shared_deltas(job, head) : x.own_delta;
+    if (s.chunks == 1) find_deltas(g, batch, kv_head, 0, s.rows, x.own_delta, x);
+    for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
+        run_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
+    if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
+    for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
+        finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
+}
+
+// dq of one row tile from the sums of all chunks, in ascending order.
+void run_combine(const Job& job, int64_t index, GradientScratch& x) {
+    const GradientCall& g = *job.g;
+    const BackwardSchedule& s = *job.s;
+    const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
+    float* const sums = shared_sums(job, head, 0).tile(tile);
+    for (int64_t chunk = 1; chunk < s.chunks; chunk++) {
+        const DqSums part = shared_sums(job, head, chunk);
+        for (int64_t i = 0; part.begun[tile] && i < floats; i++) sums[i] += part.sums[tile * floats + i];
+    }
+    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, sums, x);
+}
+
+void run_dbias(const Job& job, int64_t index, GradientScratch& x) {
+    GradientCall g = *job.g;
+    g.matrix = false;  // dS is written as f32
+    write_dbias(g, index, x);
+}
+void run_dsink(const Job& job, int64_t index, GradientScratch& x) { write_dsink(*job.g, index, x); }
+
+}  // namespace
+
+BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
+    const fa_attention_desc_t& d = p.d;
+    BackwardSchedule s{};
+    s.matrix = matrix_gradients(p, k);
+    s.heads = d.batch * d.heads_k;
+    s.rows = d.seqlen_q * p.group;
+    s.tiles = ceil_div(s.rows, k.rows);
+    const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMostBlockKeys),
+                  enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kFewestBlocks), kFewestBlocks), kFewestKeys);
+    s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
+    GradientCall g{};  // what sizes depend on
+    g.c.p = &p;
+    g.c.k = &k;
+    g.block_keys = s.block_keys;
+    g.matrix = s.matrix;
+    const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * dq_floats(g) * int64_t(sizeof(float));
+    s.chunks = 1;
+    if (s.heads > 0 && s.heads < kEnoughItems && sums > 0)
+        s.chunks = max_of(min_of(min_of(ceil_div(kEnoughItems, s.heads), blocks), kMostKeptBytes / sums / s.heads), 1);
+    s.chunk_keys = ceil_div(blocks, s.chunks) * s.block_keys;
+    s.chunks = ceil_div(blocks * s.block_keys, s.chunk_keys);
+    if (s.chunks > 1) {
+        Carver shared{nullptr, 0};
+        shared.take<char>(s.heads * s.chunks * sums);
+        s.begun_at = shared.used;
+        shared.take<bool>(s.heads * s.chunks * s.tiles);
+        s.deltas_at = shared.used;
+        shared.take<float>(s.heads * s.rows);
+        s.shared_bytes = shared.used;
+    }
+    s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
+    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    if (s.matrix) s.flops /= k.matrix->gradient_speed;
+    Carver c{nullptr, 0};
+    take_scratch(g, s, c);
+    s.worker_bytes = c.used;
+    return s;
+}
+
+fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
+                  const Threads& threads, int64_t workers, char* memory, Message* m) {
+    GradientCall g;
+    g.inputs = *a.forward;
+    g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
+    g.a = &a;
+    g.block_keys = s.block_keys;
+    g.matrix = s.matrix;
+    Job job;
+    job.g = &g;
+    job.s = &s;
+    job.shared = memory;
+    job.shares = memory + s.shared_bytes;
+    fa_status_t status = FA_OK;
+    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, GradientScratch&)) {
+        if (status != FA_OK) return;
+        job.next = 0;
+        job.count = count;
+        job.run = step;
+        status = run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job, m);
+    };
+    // What has no elements takes no time, however many sequences and heads there are.
+    const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
+    if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, run_deltas);
+    if (dq || dkv) run(s.items(), run_chunk);
+    if (dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
+    if (a.dbias && rows && keys) run(bias_pieces(g), run_dbias);
+    if (a.dsinks) run(p.d.heads_q, run_dsink);
+    return status;
+}
+
+}  // namespace cpu
+}  // namespace fa

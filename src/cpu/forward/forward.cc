@@ -1,0 +1,318 @@
+#include "cpu/forward/forward.h"
+#include <atomic>
+#include "cpu/kernels/matrix_table.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
+constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
+// Sums of a split by matrix instructions have room for so many values at their type's limit.
+constexpr int64_t kMostMatrixKeys = 1 << 16;
+// Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
+constexpr int64_t kMostKeptBytes = 16 << 20;
+
+// Row tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
+struct Item {
+    int64_t batch, kv_head, block;
+    int count;
+    bool heads;
+};
+
+int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
+    return m.heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
+}
+
+// Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those with a mask,
+// which mostly is causal, too.
+Item item_at(const Call& c, int panel, int64_t index) {
+    const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+    const int64_t batch = index / batch_panels, within = index % batch_panels;
+    if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
+    const int64_t panels = ceil_div(c.blocks, panel);
+    const bool longest_last = c.p->causal() || c.p->has(FA_OPERAND_MASK);
+    const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
+    return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
+}
+
+int64_t head_of(const Item& item, int n) { return item.kv_head + (item.heads ? n : 0); }
+int64_t block_of(const Item& item, int n) { return item.block + (item.heads ? 0 : n); }
+
+// Where a tile's kept sums lie, one for each split.
+char* kept_sums(const Call& c, const Item& item, int n, int64_t splits, char* shared) {
+    const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
+    return shared + tile * splits * sums_bytes(*c.p, c.method);
+}
+
+// Neighbouring indices that some workers begin with, in a cache line of their own.
+struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+};
+constexpr int kMostRanges = 64;
+
+struct Job {
+    const Call* c;
+    const Schedule* s;
+    int panel;  // row tiles of an item
+    char* shared;
+    char* shares;
+    int64_t workers;
+    void (*run)(const Job&, int64_t index, char* share, Scratch&);
+    int ranges;
+    Range range[kMostRanges];
+    alignas(64) std::atomic<int64_t> flops, read, written;
+};
+
+// Each worker begins with its own part of [begin, begin + count), in every step, so that it finds in its caches what it packed of a head
+// itself. Then it takes what others have not begun.
+void deal_out(Job& job, int64_t begin, int64_t count, int64_t workers) {
+    job.workers = workers;
+    job.ranges = int(min_of(workers, kMostRanges));
+    for (int i = 0; i < job.ranges; i++) {
+        job.range[i].next.store(begin + count * i / job.ranges, std::memory_order_relaxed);
+        job.range[i].end = begin + count * (i + 1) / job.ranges;
+    }
+}
+
+bool take(Range& range, int64_t* index) {
+    if (range.next.load(std::memory_order_relaxed) >= range.end) return false;
+    *index = range.next.fetch_add(1, std::memory_order_relaxed);
+    return *index < range.end;
+}
+
+void work(void* arg, int64_t worker) {
+    Job& job = *static_cast<Job*>(arg);
+    char* share = job.shares + worker * job.s->worker_bytes;
+    Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->few, share);
+    if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
+    const int64_t first = worker * job.ranges / job.workers;
+    for (int n = 0; n < job.ranges; n++)
+        for (int64_t i; take(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
+    if (!job.c->count) return;
+    job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
+    job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
+    job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
+}
+
+void finish_tile(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+    write_rows(c, t, sums, w);
+    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, sums, w);
+}
+
+KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
+    const int64_t size = split_keys(keys, s.num_splits, s.split_size);
+    return {split * size, min_of((split + 1) * size, keys)};
+}
+
+// The tiles of an item that hold rows, with q packed.
+int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
+    int n = 0;
+    while (n < item.count && place_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        tiles[n].slot = n;
+        tiles[n].method->pack_q(c, tiles[n], n, w);
+        n++;
+    }
+    return n;
+}
+
+void fold_split(const Call& c, const Schedule& s, const RowTile* tiles, int count, int64_t split, RowSums* sums, Scratch& w) {
+    const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
+    for (int i = 0; i < count; i++) clear_sums(tiles[i], c.p->d.dim_v, sums[i]);
+    tiles[0].method->fold_keys(c, tiles, count, range.begin, range.end, sums, w);
+}
+
+void pad_tiles(const Call& c, const Item& item, Scratch& w) {
+    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
+}
+
+// All splits of an item in turn.
+void run_item(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const Item item = item_at(c, job.panel, index);
+    RowTile tiles[kMostPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    if (count > 0) {
+        const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
+        RowSums total[kMostPanel];
+        for (int i = 0; i < count; i++) {
+            total[i] = w.total[i];
+            if (splits == 1 && tiles[0].method->write_averages) total[i].o = nullptr;
+        }
+        fold_split(c, *job.s, tiles, count, 0, total, w);
+        for (int64_t split = 1; split < splits; split++) {
+            fold_split(c, *job.s, tiles, count, split, w.run, w);
+            for (int i = 0; i < count; i++) merge_sums(c, tiles[i], w.run[i], total[i]);
+        }
+        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
+    }
+    pad_tiles(c, item, w);
+}
+
+// One split of an item, its sums kept.
+void run_split(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t split = index % job.s->max_splits;
+    const Item item = item_at(c, job.panel, index / job.s->max_splits);
+    RowTile tiles[kMostPanel];
+    RowSums sums[kMostPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
+    for (int n = 0; n < count; n++)
+        sums[n] = carve_sums(*c.p, c.method, kept_sums(c, item, n, job.s->max_splits, job.shared) + split * sums_bytes(*c.p, c.method));
+    fold_split(c, *job.s, tiles, count, split, sums, w);
+}
+
+// Folds an item's kept sums, in ascending order.
+void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const Item item = item_at(c, job.panel, index);
+    RowTile tiles[kMostPanel];
+    const int count = place_tiles(c, item, tiles, w);
+    for (int n = 0; n < count; n++) {
+        const int64_t splits = split_count(tiles[n].seq.k_len, job.s->num_splits, job.s->split_size);
+        char* kept = kept_sums(c, item, n, job.s->max_splits, job.shared);
+        RowSums total = carve_sums(*c.p, c.method, kept);
+        for (int64_t split = 1; split < splits; split++) {
+            const RowSums part = carve_sums(*c.p, c.method, kept + split * sums_bytes(*c.p, c.method));
+            merge_sums(c, tiles[n], part, total);
+        }
+        finish_tile(c, tiles[n], total, w);
+    }
+    pad_tiles(c, item, w);
+}
+
+void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
+    char* memory = share + scratch_bytes(*c.p, c.method, c.few);
+    if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
+    else run_flash1(c, batch, kv_head, memory, w);
+    for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
+}
+
+// Scores of pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
+void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
+    const Call& c = *job.c;
+    const fa_attention_desc_t& d = c.p->d;
+    const int64_t batch = index / d.heads_q, head = index % d.heads_q;
+    const Sequence seq = sequence_of(*c.p, *c.a, batch);
+    const float value = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    for (int64_t i = 0; i < d.seqlen_q; i++) {
+        float* row = c.a->scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + i * d.scores_stride[2];
+        for (int64_t j = i < seq.q_len ? seq.k_len : 0; j < d.seqlen_k; j++) row[j * d.scores_stride[3]] = value;
+    }
+}
+
+// Counted calls, the baselines and the scores output are those of the f32 tiles.
+void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s) {
+    s.method = tile_method(p, k);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
+    if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
+    // Of so few keys none are streamed from memory, and rows that fill most of their vectors' lanes want no sums across them.
+    const int64_t rows = p.d.seqlen_q * p.group;
+    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kFewRows) return;
+    s.few = few_method(p, k);
+    if (rows <= s.few.rows) s.method = s.few;
+    else matrix_method(p, k, &s.method);
+}
+
+// Row tiles of an item: as many as the method likes, but fewer where there would not be enough items to go round. Coarser items for equal
+// shares would fetch keys less often, and lose a fifth on 16 cores, of which some are always slower than others. Where it is memory that all
+// wait for, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth faster than with four.
+int panel_for(const Call& c, int64_t tiles, int64_t workers) {
+    const int64_t most = c.method.panel, items_per_worker = c.method.heads ? 1 : 4;
+    if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.preparations == 0)
+        return int(ceil_div(c.blocks, ceil_div(c.blocks, most)));  // equal parts of a head, which fetch its keys by themselves
+    return int(max_of(min_of(most, tiles / (items_per_worker * workers)), 1));
+}
+
+void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
+
+}  // namespace
+
+Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
+    const fa_attention_desc_t& d = p.d;
+    const int64_t heads = d.batch * d.heads_k;
+    Schedule s{};
+    choose_methods(p, k, count, s);
+    s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
+    s.num_splits = d.num_splits;
+    s.split_size = d.split_size;
+    s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
+    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    const double bytes = double(d.batch * d.heads_k) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.k_dtype);
+    s.flops /= s.method.speed;
+    if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
+    s.worker_bytes = scratch_bytes(p, s.method, s.few);
+    if (d.algorithm != FA_ALGORITHM_FLASH) {
+        s.items = heads;
+        s.max_splits = 1;
+        s.worker_bytes += study_bytes(p, k);
+        s.extra_bytes = study_bytes(p, k);
+        return s;
+    }
+    const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
+    if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kEnoughPanels)
+        s.num_splits = int64_t(min_of(ceil_div(kEnoughPanels, panels), d.seqlen_k / kFewestSplitKeys));
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMostMatrixKeys) s.method.matrix = s.few.matrix = false;
+    if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
+    else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
+    s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptBytes / sums_bytes(p, s.method) / s.items;
+    if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p, s.method);
+    s.shared_bytes += s.method.shared_bytes;
+    return s;
+}
+
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m) {
+    Job job;
+    if (s.method.shared_bytes > 0) c.shared = memory;
+    job.c = &c;
+    job.s = &s;
+    job.shared = memory + s.method.shared_bytes;
+    job.shares = memory + s.shared_bytes;
+    job.flops = job.read = job.written = 0;
+    fa_status_t status = FA_OK;
+    const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
+        if (status != FA_OK) return;
+        const int64_t hands = workers < count ? workers : max_of(count, 1);
+        deal_out(job, begin, count, hands);
+        job.run = step;
+        status = run_workers(threads, hands, work, &job, m);
+    };
+    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
+    if (s.method.preparations > 0 && s.side_by_side) run(s.method.preparations, run_preparation);
+    const bool scores = c.p->has(FA_OPERAND_SCORES) && c.p->d.seqlen_q > 0 && c.p->d.seqlen_k > 0;
+    if (scores) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
+    if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
+        run(s.items, run_study);
+    } else {
+        const int64_t parts = s.side_by_side ? s.max_splits : 1;
+        const bool alone = c.count || (s.side_by_side && !c.method.heads);  // as the formulas count
+        job.panel = alone ? 1 : panel_for(c, s.items * parts, workers);
+        const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
+        if (s.side_by_side) {
+            run(items() * parts, run_split);
+            job.panel = 1;  // folding is short, and waited for
+            run(items(), run_combine);
+        } else if (s.method.preparations > 0) {
+            // A worker by itself takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
+            // wait for each other after each.
+            const int64_t heads = c.p->d.batch * c.p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
+            const int64_t panels = items() / max_of(heads, 1), pieces = s.method.preparations / max_of(heads, 1);
+            for (; c.first_head < heads; c.first_head += at_once) {
+                run_part(c.first_head * pieces, at_once * pieces, run_preparation);
+                run_part(c.first_head * panels, at_once * panels, run_item);
+            }
+        } else {
+            run(items(), run_item);
+        }
+    }
+    *counters = {job.flops, job.read, job.written};
+    return status;
+}
+
+}  // namespace cpu
+}  // namespace fa

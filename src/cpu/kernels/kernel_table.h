@@ -1,0 +1,124 @@
+// The tile functions that an instruction set provides, and nothing about blocking, masks' meaning or threads.
+//
+// A tile is up to kMaxRows query rows against up to kTileKeys keys, in f32. Lanes are query rows: scores, weights and outputs are
+// stored [key][width] and [column][width], so a row's maximum, sum and rescaling need no shuffles, and every row's arithmetic is its
+// own: its bits depend on its scores alone, never on its neighbours or on its place in the tile.
+#pragma once
+#include <flashattn.h>
+#include <float.h>
+#include "spec/mask.h"
+#include "spec/online_softmax.h"
+#include "spec/random.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+
+constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
+constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
+
+// Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
+// they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kFaintest of the row's largest are 0: no
+// weight is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred times slower.
+constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit = 0x1p-8f;
+constexpr float kFaintest = -110.f;
+
+// So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
+static inline int few_block(int rows, int lanes) {
+    int block = lanes < 8 ? lanes : 8;
+    while (block > rows) block /= 2;
+    return block;
+}
+
+// Rows of some keys as they are stored: addresses, with `offset` bytes to be added; and those that are read next, in the same order, which
+// are fetched meanwhile, a line for each that is read. So a fetched line lies on a page that was just used.
+struct FewRows {
+    const char* const* at;
+    int64_t offset;
+    const char* const* next;
+    int64_t next_offset;
+};
+
+// Few rows against keys as they are stored. Here lanes are elements of a head: q and o are of whole twins, 2 · lanes elements, with zeros behind
+// the last element of q. o lies [row][twin]; q, in blocks of few_block() rows, [twin][row of the block]. Scores and weights lie
+// [row][kTileKeys].
+struct FewKernels {
+    // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
+    void (*scores)(const float* q, int rows, const FewRows& k, int keys, int dim, float* s);
+    // o = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p · v
+    void (*values)(const float* p, int rows, const FewRows& v, int keys, int dim, const float* rescale, float* o);
+    // Whether the two above can read all these keys; NULL: always.
+    bool (*plain)(const char* const* rows, int64_t offset, int keys, int dim);
+    bool split;  // q and o have the even elements of each twin first, then the odd ones
+};
+
+struct MatrixKernels;
+
+// What tells the rows of a tile apart to dropout: position, and batch · heads + head by its low and high bits.
+struct DropoutRows {
+    uint32_t position[kMaxRows], low[kMaxRows], high[kMaxRows];
+};
+
+struct Kernels {
+    const char* name;
+    int32_t isa;  // FA_ISA_…
+    int lanes;    // floats of a vector
+    int rows;     // of a full tile. A tile is up to so many rows' vectors wide: width = vectors · lanes
+
+    // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
+    void (*scores)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
+    // s = s · factor
+    void (*scale_scores)(float* s, float factor, int count);
+    // Natural scores to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), · log2 e.
+    void (*modify)(float* s, const float* addend, float cap, int count);
+    // Removes keys outside [begin, end) of each row; both count from the tile's first key.
+    void (*band)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
+    // Folds the scores into the row states (m, l), replaces them by their weights in kTileUnit, and gives the factor for the sums so far.
+    void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
+    // o[column][width] = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p[key][width] · v[key · stride + column]
+    void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+
+    // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].
+    void (*add_rows)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    void (*add_columns)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    double (*dot)(const float* a, const float* b, int64_t count);
+    // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
+    void (*cap)(float* s, float* slope, float cap, int count);
+    // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times
+    // slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
+    void (*differentiate)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
+
+    // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
+    void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
+    // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
+    void (*average)(float* o, int vectors, int64_t dim, const float* factor, float scale);
+    void (*average_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
+    // s −= slope · |distance − key|, keys counted from the tile's first.
+    void (*alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
+    // −inf where the mask is 0.
+    void (*remove_masked)(const uint8_t* mask, float* line, int count);
+    // 0, or −inf where the mask is 0, for rows of masks: lines of kTileKeys.
+    void (*spread_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
+    // How many keys such masks keep.
+    int (*count_masks)(const uint8_t* const* masks, int rows, int keys);
+    // How many elements of the lines, `stride` apart, are not −inf.
+    int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
+    // Zeroes the weights that dropout removes, of keys [key, key + keys).
+    void (*drop)(float* weights, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
+
+    // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
+    void (*widen[kTypes])(const void* from, int64_t count, float* to);
+    void (*narrow[kTypes])(const float* from, int64_t count, void* to);
+
+    // fold() for scores [row][kTileKeys].
+    void (*few_fold)(float* s, int rows, float* m, float* l, float* rescale);
+    FewKernels few[kTypes];
+
+    const MatrixKernels* matrix = nullptr;  // matrix.h
+};
+
+// The best table of a level (FA_ISA_…, 0: of those that this CPU prefers) for this CPU; NULL when the CPU lacks the level that is named.
+const Kernels* select_kernels(int64_t isa);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,210 @@
+#include "cpu/rowwise/rowwise.h"
+#include <atomic>
+#include <float.h>
+#include "cpu/rowwise/rotate.h"
+#include "spec/shape.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+constexpr int64_t kChunk = 64;
+
+struct Rows {
+    void (*row)(const void*, int64_t);
+    const void* context;
+    int64_t count;
+    alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
+};
+
+void work(void* arg, int64_t) {
+    Rows& rows = *static_cast<Rows*>(arg);
+    for (int64_t i; (i = rows.next.fetch_add(kChunk, std::memory_order_relaxed)) < rows.count;)
+        for (int64_t r = i; r < min_of(i + kChunk, rows.count); r++) rows.row(rows.context, r);
+}
+
+struct Merge {
+    const Problem& p;
+    const fa_merge_args_t& a;
+    const Kernels& k;
+};
+
+// First row and length of a sequence of q, from the arrays that merge and rotary have.
+struct Span {
+    int64_t begin, length;
+};
+Span span_of(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b) {
+    Span s{0, p.d.seqlen_q};
+    if (p.packed_q()) s = {cu[b], cu[b + 1] - cu[b]};
+    if (p.has(FA_OPERAND_SEQUSED_Q)) s.length = used[b];
+    return s;
+}
+
+void merge_row(const void* context, int64_t index) {
+    const Merge& x = *static_cast<const Merge*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_merge_args_t& a = x.a;
+    const int64_t i = index % d.seqlen_q, h = index / d.seqlen_q % d.heads_q, b = index / d.seqlen_q / d.heads_q;
+    const Span span = span_of(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
+    if (i >= span.length && x.p.packed_q()) return;  // gaps of a packed tensor are not ours
+
+    void* o = element(a.o, batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2], d.o_dtype);
+    float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
+    float sum[kMaxDim] = {};
+    RowState state = empty_row();
+    const auto add = [&](const float* part, float part_lse) {
+        const RowState s = from_lse(part_lse);
+        if (s.l == 0.f) return;
+        const Fold f = fold(state, s);
+        state = f.state;
+        // In the units of kHeadroomUnit: several parts at the type's limit must not overflow before they are averaged.
+        for (int64_t c = 0; c < d.dim_v; c++) sum[c] = sum[c] * f.scale_a + part[c] * (f.scale_b / kHeadroomFactor);
+    };
+    if (i < span.length) {
+        if (a.flags & FA_MERGE_ACCUMULATE) add(static_cast<const float*>(o), *lse);
+        for (int64_t part = 0; part < a.parts; part++) {
+            const int64_t* so = a.o_parts_stride;
+            const int64_t* sl = a.lse_parts_stride;
+            add(a.o_parts + part * so[0] + batch * so[1] + row * so[2] + h * so[3],
+                a.lse_parts[part * sl[0] + batch * sl[1] + h * sl[2] + row * sl[3]]);
+        }
+        if (x.p.has(FA_OPERAND_SINKS)) {
+            const Fold f = fold(state, sink_state(a.sinks[h]));
+            for (int64_t c = 0; c < d.dim_v; c++) sum[c] *= f.scale_a;
+            state = f.state;
+        }
+    }
+    const float factor = normaliser(state) * kHeadroomFactor, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    for (int64_t c = 0; c < d.dim_v; c++) {
+        float average = sum[c] * factor;
+        if (isinf(average) && isfinite(sum[c])) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
+        sum[c] = average * scale;
+    }
+    x.k.narrow[type_index(d.o_dtype)](sum, d.dim_v, o);
+    if (lse) *lse = log_sum_exp(state);
+}
+
+struct Append {
+    const Problem& p;
+    const fa_append_kv_args_t& a;
+    const Kernels& k;
+};
+
+float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
+
+// One token's k or v of all heads into its slot. cos NULL: no rotation.
+void append_token(const Append& x, const void* from, int64_t from_at, int64_t from_head, int64_t dim, const float* cos,
+                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t* descale_stride, int64_t outer,
+                  int64_t slot) {
+    const fa_attention_desc_t& d = x.p.d;
+    const bool small = type_bytes(d.k_dtype) == 1;
+    for (int64_t h = 0; h < d.heads_k; h++) {
+        float line[kMaxDim];
+        x.k.widen[type_index(d.q_dtype)](element(from, from_at + h * from_head, d.q_dtype), dim, line);
+        if (cos) rotate(line, cos, sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        if (descale) {
+            float* factor = descale + outer * descale_stride[0] + slot * descale_stride[1] + h * descale_stride[2];
+            if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
+                float top = 0.f;
+                for (int64_t c = 0; c < dim; c++) top = max_fn(top, fabsf(line[c]));
+                *factor = dynamic_descale(top, largest_value(d.k_dtype));
+            }
+            for (int64_t c = 0; c < dim; c++) line[c] /= *factor;
+        }
+        x.k.narrow[type_index(d.k_dtype)](line, dim, element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.k_dtype));
+    }
+}
+
+void append_row(const void* context, int64_t index) {
+    const Append& x = *static_cast<const Append*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    const int64_t b = index / a.seqlen_new, t = index % a.seqlen_new;
+    int64_t begin = 0, length = a.seqlen_new, batch = b;
+    if (a.cu_seqlens_new) {
+        begin = a.cu_seqlens_new[b];
+        length = a.cu_seqlens_new[b + 1] - begin;
+        batch = 0;
+    }
+    if (a.seqused_new) length = a.seqused_new[b];
+    if (t >= length) return;
+
+    const int64_t leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0;
+    int64_t slot = (x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k[b] : leftpad) + t;
+    if (a.positions) slot = a.positions[a.cu_seqlens_new ? begin + t : b * a.seqlen_new + t];
+    if (slot < 0) return;
+    const int64_t position = slot - leftpad;
+    int64_t outer = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    if (x.p.paged()) {
+        outer = a.page_table[outer * d.page_table_stride + slot / d.page_size];
+        slot %= d.page_size;
+    }
+    const int64_t row = begin + t;
+    const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
+    const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
+    append_token(x, a.k_new, batch * a.k_new_stride[0] + row * a.k_new_stride[1], a.k_new_stride[2], d.dim_qk, cos, sin, a.k,
+                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr, d.k_descale_stride, outer, slot);
+    append_token(x, a.v_new, batch * a.v_new_stride[0] + row * a.v_new_stride[1], a.v_new_stride[2], d.dim_v, nullptr, nullptr, a.v,
+                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr, d.v_descale_stride, outer, slot);
+}
+
+struct Rotary {
+    const Problem& p;
+    const fa_rotary_args_t& a;
+    const Kernels& k;
+};
+
+void rotary_row(const void* context, int64_t index) {
+    const Rotary& x = *static_cast<const Rotary*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_rotary_args_t& a = x.a;
+    const int64_t b = index / d.seqlen_q, i = index % d.seqlen_q;
+    const Span span = span_of(x.p, a.cu_seqlens, a.seqused, b);
+    if (i >= span.length) return;
+    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
+    int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
+    if (a.positions) position = a.positions[x.p.packed_q() ? row : b * d.seqlen_q + i];
+    const float* cos = a.cos + position * (a.rotary_dim / 2);
+    const float* sin = a.sin + position * (a.rotary_dim / 2);
+    for (int64_t h = 0; h < d.heads_q; h++) {
+        float line[kMaxDim];
+        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype), d.dim_qk, line);
+        rotate(line, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
+        x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
+    }
+}
+
+}  // namespace
+
+fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context, Message* m) {
+    Rows rows;
+    rows.row = row;
+    rows.context = context;
+    rows.count = count;
+    rows.next = 0;
+    return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), work, &rows, m);
+}
+
+fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Merge x{p, a, k};
+    const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
+    return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x, m);
+}
+
+fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Append x{p, a, k};
+    const int64_t rows = p.d.batch * a.seqlen_new;
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x, m);
+}
+
+fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Rotary x{p, a, k};
+    const int64_t rows = p.d.batch * p.d.seqlen_q;
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_q) * double(p.d.dim_qk), rotary_row, &x, m);
+}
+
+}  // namespace cpu
+}  // namespace fa
