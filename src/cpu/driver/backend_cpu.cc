@@ -248,7 +248,7 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran = run_forward(make_call(*p, *a, *c->kernels, s.method, s.few, c->count), s, c->threads, workers, memory, &counters, m);
+    const fa_status_t ran = run_forward(make_call(*p, *a, *c->kernels, s.method, s.decode, c->count), s, c->threads, workers, memory, &counters, m);
     if (ran == FA_OK && c->count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;

@@ -49,7 +49,7 @@ struct Call {
     const Problem* p;
     const fa_forward_args_t* a;
     const Kernels* k;
-    Method method, few;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
+    Method method, decode;  // `few` for tiles of sequences with so few rows for a kv head; without rows: for none
     char* shared;       // the method's, NULL when it wants none
     int64_t first_head; // batch · heads_k + kv head of what lies first there
     ScoreFactor factor;  // the scale, times log2 e when the scores need no work in natural units
@@ -120,18 +120,18 @@ struct Carver {
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
     RowSums run[kMostPanel], total[kMostPanel];  // of each row tile: current split; all splits so far
-    char *own, *few_own;                         // the method's, and that of `few`
+    char *own, *decode_memory;                         // the method's, and that of `few`
     int32_t *band_begin, *band_end;
     Counters counters;
 };
 
 // Bytes of one Scratch, and of one stored RowSums.
-int64_t scratch_bytes(const Problem& p, const Method& m, const Method& few);
+int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode);
 int64_t sums_bytes(const Problem& p, const Method& m);
-Scratch carve_scratch(const Problem& p, const Method& m, const Method& few, char* memory);
+Scratch carve_scratch(const Problem& p, const Method& m, const Method& decode, char* memory);
 RowSums carve_sums(const Problem& p, const Method& m, char* memory);
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& few, bool count);
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count);
 
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
@@ -175,7 +175,7 @@ static inline float seen_factor(float factor) { return fabsf(factor) <= kMostNat
 bool one_for_all(const Problem& p, uint64_t operand, const int64_t* stride);
 
 // few.cc: few rows for a kv head.
-Method few_method(const Problem& p, const Kernels& k);
+Method decode_method(const Problem& p, const Kernels& k);
 
 // matrix.cc: products of tiles of 16-bit values; false where the CPU or the call does not suit.
 bool matrix_method(const Problem& p, const Kernels& k, Method* m);

@@ -14,7 +14,7 @@ RowSums take_sums(const Problem& p, const Method& m, Carver& c) {
     return s;
 }
 
-Scratch take_scratch(const Problem& p, const Method& m, const Method& few, Carver& c) {
+Scratch take_scratch(const Problem& p, const Method& m, const Method& decode, Carver& c) {
     Scratch w;
     const int64_t panel = m.heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
     w.q = m.heads ? nullptr : c.take<float>(p.d.dim_qk * kMaxRows * panel);
@@ -29,7 +29,7 @@ Scratch take_scratch(const Problem& p, const Method& m, const Method& few, Carve
         w.total[i] = take_sums(p, m, c);
     }
     w.own = c.take<char>(m.own_bytes);
-    w.few_own = m.heads ? w.own : c.take<char>(few.own_bytes);
+    w.decode_memory = m.heads ? w.own : c.take<char>(decode.own_bytes);
     w.band_begin = c.take<int32_t>(kMaxRows);
     w.band_end = c.take<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};
@@ -38,9 +38,9 @@ Scratch take_scratch(const Problem& p, const Method& m, const Method& few, Carve
 
 }  // namespace
 
-int64_t scratch_bytes(const Problem& p, const Method& m, const Method& few) {
+int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode) {
     Carver c{nullptr, 0};
-    take_scratch(p, m, few, c);
+    take_scratch(p, m, decode, c);
     return c.used;
 }
 
@@ -50,9 +50,9 @@ int64_t sums_bytes(const Problem& p, const Method& m) {
     return c.used;
 }
 
-Scratch carve_scratch(const Problem& p, const Method& m, const Method& few, char* memory) {
+Scratch carve_scratch(const Problem& p, const Method& m, const Method& decode, char* memory) {
     Carver c{memory, 0};
-    return take_scratch(p, m, few, c);
+    return take_scratch(p, m, decode, c);
 }
 
 RowSums carve_sums(const Problem& p, const Method& m, char* memory) {
@@ -60,13 +60,13 @@ RowSums carve_sums(const Problem& p, const Method& m, char* memory) {
     return take_sums(p, m, c);
 }
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& few, bool count) {
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count) {
     Call c;
     c.p = &p;
     c.a = &a;
     c.k = &k;
     c.method = m;
-    c.few = few;
+    c.decode = decode;
     c.shared = nullptr;
     c.first_head = 0;
     c.addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);

@@ -86,7 +86,7 @@ bool take(Range& range, int64_t* index) {
 void work(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
-    Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->few, share);
+    Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->decode, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
     const int64_t first = worker * job.ranges / job.workers;
     for (int n = 0; n < job.ranges; n++)
@@ -187,7 +187,7 @@ void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
     const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
-    char* memory = share + scratch_bytes(*c.p, c.method, c.few);
+    char* memory = share + scratch_bytes(*c.p, c.method, c.decode);
     if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
     else run_flash1(c, batch, kv_head, memory, w);
     for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
@@ -213,9 +213,9 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
     // Of so few keys none are streamed from memory, and rows that fill most of their vectors' lanes want no sums across them.
     const int64_t rows = p.d.seqlen_q * p.group;
-    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kFewRows) return;
-    s.few = few_method(p, k);
-    if (rows <= s.few.rows) s.method = s.few;
+    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
+    s.decode = decode_method(p, k);
+    if (rows <= s.decode.rows) s.method = s.decode;
     else matrix_method(p, k, &s.method);
 }
 
@@ -246,7 +246,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const double bytes = double(d.batch * d.heads_k) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.k_dtype);
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
-    s.worker_bytes = scratch_bytes(p, s.method, s.few);
+    s.worker_bytes = scratch_bytes(p, s.method, s.decode);
     if (d.algorithm != FA_ALGORITHM_FLASH) {
         s.items = heads;
         s.max_splits = 1;
@@ -257,7 +257,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kEnoughPanels)
         s.num_splits = int64_t(min_of(ceil_div(kEnoughPanels, panels), d.seqlen_k / kFewestSplitKeys));
-    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMostMatrixKeys) s.method.matrix = s.few.matrix = false;
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMostMatrixKeys) s.method.matrix = s.decode.matrix = false;
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptBytes / sums_bytes(p, s.method) / s.items;

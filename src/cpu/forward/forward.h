@@ -8,7 +8,7 @@ namespace cpu {
 
 // How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct Schedule {
-    Method method, few;    // as a Call has them
+    Method method, decode;    // as a Call has them
     int64_t items;         // row tiles of all sequences and kv heads
     int64_t num_splits;    // as the specification's split_keys takes them
     int64_t split_size;

@@ -44,7 +44,7 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
     const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
     if (rows <= 0) return false;
     t->rule = mask_rule(p, t->seq);
-    t->method = t->seq.q_len * p.group <= c.few.rows ? &c.few : &c.method;
+    t->method = t->seq.q_len * p.group <= c.decode.rows ? &c.decode : &c.method;
     t->batch = batch;
     t->kv_head = kv_head;
     t->rows = int(rows);

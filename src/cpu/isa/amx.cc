@@ -254,7 +254,7 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
 constexpr MatrixKernels matrix_kernels(bool halves) {
     constexpr double speed = 8, gradient_speed = 4;  // about 1 TFLOP/s a core
     return {halves,      speed,       gradient_speed, convert,    pack_q,   pack_k, pack_v,
-            pack_rows,   kept,        settle_diagonal, run,       finish_rows, write_averages, &kFewMatrix,
+            pack_rows,   kept,        settle_diagonal, run,       finish_rows, write_averages, &kDecodeMatrix,
             multiply,    narrow,      differentiate_pairs, differentiate_squares, transpose_k};
 }
 constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixHalves = matrix_kernels(true);

@@ -24,7 +24,7 @@ constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit 
 constexpr float kFaintest = -110.f;
 
 // So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
-static inline int few_block(int rows, int lanes) {
+static inline int decode_block_rows(int rows, int lanes) {
     int block = lanes < 8 ? lanes : 8;
     while (block > rows) block /= 2;
     return block;
@@ -32,21 +32,21 @@ static inline int few_block(int rows, int lanes) {
 
 // Rows of some keys as they are stored: addresses, with `offset` bytes to be added; and those that are read next, in the same order, which
 // are fetched meanwhile, a line for each that is read. So a fetched line lies on a page that was just used.
-struct FewRows {
-    const char* const* at;
+struct KvRows {
+    const char* const* row;
     int64_t offset;
-    const char* const* next;
+    const char* const* next_row;
     int64_t next_offset;
 };
 
 // Few rows against keys as they are stored. Here lanes are elements of a head: q and o are of whole twins, 2 · lanes elements, with zeros behind
-// the last element of q. o lies [row][twin]; q, in blocks of few_block() rows, [twin][row of the block]. Scores and weights lie
+// the last element of q. o lies [row][twin]; q, in blocks of decode_block_rows() rows, [twin][row of the block]. Scores and weights lie
 // [row][kTileKeys].
-struct FewKernels {
+struct DecodeKernels {
     // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
-    void (*scores)(const float* q, int rows, const FewRows& k, int keys, int dim, float* s);
+    void (*scores)(const float* q, int rows, const KvRows& k, int keys, int dim, float* s);
     // o = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p · v
-    void (*values)(const float* p, int rows, const FewRows& v, int keys, int dim, const float* rescale, float* o);
+    void (*values)(const float* p, int rows, const KvRows& v, int keys, int dim, const float* rescale, float* o);
     // Whether the two above can read all these keys; NULL: always.
     bool (*plain)(const char* const* rows, int64_t offset, int keys, int dim);
     bool split;  // q and o have the even elements of each twin first, then the odd ones
@@ -111,8 +111,8 @@ struct Kernels {
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 
     // fold() for scores [row][kTileKeys].
-    void (*few_fold)(float* s, int rows, float* m, float* l, float* rescale);
-    FewKernels few[kTypes];
+    void (*decode_online_softmax)(float* s, int rows, float* m, float* l, float* rescale);
+    DecodeKernels decode[kTypes];
 
     const MatrixKernels* matrix = nullptr;  // matrix.h
 };

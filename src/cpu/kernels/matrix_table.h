@@ -96,36 +96,36 @@ struct GradientSquare {
 };
 constexpr int kSquareFloats = 4096;  // of scratch for any number of squares
 
-// Some keys of few rows' k or v, up to kFewPartKeys.
-struct FewPart {
+// Some keys of few rows' k or v, up to kDecodeChunkKeys.
+struct DecodeChunk {
     int32_t type;  // FA_BF16 or one of 8 bits
-    bool digits;   // int8 k by products of integers: q is digits of a byte each
-    FewRows rows;
+    bool limbs;   // int8 k by products of integers: q is digits of a byte each
+    KvRows rows;
     int keys;
 };
-constexpr int kFewPartKeys = 32;
-constexpr int kFewRows = 16;
-constexpr int kDigitRows = 4;  // most that have their digits of q in the 16 columns of a tile
-struct FewMemory {
-    uint16_t* converted;  // [kFewPartKeys][dim]
+constexpr int kDecodeChunkKeys = 32;
+constexpr int kDecodeRows = 16;
+constexpr int kLimbRows = 4;  // most that have their digits of q in the 16 columns of a tile
+struct DecodeMatrixScratch {
+    uint16_t* converted;  // [kDecodeChunkKeys][dim]
     uint16_t* zeros;      // [dim]
-    float* products;      // kFewProducts
-    uint16_t* weights;    // [kFewRows][kFewPartKeys]
+    float* products;      // kDecodeProducts
+    uint16_t* p;          // [kDecodeRows][kDecodeChunkKeys]
     uint16_t* pairs;      // 4 tiles
 };
-constexpr int kFewProducts = 2048;
+constexpr int kDecodeProducts = 2048;
 
-// Few query rows, up to kFewRows, against keys as they are stored: FewKernels by matrix instructions, for q of bf16 and dims that are
+// Few query rows, up to kDecodeRows, against keys as they are stored: DecodeKernels by matrix instructions, for q of bf16 and dims that are
 // multiples of 32. Sums o lie [row][dim], in an order of their own. The type is that of k and v.
-struct FewMatrixKernels {
-    void (*begin)(int rows, bool digits);  // before the others, on each thread, and end() behind them
+struct DecodeMatrixKernels {
+    void (*begin)(int rows, bool limbs);  // before the others, on each thread, and end() behind them
     void (*end)();
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
-    // Of up to kDigitRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form.
-    bool (*pack_digits)(const uint16_t* const* rows, int count, int dim, char* to);
-    void (*scores)(const uint16_t* q, int rows, const float* factor, const FewPart&, int dim, const FewMemory&, float* s);
+    // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form.
+    bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to);
+    void (*scores)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // A rescale of NULL is 1 for all.
-    void (*values)(const float* p, int rows, const FewPart&, int dim, const float* rescale, const FewMemory&, float* o);
+    void (*values)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
     void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
 };
 
@@ -150,7 +150,7 @@ struct MatrixKernels {
     // The table's average_row() of that o, as bf16, row by row.
     void (*write_averages)(const MatrixShape&, const Pair&, int rows, float scale, const float* factor, float o_scale, char* const* to);
 
-    const FewMatrixKernels* few;  // NULL: none
+    const DecodeMatrixKernels* decode;  // NULL: none
 
     // For gradients, in bf16.
     void (*multiply)(const MatrixProduct*, int count);
