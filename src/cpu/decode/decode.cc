@@ -98,19 +98,19 @@ DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
 }
 
 // A row's elements in the kernel's order, zeros behind, the pairs `step` apart; and back.
-void to_vec_pairs(const Kernels& k, bool split, const float* from, int64_t dim, float* to, int64_t step) {
+void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
     const int64_t lanes = k.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair, to += step) {
         const int64_t count = min_of(pair, dim - first);
-        for (int64_t x = count; x < pair; x++) to[split ? x / 2 + (x & 1) * lanes : x] = 0.f;
-        for (int64_t x = 0; x < count; x++) to[split ? x / 2 + (x & 1) * lanes : x] = from[first + x];
+        for (int64_t x = count; x < pair; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = 0.f;
+        for (int64_t x = 0; x < count; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = from[first + x];
     }
 }
-void from_vec_pairs(const Kernels& k, bool split, const float* from, int64_t dim, float* to) {
+void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to) {
     const int64_t lanes = k.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair)
         for (int64_t x = first; x < min_of(first + pair, dim); x++)
-            to[x] = from[split ? first + (x - first) / 2 + (x & 1) * lanes : x];
+            to[x] = from[deinterleaved ? first + (x - first) / 2 + (x & 1) * lanes : x];
 }
 
 // Its own rows choose for a sequence, not those of longer ones in the call.
@@ -139,7 +139,7 @@ void pack_decode_q(const Call& c, RowTile& t, int slot, Scratch& w) {
         for (int r = 0; r < block; r++) {
             const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
-            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].split, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].deinterleaved, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
         }
     }
 }
@@ -148,7 +148,7 @@ KvSource make_source(const Call& c, Operand operand, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == Operand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.k_dtype), rows,
-            !scaled && !c.k->decode[type_index(p.d.k_dtype)].plain};
+            !scaled && !c.k->decode[type_index(p.d.k_dtype)].can_read};
 }
 
 // Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
@@ -190,8 +190,8 @@ void locate_chunk(const Call& c, const RowTile& t, const KvSource& source, const
         for (float& factor : chunk.factors) factor = 1.f;
         find_factors(c, t, source.operand, key, keys, chunk.factors);
     }
-    const bool plain = !kernels.plain || kernels.plain(rows.row, rows.offset, keys, chunk.dim);
-    if (plain && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
+    const bool can_read = !kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim);
+    if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
     const KeyRows widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
     chunk.kernels = &c.k->decode[FA_F32];
     chunk.rows.row = chunk.widened;
@@ -200,7 +200,7 @@ void locate_chunk(const Call& c, const RowTile& t, const KvSource& source, const
     chunk.scaled = false;
     for (int j = 0; j < kMaxChunkKeys; j++) {
         float* row = scratch.widened + min_of(j, keys - 1) * chunk.dim;
-        if (j < keys) to_vec_pairs(*c.k, kernels.split, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
+        if (j < keys) to_vec_pairs(*c.k, kernels.deinterleaved, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
         chunk.widened[j] = reinterpret_cast<const char*>(row);
     }
 }
@@ -352,7 +352,7 @@ void write_acc(const DecodePanel& panel, int i, RowSums& sums) {
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
         if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], sums.o + r * dim);
-        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].split, from, dim, sums.o + r * dim);
+        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, sums.o + r * dim);
     }
 }
 
@@ -382,7 +382,7 @@ void decode_mainloop(const Call& c, const RowTile* tiles, int count, int64_t beg
     if (first >= last) return;
     const int64_t stride = padded(*c.k, p.d.dim_v);
     for (int i = 0; i < count; i++) memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
-    // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    // Blocks start at fixed distances from the deinterleaved's begin, whatever the band: a row's bits then do not depend on its neighbours.
     const int64_t start = panel.start = begin + (first - begin) / kTileKeys * kTileKeys;
     if (panel.matrix) {
         for (int i = 0; i < count; i++) {

@@ -63,7 +63,7 @@ struct Call {
     bool count;
 };
 
-// State of one row tile over some keys: sums measured from m, in the units of kHeadroomUnit.
+// State of one row tile over some keys: sums measured from m, in the units of kAccScale.
 struct RowSums {
     float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says; NULL: Method.write_averages() knows it
     float* m;  // [width]

@@ -28,7 +28,7 @@ float* o_row(const Call& c, const RowTile& t, int64_t position) {
 
 // Asks for such rows of the tile behind this one, which comes next: no processor foresees what lies so far apart.
 template <class T>
-void fetch_behind(const Call& c, const RowTile& t, T* row(const Call&, const RowTile&, int64_t), int64_t dim) {
+void prefetch_next_tile(const Call& c, const RowTile& t, T* row(const Call&, const RowTile&, int64_t), int64_t dim) {
     constexpr int64_t kLine = 64 / sizeof(float);
     const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
     for (int64_t i = t.first + t.rows; i < end; i++)
@@ -75,7 +75,7 @@ void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     t.q = w.q + slot * dim * kMaxRows;
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
     if (straight(p, t, p.d.q_dtype)) {
-        fetch_behind(c, t, q_row, dim);
+        prefetch_next_tile(c, t, q_row, dim);
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
         return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
@@ -137,14 +137,14 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
     for (int lane = 0; lane < t.rows; lane++) {
-        RowState state{sums.m[lane], sums.l[lane] * kHeadroomFactor};
+        RowState state{sums.m[lane], sums.l[lane] * kAccDescale};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
             const Fold f = fold(state, sink_state(c.a->sinks[t.head(lane, p.group)]));
             state = f.state;
             scale = f.scale_a;
         }
-        factor[lane] = scale * normaliser(state) * kHeadroomFactor;
+        factor[lane] = scale * normaliser(state) * kAccDescale;
         sums.m[lane] = state.m;
         sums.l[lane] = state.l;
     }
@@ -157,7 +157,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
     bool written = false;
     if (!t.method->by_rows) {
         written = straight(p, t, p.d.o_dtype);
-        if (written) fetch_behind(c, t, o_row, dim);
+        if (written) prefetch_next_tile(c, t, o_row, dim);
         lines = written ? o_row(c, t, t.first) : w.v;
         c.k->average(sums.o, t.vectors, dim, factor, scale);
         c.k->transpose(sums.o, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);

@@ -17,7 +17,7 @@ bool key_by_key(const Problem& p) {
 }
 
 // Asks for what the next block of keys will need of a row: no processor foresees rows that lie so far apart.
-void fetch_next(const char* from, int64_t bytes) {
+void prefetch_next(const char* from, int64_t bytes) {
     constexpr int64_t kCacheLine = 64;
     for (int64_t x = 0; x < bytes; x += kCacheLine) __builtin_prefetch(from + x, 0, 2);
 }
@@ -36,14 +36,14 @@ void gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head
     if (p.has(FA_OPERAND_BIAS)) {
         const char* bias = static_cast<const char*>(c.a->bias) + (t.batch * bs[0] + head * bs[1] + position * bs[2] + at) * size;
         c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
-        fetch_next(bias + count * size, kTileKeys * size);
+        prefetch_next(bias + count * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));
     }
     if (p.has(FA_OPERAND_MASK)) {
         const uint8_t* mask = c.a->mask + t.batch * ms[0] + head * ms[1] + position * ms[2] + at;
         c.k->remove_masked(mask, line + begin, count);
-        fetch_next(reinterpret_cast<const char*>(mask) + count, kTileKeys);
+        prefetch_next(reinterpret_cast<const char*>(mask) + count, kTileKeys);
     }
 }
 
@@ -54,7 +54,7 @@ int gather_masks(const Call& c, const RowTile& t, int64_t key, int keys, float* 
     Lanes at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.member) * ms[1] + at.position * ms[2] + key;
-        fetch_next(reinterpret_cast<const char*>(masks[lane]) + keys, kTileKeys);
+        prefetch_next(reinterpret_cast<const char*>(masks[lane]) + keys, kTileKeys);
     }
     const int kept = c.k->count_masks(masks, t.rows, keys);
     if (kept > 0 && kept < t.rows * keys) c.k->spread_masks(masks, t.rows, keys, lines);
@@ -91,7 +91,7 @@ Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int
         const int64_t* bs = p.d.bias_stride;
         lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
         stride = bs[2];
-        for (int r = 0; r < t.rows; r++) fetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
+        for (int r = 0; r < t.rows; r++) prefetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
     } else if (kind == Tile::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);
     } else {

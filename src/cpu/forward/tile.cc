@@ -118,7 +118,7 @@ void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* we
 namespace {
 
 // Starts to fetch a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which a core does not foresee.
-void fetch_share(const Call& c, const RowTile& t, int64_t key, int64_t end, int share, int shares) {
+void prefetch_kv(const Call& c, const RowTile& t, int64_t key, int64_t end, int share, int shares) {
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
     for (int side = 0; side < 2; side++) {
@@ -146,7 +146,7 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
         KeyBlock block{key, int(min_of(kTileKeys, last - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const RowTile& t = tiles[i];
-            fetch_share(c, t, key + kTileKeys, last, i, count);
+            prefetch_kv(c, t, key + kTileKeys, last, i, count);
             if (seen[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(seen[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);

@@ -9,7 +9,7 @@ extern const Kernels kKernels_generic;
 namespace {
 
 constexpr int kLanes = 4;
-constexpr int kVectors = 3, kKeyRows[] = {0, 8, 4, 4};
+constexpr int kTileVectors = 3, kGemmRows[] = {0, 8, 4, 4};
 typedef float V __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 
@@ -18,21 +18,21 @@ inline V fma_v(V a, V b, V c) { return a * b + c; }
 inline V max_v(V a, V b) { return a > b ? a : b; }
 
 // 1.5 · 2^23: a float this large has no fraction, so that adding it rounds, and the integer is left in the low bits. What is below
-// kFaintest leaves rubbish in f and in the bits, which scale2 replaces by 0.
-constexpr float kRounder = 0x1.8p+23f, kPowerUnit = 1;
+// kMinLog2P leaves rubbish in f and in the bits, which exp2_scale replaces by 0.
+constexpr float kRoundToInt = 0x1.8p+23f, kExp2Scale = 1;
 
-inline V exp2_parts(V x, V& f) {
-    const V n = x - 0.5f + kRounder;
-    f = x - (n - kRounder);
+inline V exp2_split(V x, V& f) {
+    const V n = x - 0.5f + kRoundToInt;
+    f = x - (n - kRoundToInt);
     return n;
 }
-inline V scale2(V p, V n) {
+inline V exp2_scale(V p, V n) {
     VI bits;
     memcpy(&bits, &n, sizeof bits);
     bits = (bits << 23) + (127 << 23);
     V power;
     memcpy(&power, &bits, sizeof power);
-    return n < kRounder + kFaintest ? V{} : p * power;
+    return n < kRoundToInt + kMinLog2P ? V{} : p * power;
 }
 
 #include "cpu/kernels/storage_formats.inc"
@@ -62,39 +62,39 @@ inline V widen_e4m3(VI x) {
     return (V)((magnitude == 0x07f00000 ? VI{} + 0x7fc00000 : widen_small_v(magnitude, 0x3c000000)) | (x & 0x80) << 24);
 }
 
-struct F32 : Stored<4> {
-    static Twin read(const char* at) {
-        Twin x;
+struct F32 : StorageFormat<4> {
+    static VecPair read(const char* at) {
+        VecPair x;
         memcpy(&x, at, sizeof x);
         return x;
     }
 };
-struct F16 : Stored<2> {
-    static Twin read(const char* at) { return {widen_half(read_four<uint16_t>(at)), widen_half(read_four<uint16_t>(at + 8))}; }
+struct F16 : StorageFormat<2> {
+    static VecPair read(const char* at) { return {widen_half(read_four<uint16_t>(at)), widen_half(read_four<uint16_t>(at + 8))}; }
 };
-struct Bf16 : Stored<2> {
-    static Twin read(const char* at) { return {(V)(read_four<uint16_t>(at) << 16), (V)(read_four<uint16_t>(at + 8) << 16)}; }
+struct Bf16 : StorageFormat<2> {
+    static VecPair read(const char* at) { return {(V)(read_four<uint16_t>(at) << 16), (V)(read_four<uint16_t>(at + 8) << 16)}; }
 };
-struct E4m3 : Stored<1> {
-    static Twin read(const char* at) { return {widen_e4m3(read_four<uint8_t>(at)), widen_e4m3(read_four<uint8_t>(at + 4))}; }
+struct E4m3 : StorageFormat<1> {
+    static VecPair read(const char* at) { return {widen_e4m3(read_four<uint8_t>(at)), widen_e4m3(read_four<uint8_t>(at + 4))}; }
 };
-struct E5m2 : Stored<1> {
-    static Twin read(const char* at) { return {widen_half(read_four<uint8_t>(at) << 8), widen_half(read_four<uint8_t>(at + 4) << 8)}; }
+struct E5m2 : StorageFormat<1> {
+    static VecPair read(const char* at) { return {widen_half(read_four<uint8_t>(at) << 8), widen_half(read_four<uint8_t>(at + 4) << 8)}; }
 };
-struct I8 : Stored<1> {
+struct I8 : StorageFormat<1> {
     static V half(const char* at) { return __builtin_convertvector(read_four<int8_t>(at), V); }
-    static Twin read(const char* at) { return {half(at), half(at + 4)}; }
+    static VecPair read(const char* at) { return {half(at), half(at + 4)}; }
 };
 
-inline void hold(V&) {}
+inline void keep_in_register(V&) {}
 
 template <int H>
-inline V keep(V a, V b) {
+inline V blend_lanes(V a, V b) {
     if (H == 2) return __builtin_shufflevector(a, b, 0, 1, 6, 7);
     return __builtin_shufflevector(a, b, 0, 5, 2, 7);
 }
 template <int H>
-inline V cross(V a, V b) {
+inline V exchange_lanes(V a, V b) {
     if (H == 2) return __builtin_shufflevector(a, b, 2, 3, 4, 5);
     return __builtin_shufflevector(a, b, 1, 4, 3, 6);
 }

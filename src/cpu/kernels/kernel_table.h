@@ -18,10 +18,10 @@ constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
 constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
 
 // Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
-// they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kFaintest of the row's largest are 0: no
+// they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kMinLog2P of the row's largest are 0: no
 // weight is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred times slower.
-constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f, kTileUnit = 0x1p-8f;
-constexpr float kFaintest = -110.f;
+constexpr float kAccScale = 0x1p-32f, kAccDescale = 0x1p+32f, kPScale = 0x1p-8f;
+constexpr float kMinLog2P = -110.f;
 
 // So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
 static inline int decode_block_rows(int rows, int lanes) {
@@ -45,11 +45,11 @@ struct KvRows {
 struct DecodeKernels {
     // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
     void (*scores)(const float* q, int rows, const KvRows& k, int keys, int dim, float* s);
-    // o = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p · v
+    // o = o · rescale + kAccScale / kPScale · Σ_key p · v
     void (*values)(const float* p, int rows, const KvRows& v, int keys, int dim, const float* rescale, float* o);
     // Whether the two above can read all these keys; NULL: always.
-    bool (*plain)(const char* const* rows, int64_t offset, int keys, int dim);
-    bool split;  // q and o have the even elements of each twin first, then the odd ones
+    bool (*can_read)(const char* const* rows, int64_t offset, int keys, int dim);
+    bool deinterleaved;  // q and o have the even elements of each twin first, then the odd ones
 };
 
 struct MatrixKernels;
@@ -73,9 +73,9 @@ struct Kernels {
     void (*modify)(float* s, const float* addend, float cap, int count);
     // Removes keys outside [begin, end) of each row; both count from the tile's first key.
     void (*band)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
-    // Folds the scores into the row states (m, l), replaces them by their weights in kTileUnit, and gives the factor for the sums so far.
+    // Folds the scores into the row states (m, l), replaces them by their weights in kPScale, and gives the factor for the sums so far.
     void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
-    // o[column][width] = o · rescale + kHeadroomUnit / kTileUnit · Σ_key p[key][width] · v[key · stride + column]
+    // o[column][width] = o · rescale + kAccScale / kPScale · Σ_key p[key][width] · v[key · stride + column]
     void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
 
     // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].

@@ -126,7 +126,7 @@ struct DecodeMatrixKernels {
     void (*scores)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // A rescale of NULL is 1 for all.
     void (*values)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
-    void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
+    void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kAccScale
 };
 
 struct MatrixKernels {

@@ -59,8 +59,8 @@ void merge_row(const void* context, int64_t index) {
         if (s.l == 0.f) return;
         const Fold f = fold(state, s);
         state = f.state;
-        // In the units of kHeadroomUnit: several parts at the type's limit must not overflow before they are averaged.
-        for (int64_t c = 0; c < d.dim_v; c++) sum[c] = sum[c] * f.scale_a + part[c] * (f.scale_b / kHeadroomFactor);
+        // In the units of kAccScale: several parts at the type's limit must not overflow before they are averaged.
+        for (int64_t c = 0; c < d.dim_v; c++) sum[c] = sum[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
     };
     if (i < span.length) {
         if (a.flags & FA_MERGE_ACCUMULATE) add(static_cast<const float*>(o), *lse);
@@ -76,7 +76,7 @@ void merge_row(const void* context, int64_t index) {
             state = f.state;
         }
     }
-    const float factor = normaliser(state) * kHeadroomFactor, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    const float factor = normaliser(state) * kAccDescale, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
     for (int64_t c = 0; c < d.dim_v; c++) {
         float average = sum[c] * factor;
         if (isinf(average) && isfinite(sum[c])) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
