@@ -8,11 +8,11 @@ namespace {
 
 // A worker holds dk and dv of a block of keys while all row tiles go by, so that packing these is shared by many keys: of f32 tiles that
 // is worth more than that k, v, dk and dv of the block fit a second cache of 512 KB.
-constexpr int64_t kBlockBytes = 1 << 20, kMostBlockKeys = 512;
-// Blocks are smaller, down to kFewestKeys, where there would be too few of them to occupy some cores.
-constexpr int64_t kFewestKeys = 256, kFewestBlocks = 16;
+constexpr int64_t kBlockBytes = 1 << 20, kMaxBlockKeys = 512;
+// Blocks are smaller, down to kMinBlockKeys, where there would be too few of them to occupy some cores.
+constexpr int64_t kMinBlockKeys = 256, kMinBlocks = 16;
 // Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
-constexpr int64_t kEnoughItems = 64, kMostKeptBytes = 256 << 20;
+constexpr int64_t kMinItems = 64, kMaxChunkAccBytes = 256 << 20;
 
 struct Job {
     const GradientCall* g;
@@ -24,53 +24,53 @@ struct Job {
 };
 
 // The part of the forward's scratch that its tiles use here.
-Scratch take_forward_scratch(const Problem& p, Carver& c) {
+Scratch take_forward_scratch(const Problem& p, Arena& c) {
     Scratch w{};
-    w.q = c.take<float>(p.d.dim_qk * kMaxRows);
-    w.s = c.take<float>(kTileKeys * kMaxRows);
-    w.addend = c.take<float>(kTileKeys * kMaxRows);
-    w.k = c.take<float>(kTileKeys * p.d.dim_qk);
-    w.band_begin = c.take<int32_t>(kMaxRows);
-    w.band_end = c.take<int32_t>(kMaxRows);
+    w.q = c.allocate<float>(p.d.dim_qk * kMaxRows);
+    w.s = c.allocate<float>(kTileKeys * kMaxRows);
+    w.addend = c.allocate<float>(kTileKeys * kMaxRows);
+    w.k = c.allocate<float>(kTileKeys * p.d.dim_qk);
+    w.band_begin = c.allocate<int32_t>(kMaxRows);
+    w.band_end = c.allocate<int32_t>(kMaxRows);
     return w;
 }
 
-GradientScratch take_scratch(const GradientCall& g, const BackwardSchedule& s, Carver& c) {
+GradientScratch lay_out_scratch(const GradientCall& g, const BackwardSchedule& s, Arena& c) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     GradientScratch x{};
     x.w = take_forward_scratch(p, c);
-    x.lines = c.take<float>(kMaxRows * max_of(dim, dim_v));
-    x.dout = c.take<float>(dim_v * kMaxRows);
-    x.q_rows = c.take<float>(query_panels(g, dim).size());
-    x.dout_rows = c.take<float>(query_panels(g, dim_v).size());
-    x.dp = c.take<float>(kTileKeys * kMaxRows);
-    x.slope = c.take<float>(kTileKeys * kMaxRows);
-    x.lse = c.take<float>(kGradientPanel * kMaxRows);
-    x.delta = c.take<float>(kGradientPanel * kMaxRows);
+    x.lines = c.allocate<float>(kMaxRows * max_of(dim, dim_v));
+    x.dout = c.allocate<float>(dim_v * kMaxRows);
+    x.q_rows = c.allocate<float>(query_panels(g, dim).size());
+    x.dout_rows = c.allocate<float>(query_panels(g, dim_v).size());
+    x.dp = c.allocate<float>(kTileKeys * kMaxRows);
+    x.slope = c.allocate<float>(kTileKeys * kMaxRows);
+    x.lse = c.allocate<float>(kGradientPanel * kMaxRows);
+    x.delta = c.allocate<float>(kGradientPanel * kMaxRows);
     const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
-    x.k = c.take<float>(keys * dim);
-    x.v = c.take<float>(keys * dim_v);
-    x.dk = c.take<float>(key_panels(g, dim).size());
-    x.dv = c.take<float>(key_panels(g, dim_v).size());
-    x.dq = c.take<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
-    x.begun = c.take<bool>(s.tiles);
+    x.k = c.allocate<float>(keys * dim);
+    x.v = c.allocate<float>(keys * dim_v);
+    x.dk = c.allocate<float>(key_panels(g, dim).size());
+    x.dv = c.allocate<float>(key_panels(g, dim_v).size());
+    x.dq = c.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    x.begun = c.allocate<bool>(s.tiles);
     if (g.matrix) take_operands(p, s.block_keys, &x.matrix, c);
-    x.own_delta = c.take<float>(s.rows);
+    x.own_delta = c.allocate<float>(s.rows);
     return x;
 }
 
-void work(void* arg, int64_t worker) {
+void worker_loop(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
-    Carver c{job.shares + worker * job.s->worker_bytes, 0};
-    GradientScratch x = take_scratch(*job.g, *job.s, c);
+    Arena c{job.shares + worker * job.s->worker_bytes, 0};
+    GradientScratch x = lay_out_scratch(*job.g, *job.s, c);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
 // All row tiles against one block of keys, whose dk and dv are then complete.
 void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
     const Call& c = g.c;
-    RowTile t;
+    QueryTile t;
     t.seq = sequence_of(*c.p, *c.a, batch);
     t.batch = batch;
     t.kv_head = kv_head;
@@ -81,12 +81,12 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
         return write_dkv(g, t, key, keys, x);
     }
     KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
-    for (int64_t n = 0; place_tile(c, batch, kv_head, n, &t); n++) {
-        const KeyBand seen = visible_keys(t, *c.p, key, key + keys);
-        if (seen.begin >= seen.end) continue;
+    for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
+        const KeyBand visible = visible_keys(t, *c.p, key, key + keys);
+        if (visible.begin >= visible.end) continue;
         load_rows(g, t, x);
-        for (int64_t at = key + (seen.begin - key) / kTileKeys * kTileKeys; at < seen.end; at += kTileKeys) {
-            const int count = int(min_of(kTileKeys, seen.end - at));
+        for (int64_t at = key + (visible.begin - key) / kTileKeys * kTileKeys; at < visible.end; at += kTileKeys) {
+            const int count = int(min_of(kTileKeys, visible.end - at));
             if (differentiate_tile(g, t, block, at, count, true, x))
                 add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
         }
@@ -95,8 +95,8 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
 }
 
 void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* sums, GradientScratch& x) {
-    RowTile t;
-    if (place_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
+    QueryTile t;
+    if (init_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
@@ -136,7 +136,7 @@ void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
 }
 
 // dq of one row tile from the sums of all chunks, in ascending order.
-void run_combine(const Job& job, int64_t index, GradientScratch& x) {
+void merge_chunks(const Job& job, int64_t index, GradientScratch& x) {
     const GradientCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
@@ -164,8 +164,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.heads = d.batch * d.heads_k;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
-    const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMostBlockKeys),
-                  enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kFewestBlocks), kFewestBlocks), kFewestKeys);
+    const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMaxBlockKeys),
+                  enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kMinBlocks), kMinBlocks), kMinBlockKeys);
     s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
     GradientCall g{};  // what sizes depend on
     g.c.p = &p;
@@ -174,24 +174,24 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     g.matrix = s.matrix;
     const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * dq_floats(g) * int64_t(sizeof(float));
     s.chunks = 1;
-    if (s.heads > 0 && s.heads < kEnoughItems && sums > 0)
-        s.chunks = max_of(min_of(min_of(ceil_div(kEnoughItems, s.heads), blocks), kMostKeptBytes / sums / s.heads), 1);
+    if (s.heads > 0 && s.heads < kMinItems && sums > 0)
+        s.chunks = max_of(min_of(min_of(ceil_div(kMinItems, s.heads), blocks), kMaxChunkAccBytes / sums / s.heads), 1);
     s.chunk_keys = ceil_div(blocks, s.chunks) * s.block_keys;
     s.chunks = ceil_div(blocks * s.block_keys, s.chunk_keys);
     if (s.chunks > 1) {
-        Carver shared{nullptr, 0};
-        shared.take<char>(s.heads * s.chunks * sums);
+        Arena shared{nullptr, 0};
+        shared.allocate<char>(s.heads * s.chunks * sums);
         s.begun_at = shared.used;
-        shared.take<bool>(s.heads * s.chunks * s.tiles);
+        shared.allocate<bool>(s.heads * s.chunks * s.tiles);
         s.deltas_at = shared.used;
-        shared.take<float>(s.heads * s.rows);
+        shared.allocate<float>(s.heads * s.rows);
         s.shared_bytes = shared.used;
     }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     if (s.matrix) s.flops /= k.matrix->gradient_speed;
-    Carver c{nullptr, 0};
-    take_scratch(g, s, c);
+    Arena c{nullptr, 0};
+    lay_out_scratch(g, s, c);
     s.worker_bytes = c.used;
     return s;
 }
@@ -215,13 +215,13 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
         job.next = 0;
         job.count = count;
         job.run = step;
-        status = run_workers(threads, workers < count ? workers : max_of(count, 1), work, &job, m);
+        status = run_workers(threads, workers < count ? workers : max_of(count, 1), worker_loop, &job, m);
     };
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
     if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, run_deltas);
     if (dq || dkv) run(s.items(), run_chunk);
-    if (dq && s.chunks > 1) run(s.heads * s.tiles, run_combine);
+    if (dq && s.chunks > 1) run(s.heads * s.tiles, merge_chunks);
     if (a.dbias && rows && keys) run(bias_pieces(g), run_dbias);
     if (a.dsinks) run(p.d.heads_q, run_dsink);
     return status;

@@ -81,12 +81,12 @@ Panels key_panels(const GradientCall& g, int64_t columns);
 
 // Floats of dq's sums of a row tile, [dim_qk][width].
 int64_t dq_floats(const GradientCall& g);
-// place_tile() of the forward, at the width that the products want.
-bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, RowTile* t);
+// init_tile() of the forward, at the width that the products want.
+bool init_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
 
 // gradient_matrix.cc: tiles by matrix instructions.
-void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c);
-void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x);
+void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c);
+void pack_rows(const GradientCall& g, const QueryTile& t, GradientScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq,
                       GradientScratch& x);
@@ -100,22 +100,22 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
 void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
                  GradientScratch& x);
 // Sets the tile's q, dout, lse and delta up.
-void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x);
+void load_rows(const GradientCall& g, QueryTile& t, GradientScratch& x);
 // dq of the tile's rows from its sums; of those beyond the sequence's length in this block.
-void write_dq(const GradientCall& g, const RowTile& t, float* sums, GradientScratch& x);
+void write_dq(const GradientCall& g, const QueryTile& t, float* sums, GradientScratch& x);
 void write_dq_padding(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, GradientScratch& x);
 // dk and dv of keys [key, key + keys) from the block's panels; of slots beyond the sequence's keys.
-void write_dkv(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x);
+void write_dkv(const GradientCall& g, const QueryTile& t, int64_t key, int keys, GradientScratch& x);
 void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, GradientScratch& x);
 // dsinks of one head, summed over all rows of all sequences.
 void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x);
 
 // gradient_tile.cc: one f32 tile of weights and their gradients.
 // P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
-bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+bool differentiate_tile(const GradientCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
                         GradientScratch& x);
 // Adds the tile's share to dk and dv of the block, and to dq.
-void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+void add_gradients(const GradientCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
                    GradientScratch& x);
 
 // gradient_bias.cc: dbias, in so many pieces whose elements are apart.

@@ -47,11 +47,11 @@ void clear_piece(const GradientCall& g, const Piece& piece) {
                 for (int64_t j = piece.key_begin; j < piece.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
 }
 
-void add_tile(const GradientCall& g, const RowTile& t, int64_t key, int keys, const float* ds) {
+void add_tile(const GradientCall& g, const QueryTile& t, int64_t key, int keys, const float* ds) {
     const int64_t step = g.a->dbias_stride[3];
-    Lanes at(t, g.c.p->group);
+    RowCursor at(t, g.c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        float* const line = line_at(g, t.batch, t.kv_head * at.group + at.member, at.position) + key * step;
+        float* const line = line_at(g, t.batch, t.kv_head * at.group + at.group_head, at.position) + key * step;
         for (int j = 0; j < keys; j++) line[j * step] += ds[j * t.width + lane];
     }
 }
@@ -60,14 +60,14 @@ void add_head(const GradientCall& g, const Piece& piece, int64_t batch, int64_t 
     const Call& c = g.c;
     find_deltas(g, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.own_delta, x);
     x.row_delta = x.own_delta;
-    RowTile t;
-    for (int64_t block = 0; place_tile(c, batch, kv_head, block, &t); block++) {
-        const KeyBand seen = visible_keys(t, *c.p, piece.key_begin, min_of(piece.key_end, t.seq.k_len));
-        if (seen.begin >= seen.end) continue;
+    QueryTile t;
+    for (int64_t block = 0; init_tile(c, batch, kv_head, block, &t); block++) {
+        const KeyBand visible = visible_keys(t, *c.p, piece.key_begin, min_of(piece.key_end, t.seq.k_len));
+        if (visible.begin >= visible.end) continue;
         load_rows(g, t, x);
-        const int64_t first = piece.key_begin + (seen.begin - piece.key_begin) / kTileKeys * kTileKeys;
-        for (int64_t key = first; key < seen.end; key += kTileKeys) {
-            const int keys = int(min_of(kTileKeys, seen.end - key));
+        const int64_t first = piece.key_begin + (visible.begin - piece.key_begin) / kTileKeys * kTileKeys;
+        for (int64_t key = first; key < visible.end; key += kTileKeys) {
+            const int keys = int(min_of(kTileKeys, visible.end - key));
             KeyBlock tile{key, keys, {}, load_v(c, t, key, keys, x.v, x.w)};
             if (differentiate_tile(g, t, tile, key, keys, false, x)) add_tile(g, t, key, keys, x.dp);
         }

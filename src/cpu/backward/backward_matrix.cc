@@ -15,12 +15,12 @@ constexpr int64_t kTileValues = kTileBytes / 2, kSquare = kMaxRows * kTileKeys;
 int64_t step_values(int64_t dim) { return 4 * gradient_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
 
 // Addresses of the tile's rows of q or dout; none for a lane that takes no part.
-void point_rows(const GradientCall& g, const RowTile& t, const void* base, const int64_t stride[4], const GradientScratch& x,
+void point_rows(const GradientCall& g, const QueryTile& t, const void* base, const int64_t stride[4], const GradientScratch& x,
                 const uint16_t** rows) {
     const Problem& p = *g.c.p;
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member);
+        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head);
         rows[lane] = x.lse[lane] == kPosInf ? nullptr : static_cast<const uint16_t*>(base) + index;
     }
 }
@@ -38,22 +38,22 @@ MatrixShape gradient_shape(int64_t dim) {
     return {FA_BF16, int(dim), int(dim), tiles, 2 * tiles};
 }
 
-void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Carver& c) {
+void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c) {
     const int64_t qk = step_values(p.d.dim_qk), v = step_values(p.d.dim_v), steps = block_keys / kStepKeys;
-    m->k = c.take<uint16_t>(steps * qk);
-    m->v = c.take<uint16_t>(steps * v);
-    m->k_turned = c.take<uint16_t>(steps * qk);
-    m->q = c.take<uint16_t>(kGradientPanel * qk);
-    m->dout = c.take<uint16_t>(kGradientPanel * v);
-    m->q_rows = c.take<uint16_t>(kGradientPanel * qk);
-    m->dout_rows = c.take<uint16_t>(kGradientPanel * v);
-    m->p = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
-    m->ds = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
-    m->ds_pairs = c.take<uint16_t>(kMostSteps * kGradientPanel * kSquare);
-    m->packed = c.take<uint16_t>(qk);
+    m->k = c.allocate<uint16_t>(steps * qk);
+    m->v = c.allocate<uint16_t>(steps * v);
+    m->k_turned = c.allocate<uint16_t>(steps * qk);
+    m->q = c.allocate<uint16_t>(kGradientPanel * qk);
+    m->dout = c.allocate<uint16_t>(kGradientPanel * v);
+    m->q_rows = c.allocate<uint16_t>(kGradientPanel * qk);
+    m->dout_rows = c.allocate<uint16_t>(kGradientPanel * v);
+    m->p = c.allocate<uint16_t>(kMostSteps * kGradientPanel * kSquare);
+    m->ds = c.allocate<uint16_t>(kMostSteps * kGradientPanel * kSquare);
+    m->ds_pairs = c.allocate<uint16_t>(kMostSteps * kGradientPanel * kSquare);
+    m->packed = c.allocate<uint16_t>(qk);
 }
 
-static void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x) {
+static void pack_keys(const GradientCall& g, const QueryTile& t, int64_t key, int keys, GradientScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixOperands& m = x.matrix;
     const MatrixShape qk = gradient_shape(g.c.p->d.dim_qk), v = gradient_shape(g.c.p->d.dim_v);
@@ -61,17 +61,17 @@ static void pack_keys(const GradientCall& g, const RowTile& t, int64_t key, int 
         const char* rows[kStepKeys] = {};
         const int64_t first = key + step * kStepKeys, k_at = step * step_values(qk.dim_qk), v_at = step * step_values(v.dim_v);
         const int count = int(min_of(kStepKeys, keys - step * kStepKeys));
-        find_rows(g.c, t, Operand::k, t.kv_head, first, count, rows);
+        locate_kv_rows(g.c, t, KvOperand::k, t.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++)
             mk.pack_q(qk, values_of(rows + half * kPairRows), m.k + k_at + half * qk.q_bytes() / 2);
         mk.pack_k(qk, values_of(rows), m.packed);
         mk.transpose_k(qk, m.packed, m.k_turned + k_at);
-        find_rows(g.c, t, Operand::v, t.kv_head, first, count, rows);
+        locate_kv_rows(g.c, t, KvOperand::v, t.kv_head, first, count, rows);
         for (int half = 0; half < 2; half++) mk.pack_q(v, values_of(rows + half * kPairRows), m.v + v_at + half * v.q_bytes() / 2);
     }
 }
 
-void pack_rows(const GradientCall& g, const RowTile& t, GradientScratch& x) {
+void pack_rows(const GradientCall& g, const QueryTile& t, GradientScratch& x) {
     const MatrixKernels& mk = *g.c.k->matrix;
     const MatrixShape qk = gradient_shape(g.c.p->d.dim_qk), v = gradient_shape(g.c.p->d.dim_v);
     const uint16_t* rows[kMaxRows] = {};
@@ -98,7 +98,7 @@ namespace {
 
 // Row tiles of a panel against some steps of a block, and which squares of them hold weights.
 struct Panel {
-    RowTile tile[kGradientPanel];
+    QueryTile tile[kGradientPanel];
     int tiles;
     int first, steps;  // within the block
     bool live[kMostSteps][kGradientPanel];
@@ -120,9 +120,9 @@ GradientScratch of_tile(const GradientCall& g, int tile, const GradientScratch& 
 }
 
 // Zeroes what dropout removes, and makes up for it: rows of dout are as they were given.
-void drop_square(const GradientCall& g, const RowTile& t, int64_t key, int keys, float* weights) {
-    drop_tile(g.c, t, key, keys, weights);
-    for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.drop_rescale;
+void drop_square(const GradientCall& g, const QueryTile& t, int64_t key, int keys, float* weights) {
+    apply_dropout_tile(g.c, t, key, keys, weights);
+    for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.dropout_rescale;
 }
 
 // Squares whose products and weights are computed together.
@@ -135,31 +135,31 @@ struct Squares {
 float product_factor(const Call& c) { return c.factor.q * c.factor.product; }
 
 // P and dS of a square as operands, now or with the other `plain` ones; false when no key is kept.
-bool differentiate_square(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
+bool differentiate_square(const GradientCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
                           GradientScratch& x, Squares& plain) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
     uint16_t *const p = x.matrix.p + at, *const ds = x.matrix.ds + at, *const pairs = x.matrix.ds_pairs + at;
-    ScoreTask task;
-    if (!begin_scores(c, t, key, keys, x.w, &task)) return false;
+    TileScoreMod task;
+    if (!prepare_score_mod(c, t, key, keys, x.w, &task)) return false;
     const int64_t step = (key - block.key) / kStepKeys;
-    if (mk.differentiate_squares && task.kind == Tile::full && keys == kStepKeys && !c.natural && !c.drop && factor > 0) {
+    if (mk.differentiate_squares && task.kind == Tile::full && keys == kStepKeys && !c.has_score_mod && !c.has_dropout && factor > 0) {
         const MatrixOperands& m = x.matrix;
         plain.list[plain.count++] = {m.k + step * step_values(c.p->d.dim_qk), m.v + step * step_values(c.p->d.dim_v), m.q, m.dout,
                                      x.lse, x.delta, p, ds, pairs};
         return true;
     }
     multiply_scores(g, step, x);
-    const bool apart = c.natural || !(factor > 0);  // −inf times any other factor would not remove a key
+    const bool apart = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
     for (int i = 0; apart && i < keys * kMaxRows; i++) s[i] *= factor;
-    end_scores(c, t, key, keys, task, x.w, slope);
-    if (!c.drop) {
-        mk.differentiate(s, x.dp, keys, apart ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
+    apply_score_mod(c, t, key, keys, task, x.w, slope);
+    if (!c.has_dropout) {
+        mk.softmax_backward(s, x.dp, keys, apart ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
         return true;
     }
     drop_square(g, t, key, keys, x.dp);
-    c.k->differentiate(s, x.dp, t.vectors, keys, apart ? 1.f : factor, x.lse, x.delta, slope);
+    c.k->softmax_backward(s, x.dp, t.vectors, keys, apart ? 1.f : factor, x.lse, x.delta, slope);
     drop_square(g, t, key, keys, s);
     mk.narrow(s, x.dp, keys, p, ds, pairs);
     return true;
@@ -174,8 +174,8 @@ void clear_square(int64_t at, const GradientScratch& x) {
 bool load_panel(const GradientCall& g, const KeyBlock& block, Panel& panel, const GradientScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
-        any |= seen.begin < seen.end;
+        const KeyBand visible = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        any |= visible.begin < visible.end;
     }
     for (int i = 0; any && i < panel.tiles; i++) {
         GradientScratch y = of_tile(g, i, x);
@@ -189,13 +189,13 @@ bool differentiate_panel(const GradientCall& g, const KeyBlock& block, Panel& pa
     bool any = false;
     Squares plain;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand seen = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        const KeyBand visible = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
         GradientScratch y = of_tile(g, i, x);
         for (int step = 0; step < panel.steps; step++) {
             const int64_t key = block.key + (panel.first + step) * kStepKeys;
-            const int keys = int(min_of(kStepKeys, seen.end - key));
+            const int keys = int(min_of(kStepKeys, visible.end - key));
             bool& live = panel.live[step][i];
-            live = seen.begin < key + kStepKeys && keys > 0 &&
+            live = visible.begin < key + kStepKeys && keys > 0 &&
                    differentiate_square(g, panel.tile[i], block, key, keys, square(step, i), y, plain);
             any |= live;
         }
@@ -256,10 +256,10 @@ void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int
                       GradientScratch& x) {
     const KeyBlock block{key, keys, {}, {}};
     Panel panel;
-    for (int64_t n = 0; place_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
+    for (int64_t n = 0; init_rows(g, batch, kv_head, n, &panel.tile[0]); n += kGradientPanel) {
         if (n == 0) pack_keys(g, panel.tile[0], key, keys, x);
         panel.tiles = 1;
-        while (panel.tiles < kGradientPanel && place_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
+        while (panel.tiles < kGradientPanel && init_rows(g, batch, kv_head, n + panel.tiles, &panel.tile[panel.tiles]))
             panel.tiles++;
         if (!load_panel(g, block, panel, x)) continue;
         const int steps = int(ceil_div(keys, kStepKeys));

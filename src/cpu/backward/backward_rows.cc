@@ -27,8 +27,8 @@ Panels key_panels(const GradientCall& g, int64_t columns) {
 
 int64_t dq_floats(const GradientCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
 
-bool place_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
-    if (!place_tile(g.c, batch, kv_head, block, t)) return false;
+bool init_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+    if (!init_tile(g.c, batch, kv_head, block, t)) return false;
     if (!g.matrix) return true;
     t->width = kMaxRows;
     t->vectors = kMaxRows / g.c.k->lanes;
@@ -91,16 +91,16 @@ struct Lines {
     int64_t stride;
 };
 
-Lines gather(const GradientCall& g, const RowTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
+Lines gather(const GradientCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
              bool scaled, GradientScratch& x) {
     const Problem& p = *g.c.p;
     bool plain = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
     for (int lane = 0; lane < t.rows; lane++) plain &= factor[lane] != 0.f;
     if (plain) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         float* const line = x.lines + lane * dim;
-        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member);
+        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head);
         if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
         else g.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
         for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
@@ -111,21 +111,21 @@ Lines gather(const GradientCall& g, const RowTile& t, const void* from, const in
 
 }  // namespace
 
-void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
+void load_rows(const GradientCall& g, QueryTile& t, GradientScratch& x) {
     const Call& c = g.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     const Panels q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
     float factor[kMaxRows] = {}, kept[kMaxRows] = {};
     // Rows without keys may hold anything, and take no part.
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.width; lane++, at.next()) {
-        const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.member) : kPosInf;
+        const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head) : kPosInf;
         const bool none = no_keys(lse);
         x.lse[lane] = none ? kPosInf : lse * kLog2e;
         x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
         factor[lane] = none ? 0.f : c.factor.q;
-        kept[lane] = none ? 0.f : c.drop_rescale;
+        kept[lane] = none ? 0.f : c.dropout_rescale;
     }
     if (g.matrix) return pack_rows(g, t, x);
     const Lines q = gather(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
@@ -133,18 +133,18 @@ void load_rows(const GradientCall& g, RowTile& t, GradientScratch& x) {
     t.q = x.w.q;
     c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
 
-    const Lines dout = gather(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.drop, x);
+    const Lines dout = gather(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
     for (int lane = 0; lane < t.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
     c.k->transpose(dout.data, dout.stride, t.width, dim_v, nullptr, x.dout, t.width);
 }
 
-void write_dq(const GradientCall& g, const RowTile& t, float* sums, GradientScratch& x) {
+void write_dq(const GradientCall& g, const QueryTile& t, float* sums, GradientScratch& x) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk;
     g.c.k->transpose(sums, t.width, dim, t.width, nullptr, x.lines, dim);
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.member;
+        const int64_t head = t.kv_head * p.group + at.group_head;
         float* const line = x.lines + lane * dim;
         const bool empty = no_keys(lse_of(g, t.seq, t.batch, at.position, head));
         for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
@@ -164,7 +164,7 @@ void write_dq_padding(const GradientCall& g, int64_t batch, int64_t kv_head, int
     }
 }
 
-void write_dkv(const GradientCall& g, const RowTile& t, int64_t key, int keys, GradientScratch& x) {
+void write_dkv(const GradientCall& g, const QueryTile& t, int64_t key, int keys, GradientScratch& x) {
     const Problem& p = *g.c.p;
     const Panels dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
     for (int j = 0; j < keys; j++) {

@@ -4,35 +4,35 @@
 namespace fa {
 namespace cpu {
 
-bool differentiate_tile(const GradientCall& g, const RowTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+bool differentiate_tile(const GradientCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
                         GradientScratch& x) {
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
-    c.k->scores(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
+    c.k->qk(x.dout, t.vectors, block.v.data + (key - block.key) * block.v.stride, block.v.stride, keys, int(c.p->d.dim_v),
                 x.dp);
-    if (c.drop) drop_tile(c, t, key, keys, x.dp);
-    c.k->differentiate(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
-    if (c.drop) drop_tile(c, t, key, keys, x.w.s);
+    if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.dp);
+    c.k->softmax_backward(x.w.s, x.dp, t.vectors, keys, 1.f, x.lse, x.delta, slope);
+    if (c.has_dropout) apply_dropout_tile(c, t, key, keys, x.w.s);
     return true;
 }
 
 // sums[key][columns] += Σ_row weights[key][row] · rows[row][columns]
-static void add_to_keys(const GradientCall& g, const RowTile& t, const float* weights, int64_t columns, float* rows, int64_t first,
+static void add_to_keys(const GradientCall& g, const QueryTile& t, const float* weights, int64_t columns, float* rows, int64_t first,
                         int keys, float* sums) {
     const Panels from = query_panels(g, columns), to = key_panels(g, columns);
     for (int64_t column = 0; column < columns; column += from.widest)
-        g.c.k->add_rows(weights, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(sums, column, first));
+        g.c.k->gemm_nn(weights, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(sums, column, first));
 }
 
-void add_gradients(const GradientCall& g, const RowTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+void add_gradients(const GradientCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
                    GradientScratch& x) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t first = key - block.key;
     if (g.a->dv) add_to_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
     if (g.a->dk) add_to_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
     if (g.a->dq)
-        g.c.k->add_columns(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
+        g.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
 }
 
 }  // namespace cpu

@@ -28,7 +28,7 @@ int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes
 
 // One operand's rows for a stretch of keys, of kv head 0, and what they are read with.
 struct KvSource {
-    Operand operand;
+    KvOperand operand;
     int dim;
     int64_t head_step;  // bytes
     const char** rows;  // [kLookupKeys + kTileKeys]
@@ -59,15 +59,15 @@ bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1)) return false;
     if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
-    return one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
+    return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
 
 DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     DecodeScratch scratch{};
-    Carver carver{memory, 0};
-    const auto floats = [&](int64_t count) { return carver.take<float>(count); };
-    const auto list = [&] { return carver.take<const char*>(kLookupKeys + kTileKeys); };
+    Arena arena{memory, 0};
+    const auto floats = [&](int64_t count) { return arena.allocate<float>(count); };
+    const auto list = [&] { return arena.allocate<const char*>(kLookupKeys + kTileKeys); };
     scratch.q = floats(panel * q_floats(p, k, rows));
     scratch.factor = floats(panel * kDecodeRows);
     scratch.o = floats(panel * rows * padded(k, p.d.dim_v));
@@ -79,16 +79,16 @@ DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int 
     scratch.v = list();
     if (use_matrix(p, k)) {
         const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
-        scratch.matrix.converted = carver.take<uint16_t>(kDecodeChunkKeys * dim);
-        scratch.matrix.zeros = carver.take<uint16_t>(dim);
+        scratch.matrix.converted = arena.allocate<uint16_t>(kDecodeChunkKeys * dim);
+        scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
         scratch.matrix.products = floats(kDecodeProducts);
-        scratch.matrix.p = carver.take<uint16_t>(kDecodeChunkKeys * kDecodeRows);
-        scratch.matrix.pairs = carver.take<uint16_t>(4 * kTileBytes / 2);
-        scratch.limbs = carver.take<char>(panel * limb_bytes(p));
-        scratch.has_limbs = carver.take<bool>(panel);
+        scratch.matrix.p = arena.allocate<uint16_t>(kDecodeChunkKeys * kDecodeRows);
+        scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileBytes / 2);
+        scratch.limbs = arena.allocate<char>(panel * limb_bytes(p));
+        scratch.has_limbs = arena.allocate<bool>(panel);
         if (memory) memset(scratch.matrix.zeros, 0, size_t(dim) * 2);
     }
-    *bytes = carver.used;
+    *bytes = arena.used;
     return scratch;
 }
 
@@ -114,26 +114,26 @@ void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int
 }
 
 // Its own rows choose for a sequence, not those of longer ones in the call.
-bool use_matrix(const Call& c, const RowTile& t) { return t.method->matrix && use_matrix(*c.p, *c.k, t.rows); }
+bool use_matrix(const Call& c, const QueryTile& t) { return t.method->matrix && use_matrix(*c.p, *c.k, t.rows); }
 
-void pack_matrix_q(const Call& c, const RowTile& t, int slot, const DecodeScratch& scratch) {
+void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeScratch& scratch) {
     const Problem& p = *c.p;
     const char* rows[kDecodeRows];
-    point_q(c, t, rows);
+    q_pointers(c, t, rows);
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
-    scratch.has_limbs[slot] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + slot * limb_bytes(p));
-    if (!scratch.has_limbs[slot]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
-    for (int r = 0; r < t.rows; r++) scratch.factor[slot * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
+    if (!scratch.has_limbs[panel_index]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    for (int r = 0; r < t.rows; r++) scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
 
-void pack_decode_q(const Call& c, RowTile& t, int slot, Scratch& w) {
+void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t stride = padded(*c.k, p.d.dim_qk);
     const DecodeScratch scratch = lay_out_scratch(c, w);
-    t.q = scratch.q + slot * q_floats(p, *c.k, c.decode.rows);
+    t.q = scratch.q + panel_index * q_floats(p, *c.k, c.decode.rows);
     t.width = t.rows;
-    if (use_matrix(c, t)) return pack_matrix_q(c, t, slot, scratch);
+    if (use_matrix(c, t)) return pack_matrix_q(c, t, panel_index, scratch);
     for (int first = 0, block; first < t.rows; first += block) {
         block = decode_block_rows(t.rows - first, c.k->lanes);
         for (int r = 0; r < block; r++) {
@@ -144,18 +144,18 @@ void pack_decode_q(const Call& c, RowTile& t, int slot, Scratch& w) {
     }
 }
 
-KvSource make_source(const Call& c, Operand operand, const char** rows) {
+KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
     const Problem& p = *c.p;
-    const bool k = operand == Operand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    const bool k = operand == KvOperand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.k_dtype), rows,
             !scaled && !c.k->decode[type_index(p.d.k_dtype)].can_read};
 }
 
 // Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
 // one stands for those that are missing.
-void look_up_rows(const Call& c, const RowTile& t, int64_t key, int64_t end, const KvSource& source) {
+void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
     const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
-    find_rows(c, t, source.operand, 0, key, known, source.rows);
+    locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
     for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++) source.rows[j] = source.rows[known - 1];
 }
 
@@ -177,10 +177,10 @@ struct ChunkOperands {
 
 // The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot take as they are stored, it gets widened
 // and multiplied by their factors.
-void locate_chunk(const Call& c, const RowTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys, const DecodeScratch& scratch, ChunkOperands& chunk,
+void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys, const DecodeScratch& scratch, ChunkOperands& chunk,
                Scratch& w) {
     const Problem& p = *c.p;
-    const bool k = source.operand == Operand::k;
+    const bool k = source.operand == KvOperand::k;
     const DecodeKernels& kernels = c.k->decode[type_index(p.d.k_dtype)];
     chunk.kernels = &kernels;
     chunk.rows = rows;
@@ -188,11 +188,11 @@ void locate_chunk(const Call& c, const RowTile& t, const KvSource& source, const
     chunk.scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     if (chunk.scaled) {
         for (float& factor : chunk.factors) factor = 1.f;
-        find_factors(c, t, source.operand, key, keys, chunk.factors);
+        load_descales(c, t, source.operand, key, keys, chunk.factors);
     }
     const bool can_read = !kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim);
     if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
-    const KeyRows widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
+    const KvRowsF32 widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
     chunk.kernels = &c.k->decode[FA_F32];
     chunk.rows.row = chunk.widened;
     chunk.rows.offset = 0;
@@ -211,7 +211,7 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
 }
 
 // Removes what lies outside each row's band, and outside the block's keys.
-void mask_bands(const Call& c, const RowTile& t, int64_t key, int to, float* s) {
+void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
     for (int r = 0; r < t.rows; r++, s += kTileKeys) {
         const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
         const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
@@ -221,23 +221,23 @@ void mask_bands(const Call& c, const RowTile& t, int64_t key, int to, float* s) 
 }
 
 // Scores of the block at `key` into weights.
-void softmax_block(const Call& c, const RowTile& t, int64_t key, int to, RowSums& sums, float* s, float* rescale, const DecodeScratch& scratch) {
+void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& sums, float* s, float* rescale, const DecodeScratch& scratch) {
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
-    if (c.addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
-    if (c.natural) c.k->modify(s, c.addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
+    if (c.has_addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
+    if (c.has_score_mod) c.k->score_mod(s, c.has_addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
     mask_bands(c, t, key, to, s);
     c.k->decode_online_softmax(s, t.rows, sums.m, sums.l, rescale);
-    if (c.drop) drop_weights(c, t, key, to, 1, kTileKeys, s);
+    if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
 
 // A panel on its way through the keys of a range.
 struct DecodePanel {
     const Call* c;
-    const RowTile* tiles;
+    const QueryTile* tiles;
     int count;
-    RowSums* sums;
+    PartialState* sums;
     KvSource k, v;
-    KeyBand visible[kMostPanel];
+    KeyBand visible[kMaxPanel];
     int chunk_keys;
     int64_t start;  // of the first block
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
@@ -247,7 +247,7 @@ struct DecodePanel {
     mutable bool limbs;  // whose tiles are laid out for scores by products of integers
     int rows;             // there is room for in a tile
     int64_t o_step;       // floats from a tile's sums to the next one's
-    float k_factor[kMostPanel], v_factor[kMostPanel];  // where matrix instructions have left them out
+    float k_factor[kMaxPanel], v_factor[kMaxPanel];  // where matrix instructions have left them out
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
     // Scores and weights of one block live beside those of the next.
@@ -268,25 +268,25 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
     const Call& c = *panel.c;
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     float factor[kDecodeRows];
-    for (int r = 0; r < panel.tiles[i].rows; r++) factor[r] = seen_factor(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
+    for (int r = 0; r < panel.tiles[i].rows; r++) factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
     if (chunk.limbs != panel.limbs) decode.begin(panel.tiles[i].rows, panel.limbs = chunk.limbs);
     const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
-    decode.scores(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
+    decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
 }
 
 // Scores of a tile and part [first, first + walk.chunk_keys) of the block at `key`: all of it, softmax_block() removes what lies outside the band.
 void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scratch& w) {
     const Call& c = *panel.c;
-    const RowTile& t = panel.tiles[i];
+    const QueryTile& t = panel.tiles[i];
     const int to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
     if (panel.from(i, key) >= first + panel.chunk_keys || first >= to) return;
     const KvRows rows = kv_rows(panel, panel.k, i, key, first, 0);
     float* s = panel.s(i, key) + first;
     if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, to - first}, s);
-    if (panel.k.in_place) return panel.kernels->scores(t.q, t.rows, rows, to - first, panel.k.dim, s);
+    if (panel.k.in_place) return panel.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
     ChunkOperands chunk;
     locate_chunk(c, t, panel.k, rows, key + first, to - first, panel.scratch, chunk, w);
-    chunk.kernels->scores(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
+    chunk.kernels->qk(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
     if (chunk.scaled) scale_columns(s, t.rows, to - first, chunk.factors);
 }
 
@@ -303,7 +303,7 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
     const Call& c = *panel.c;
     static const float ones[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     for (int i = 0; i < panel.count; i++) {
-        const RowTile& t = panel.tiles[i];
+        const QueryTile& t = panel.tiles[i];
         const int from = int(max_of(panel.from(i, key), first)), to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
         if (from >= to) continue;
         const KvRows rows = kv_rows(panel, panel.v, i, key, first, from - first);
@@ -312,17 +312,17 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
         const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
         if (panel.matrix) {
             const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
-            c.k->matrix->decode->values(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
+            c.k->matrix->decode->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
             continue;
         }
         if (panel.v.in_place) {
-            panel.kernels->values(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
+            panel.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
             continue;
         }
         ChunkOperands chunk;
         locate_chunk(c, t, panel.v, rows, key + from, to - from, panel.scratch, chunk, w);
         if (chunk.scaled) scale_columns(p, t.rows, to - from, chunk.factors);
-        chunk.kernels->values(p, t.rows, chunk.rows, to - from, chunk.dim, rescale, o);
+        chunk.kernels->pv(p, t.rows, chunk.rows, to - from, chunk.dim, rescale, o);
     }
 }
 
@@ -339,24 +339,24 @@ void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t
 }
 
 // The factor of a head's k or v that matrix instructions leave out.
-float head_descale(const Call& c, const RowTile& t, const KvSource& source, int64_t key) {
+float head_descale(const Call& c, const QueryTile& t, const KvSource& source, int64_t key) {
     const Problem& p = *c.p;
     float factor = 1.f;
-    if (p.has(source.operand == Operand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) find_factors(c, t, source.operand, key, 1, &factor);
+    if (p.has(source.operand == KvOperand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) load_descales(c, t, source.operand, key, 1, &factor);
     return factor;
 }
 
-void write_acc(const DecodePanel& panel, int i, RowSums& sums) {
+void write_acc(const DecodePanel& panel, int i, PartialState& sums) {
     const Call& c = *panel.c;
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
-        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], sums.o + r * dim);
-        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, sums.o + r * dim);
+        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], sums.acc + r * dim);
+        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, sums.acc + r * dim);
     }
 }
 
-void decode_mainloop(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
+void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
     const Problem& p = *c.p;
     DecodePanel panel{};
     panel.c = &c;
@@ -370,8 +370,8 @@ void decode_mainloop(const Call& c, const RowTile* tiles, int count, int64_t beg
     panel.kernels = &c.k->decode[type_index(p.d.k_dtype)];
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
-    panel.k = make_source(c, Operand::k, panel.scratch.k);
-    panel.v = make_source(c, Operand::v, panel.scratch.v);
+    panel.k = make_source(c, KvOperand::k, panel.scratch.k);
+    panel.v = make_source(c, KvOperand::v, panel.scratch.v);
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
         const KeyBand visible = panel.visible[i] = visible_keys(tiles[i], p, begin, end);

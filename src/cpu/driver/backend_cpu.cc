@@ -161,7 +161,7 @@ ThreadsText threads_text(const Threads& threads, int64_t workers) {
 }
 
 int64_t forward_workers(const Context& c, const Schedule& s) {
-    return worker_count(c.threads, s.items * (s.side_by_side ? s.max_splits : 1), s.flops);
+    return worker_count(c.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
 }
 
 fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
@@ -183,7 +183,7 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
              names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
-             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.side_by_side ? " side by side" : "", threads_text(c.threads, workers).text);
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "", threads_text(c.threads, workers).text);
     return FA_OK;
 }
 
@@ -191,8 +191,8 @@ int64_t backward_workers(const Context& c, const BackwardSchedule& s) { return w
 
 fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
     // Sums of dq for all rows of a head are the only memory that can outgrow the machine's address space.
-    constexpr double kMostBytes = double(int64_t(1) << 48);
-    if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMostBytes)
+    constexpr double kMaxDqBytes = double(int64_t(1) << 48);
+    if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
         return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
                     (long long)p.d.seqlen_q, (long long)p.group);
     const BackwardSchedule s = make_backward_schedule(p, *c.kernels);

@@ -8,11 +8,11 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kMostPanel = 32;
+constexpr int kMaxPanel = 32;
 
 struct Call;
-struct RowTile;
-struct RowSums;
+struct QueryTile;
+struct PartialState;
 struct Scratch;
 
 // How rows meet keys: the shape of a row tile and the loop over its keys. Chosen from the problem and the kernel table alone, since bits
@@ -22,20 +22,20 @@ struct Method {
     int rows;   // of a full tile, at most kMaxRows
     int panel;  // row tiles that a worker takes at once, so that each block of k and v is fetched once for all of them: no bits
     bool heads;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
-    int64_t own_bytes;  // of scratch, for each worker
-    bool by_rows;       // RowSums.o is [row][dim_v], not [dim_v][width]
+    int64_t method_bytes;  // of scratch, for each worker
+    bool o_row_major;       // PartialState.o is [row][dim_v], not [dim_v][width]
     // What is done once for all row tiles, before them, in so many pieces; it leaves its results in Call.shared.
-    int64_t shared_bytes, preparations;
+    int64_t shared_bytes, prepare_count;
     void (*prepare)(const Call&, int64_t index, Scratch&);
     // Sets a worker's own scratch up; NULL where nothing needs to be.
     void (*begin)(const Problem&, const Kernels&, char* own);
-    // Gathers the tile's rows of q, scaled, into place `slot` of the panel.
-    void (*pack_q)(const Call&, RowTile&, int slot, Scratch&);
+    // Gathers the tile's rows of q, scaled, into place `panel_index` of the panel.
+    void (*pack_q)(const Call&, QueryTile&, int panel_index, Scratch&);
     // Folds keys [begin, end) into the sums, still clear, of neighbouring row tiles.
-    void (*fold_keys)(const Call&, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums*, Scratch&);
-    // Where sums of o may stay with the method: fold_keys() leaves them there for a RowSums whose o is NULL, and this writes the averages of
+    void (*mainloop)(const Call&, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState*, Scratch&);
+    // Where sums of o may stay with the method: mainloop() leaves them there for a PartialState whose o is NULL, and this writes the averages of
     // the tile's rows, `factor` and `scale` being those of Kernels.average_row(). NULL where they may not.
-    void (*write_averages)(const Call&, const RowTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
+    void (*write_o)(const Call&, const QueryTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
     double speed = 1;  // flops by the second as a multiple of the f32 tiles': about, to tell whether a call is worth a team of threads
     bool matrix = false;  // of `few`: by matrix instructions
 };
@@ -53,33 +53,33 @@ struct Call {
     char* shared;       // the method's, NULL when it wants none
     int64_t first_head; // batch · heads_k + kv head of what lies first there
     ScoreFactor factor;  // the scale, times log2 e when the scores need no work in natural units
-    bool natural;        // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
-    bool addend;     // bias, mask or ALiBi
-    bool drop;
+    bool has_score_mod;        // scores leave the product in natural units, for softcap, bias, mask, ALiBi or the scores output
+    bool has_addend;     // bias, mask or ALiBi
+    bool has_dropout;
     Dropout dropout;
-    float drop_rescale;  // 1 / (1 − p), or 1
+    float dropout_rescale;  // 1 / (1 − p), or 1
     float o_scale;
     int64_t blocks;  // row tiles for each batch and kv head, for the longest sequence
     bool count;
 };
 
 // State of one row tile over some keys: sums measured from m, in the units of kAccScale.
-struct RowSums {
-    float* o;  // [dim_v][width], or [row][dim_v]: as Method.by_rows says; NULL: Method.write_averages() knows it
+struct PartialState {
+    float* acc;  // [dim_v][width], or [row][dim_v]: as Method.o_row_major says; NULL: Method.write_o() knows it
     float* m;  // [width]
     float* l;
 };
 
 // Query rows of one sequence and kv head. Row r of the group-major order is head r % group at position r / group, so that all query
 // heads that share a kv head share its tiles.
-struct RowTile {
+struct QueryTile {
     Sequence seq;
     MaskRule rule;
     const Method* method;  // of the call, chosen by the sequence's length alone
     int64_t batch, kv_head;
     int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
-    int slot;  // its place in the panel
+    int panel_index;  // its place in the panel
     float* q;  // packed as the method wants it; by pack_q(): [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
@@ -94,22 +94,22 @@ static inline int64_t lse_index(const Problem& p, const int64_t stride[3], const
 }
 
 // Position and head of the tile's lanes in turn, without a division for each.
-struct Lanes {
-    int64_t position, member, group;
-    Lanes(const RowTile& t, int64_t group_) : position(t.first / group_), member(t.first % group_), group(group_) {}
+struct RowCursor {
+    int64_t position, group_head, group;
+    RowCursor(const QueryTile& t, int64_t group_) : position(t.first / group_), group_head(t.first % group_), group(group_) {}
     void next() {
-        if (++member < group) return;
-        member = 0;
+        if (++group_head < group) return;
+        group_head = 0;
         position++;
     }
 };
 
 // Hands out 64-byte aligned pieces; with a NULL base it only adds up their sizes.
-struct Carver {
+struct Arena {
     char* base;
     int64_t used;
     template <class T>
-    T* take(int64_t count) {
+    T* allocate(int64_t count) {
         char* p = base ? base + used : nullptr;
         used += round_up(count * int64_t(sizeof(T)), 64);
         return reinterpret_cast<T*>(p);
@@ -119,60 +119,60 @@ struct Carver {
 // A worker's memory: carved from the workspace, 64-byte aligned pieces.
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
-    RowSums run[kMostPanel], total[kMostPanel];  // of each row tile: current split; all splits so far
+    PartialState run[kMaxPanel], total[kMaxPanel];  // of each row tile: current split; all splits so far
     char *own, *decode_memory;                         // the method's, and that of `few`
     int32_t *band_begin, *band_end;
     Counters counters;
 };
 
-// Bytes of one Scratch, and of one stored RowSums.
+// Bytes of one Scratch, and of one stored PartialState.
 int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode);
-int64_t sums_bytes(const Problem& p, const Method& m);
-Scratch carve_scratch(const Problem& p, const Method& m, const Method& decode, char* memory);
-RowSums carve_sums(const Problem& p, const Method& m, char* memory);
+int64_t state_bytes(const Problem& p, const Method& m);
+Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory);
+PartialState locate_state(const Problem& p, const Method& m, char* memory);
 
 Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count);
 
 // rows.cc: query side.
 // Sets the tile up for rows [block · block_rows, …); false when the block holds no valid row.
-bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* tile);
+bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile);
 // What a row of q is to be multiplied by.
-float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head);
+float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head);
 // Widens it, and gives that factor.
-float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line);
-// Widens the tile's rows of q, scaled, into place `slot` of w.q.
-void pack_q(const Call& c, RowTile& t, int slot, Scratch& w);
-void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums);
+float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line);
+// Widens the tile's rows of q, scaled, into place `panel_index` of w.q.
+void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w);
+void init_state(const QueryTile& t, int64_t dim_v, PartialState& sums);
 // Folds `part` into `into`: the specification's fold, for every row of the tile.
-void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& into);
+void merge_states(const Call& c, const QueryTile& t, const PartialState& part, PartialState& into);
 // Adds the sink, writes o and LSE, and leaves each row's final state in sums.m and sums.l (true units).
-void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w);
+void write_rows(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w);
 // o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
 
 // Addresses of the tile's rows of q and of o in memory.
-void point_q(const Call& c, const RowTile& t, const char** rows);
-void point_o(const Call& c, const RowTile& t, char** rows);
+void q_pointers(const Call& c, const QueryTile& t, const char** rows);
+void o_pointers(const Call& c, const QueryTile& t, char** rows);
 
 // keys.cc: key side.
-enum class Operand { k, v };
-struct KeyRows {
+enum class KvOperand { k, v };
+struct KvRowsF32 {
     const float* data;  // NULL: not loaded yet
     int64_t stride;
 };
 // f32 rows of keys [key, key + keys): in place where memory already holds them so, else widened into `buffer`.
-KeyRows load_k(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
-KeyRows load_v(const Call& c, const RowTile& t, int64_t key, int keys, float* buffer, Scratch& w);
+KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
+KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
 // Where a kv head's rows of keys [key, key + keys) lie as they are stored; the de-scale factors of the tile's own.
-void find_rows(const Call& c, const RowTile& t, Operand operand, int64_t head, int64_t key, int keys, const char** rows);
-void find_factors(const Call& c, const RowTile& t, Operand operand, int64_t key, int keys, float* factors);
+void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows);
+void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors);
 
 // A factor of products that is beyond f32 makes them NaN: as −∞ they would be removed keys.
-static inline float seen_factor(float factor) { return fabsf(factor) <= kMostNatural ? factor : __builtin_nanf(""); }
+static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMostNatural ? factor : __builtin_nanf(""); }
 
 // Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
-bool one_for_all(const Problem& p, uint64_t operand, const int64_t* stride);
+bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride);
 
 // few.cc: few rows for a kv head.
 Method decode_method(const Problem& p, const Kernels& k);
@@ -182,12 +182,12 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m);
 // addend.cc: what is added to scores.
 // Whether ALiBi needs no addend: where it follows the product at once.
 bool alibi_by_lanes(const Problem& p);
-void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s);
+void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s);
 // Sets w.addend up, before the scores: w.s serves meanwhile.
-enum class Addend { none, some, nothing_kept };
-Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int keys, Scratch& w);
+enum class AddendKind { none, some, nothing_kept };
+AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t key, int keys, Scratch& w);
 // Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
-void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w);
+void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w);
 
 // tile.cc: f32 tiles, the method that knows everything.
 Method tile_method(const Problem& p, const Kernels& k);
@@ -195,29 +195,29 @@ Method tile_method(const Problem& p, const Kernels& k);
 struct KeyBlock {
     int64_t key;
     int keys;
-    KeyRows k, v;
+    KvRowsF32 k, v;
 };
 // score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product, times c.factor,
 // left in w.s.
-struct ScoreTask {
+struct TileScoreMod {
     Tile kind;
-    Addend addend;
+    AddendKind addend;
 };
-bool begin_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w, ScoreTask* task);
-void end_scores(const Call& c, const RowTile& t, int64_t key, int keys, const ScoreTask& task, Scratch& w, float* slope);
+bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task);
+void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope);
 // Scores in log2 units, masked, of the tile's rows against keys [key, key + keys) of the block into w.s; false when none of them is kept.
 // `slope`, unless NULL, gets the softcap's derivative.
-bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
+bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope = nullptr);
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so many
 // elements apart.
-void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
+void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
 // Zeroes the weights that dropout removes, so many elements apart; [key][width].
-void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* weights);
-void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights);
+void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
+void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);
 // Keys that any row of the tile may see, within [begin, end).
-KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end);
+KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end);
 // Writes the scores output for the tile's rows; m and l in `sums` are final.
-void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w);
+void write_scores(const Call& c, const QueryTile& t, const PartialState& sums, Scratch& w);
 
 }  // namespace cpu
 }  // namespace fa

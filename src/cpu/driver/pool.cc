@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kSpinWithin = 100 * 1000, kSpinAfter = 20 * 1000;
 // How long the pool makes do with the threads that it has, once the system has refused it one.
 constexpr int64_t kRefused = 1000 * 1000 * 1000;
-constexpr int64_t kMostWorkers = CPU_SETSIZE - 1;
+constexpr int64_t kMaxWorkers = CPU_SETSIZE - 1;
 // Bodies and what they call take less than 32 KB (gcc -fstack-usage), a signal's frame with AVX-512 and tile registers 12 KB; the C library
 // puts the program's thread-local variables there too.
 constexpr size_t kStackBytes = 256 << 10;
@@ -49,7 +49,7 @@ struct alignas(64) Worker {
     std::atomic<Worker*> next;  // of the same call
 };
 
-Worker workers[kMostWorkers];
+Worker workers[kMaxWorkers];
 std::atomic<int64_t> worker_total{0};
 std::atomic<int64_t> at_work{0};  // callers, and workers with a job
 std::atomic<uint64_t> callers_cpus[CPU_SETSIZE / 64];
@@ -166,7 +166,7 @@ bool start_thread(Worker& w) {
 // Whether there is a worker i, which is started if need be: never more than one for each CPU besides the caller's.
 bool have_worker(int64_t i, int64_t cpus) {
     if (i < worker_total.load(std::memory_order_acquire)) return true;
-    if (i >= cpus - 1 || i >= kMostWorkers || growing.exchange(true, std::memory_order_acquire)) return false;
+    if (i >= cpus - 1 || i >= kMaxWorkers || growing.exchange(true, std::memory_order_acquire)) return false;
     bool have = i < worker_total.load(std::memory_order_relaxed);
     if (!have && monotonic_ns() >= refused_until) {
         watching_forks = watching_forks || pthread_atfork(nullptr, nullptr, forget_workers) == 0;

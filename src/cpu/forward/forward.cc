@@ -8,14 +8,14 @@ namespace cpu {
 namespace {
 
 // Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
-constexpr int64_t kEnoughPanels = 32, kFewestSplitKeys = 512;
+constexpr int64_t kMinPanels = 32, kMinSplitKeys = 512;
 // Sums of a split by matrix instructions have room for so many values at their type's limit.
-constexpr int64_t kMostMatrixKeys = 1 << 16;
+constexpr int64_t kMaxMatrixSplitKeys = 1 << 16;
 // Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
-constexpr int64_t kMostKeptBytes = 16 << 20;
+constexpr int64_t kMaxSplitStateBytes = 16 << 20;
 
 // Row tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
-struct Item {
+struct WorkItem {
     int64_t batch, kv_head, block;
     int count;
     bool heads;
@@ -27,7 +27,7 @@ int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64
 
 // Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those with a mask,
 // which mostly is causal, too.
-Item item_at(const Call& c, int panel, int64_t index) {
+WorkItem item_at(const Call& c, int panel, int64_t index) {
     const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
     if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
@@ -37,21 +37,21 @@ Item item_at(const Call& c, int panel, int64_t index) {
     return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
 }
 
-int64_t head_of(const Item& item, int n) { return item.kv_head + (item.heads ? n : 0); }
-int64_t block_of(const Item& item, int n) { return item.block + (item.heads ? 0 : n); }
+int64_t head_of(const WorkItem& item, int n) { return item.kv_head + (item.heads ? n : 0); }
+int64_t block_of(const WorkItem& item, int n) { return item.block + (item.heads ? 0 : n); }
 
 // Where a tile's kept sums lie, one for each split.
-char* kept_sums(const Call& c, const Item& item, int n, int64_t splits, char* shared) {
+char* split_states(const Call& c, const WorkItem& item, int n, int64_t splits, char* shared) {
     const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
-    return shared + tile * splits * sums_bytes(*c.p, c.method);
+    return shared + tile * splits * state_bytes(*c.p, c.method);
 }
 
 // Neighbouring indices that some workers begin with, in a cache line of their own.
-struct alignas(64) Range {
+struct alignas(64) IndexRange {
     std::atomic<int64_t> next;
     int64_t end;
 };
-constexpr int kMostRanges = 64;
+constexpr int kMaxRanges = 64;
 
 struct Job {
     const Call* c;
@@ -62,42 +62,42 @@ struct Job {
     int64_t workers;
     void (*run)(const Job&, int64_t index, char* share, Scratch&);
     int ranges;
-    Range range[kMostRanges];
+    IndexRange range[kMaxRanges];
     alignas(64) std::atomic<int64_t> flops, read, written;
 };
 
 // Each worker begins with its own part of [begin, begin + count), in every step, so that it finds in its caches what it packed of a head
 // itself. Then it takes what others have not begun.
-void deal_out(Job& job, int64_t begin, int64_t count, int64_t workers) {
+void partition_indices(Job& job, int64_t begin, int64_t count, int64_t workers) {
     job.workers = workers;
-    job.ranges = int(min_of(workers, kMostRanges));
+    job.ranges = int(min_of(workers, kMaxRanges));
     for (int i = 0; i < job.ranges; i++) {
         job.range[i].next.store(begin + count * i / job.ranges, std::memory_order_relaxed);
         job.range[i].end = begin + count * (i + 1) / job.ranges;
     }
 }
 
-bool take(Range& range, int64_t* index) {
+bool claim(IndexRange& range, int64_t* index) {
     if (range.next.load(std::memory_order_relaxed) >= range.end) return false;
     *index = range.next.fetch_add(1, std::memory_order_relaxed);
     return *index < range.end;
 }
 
-void work(void* arg, int64_t worker) {
+void worker_loop(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
-    Scratch w = carve_scratch(*job.c->p, job.c->method, job.c->decode, share);
+    Scratch w = locate_scratch(*job.c->p, job.c->method, job.c->decode, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
     const int64_t first = worker * job.ranges / job.workers;
     for (int n = 0; n < job.ranges; n++)
-        for (int64_t i; take(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
+        for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
     if (!job.c->count) return;
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
 }
 
-void finish_tile(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+void finish_tile(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
     write_rows(c, t, sums, w);
     if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, sums, w);
 }
@@ -108,80 +108,80 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 }
 
 // The tiles of an item that hold rows, with q packed.
-int place_tiles(const Call& c, const Item& item, RowTile* tiles, Scratch& w) {
+int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w) {
     int n = 0;
-    while (n < item.count && place_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
-        tiles[n].slot = n;
+    while (n < item.count && init_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        tiles[n].panel_index = n;
         tiles[n].method->pack_q(c, tiles[n], n, w);
         n++;
     }
     return n;
 }
 
-void fold_split(const Call& c, const Schedule& s, const RowTile* tiles, int count, int64_t split, RowSums* sums, Scratch& w) {
+void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* sums, Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
-    for (int i = 0; i < count; i++) clear_sums(tiles[i], c.p->d.dim_v, sums[i]);
-    tiles[0].method->fold_keys(c, tiles, count, range.begin, range.end, sums, w);
+    for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, sums[i]);
+    tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, sums, w);
 }
 
-void pad_tiles(const Call& c, const Item& item, Scratch& w) {
+void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
     for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
 }
 
 // All splits of an item in turn.
 void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
-    const Item item = item_at(c, job.panel, index);
-    RowTile tiles[kMostPanel];
-    const int count = place_tiles(c, item, tiles, w);
+    const WorkItem item = item_at(c, job.panel, index);
+    QueryTile tiles[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
     if (count > 0) {
         const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
-        RowSums total[kMostPanel];
+        PartialState total[kMaxPanel];
         for (int i = 0; i < count; i++) {
             total[i] = w.total[i];
-            if (splits == 1 && tiles[0].method->write_averages) total[i].o = nullptr;
+            if (splits == 1 && tiles[0].method->write_o) total[i].acc = nullptr;
         }
-        fold_split(c, *job.s, tiles, count, 0, total, w);
+        run_split_mainloop(c, *job.s, tiles, count, 0, total, w);
         for (int64_t split = 1; split < splits; split++) {
-            fold_split(c, *job.s, tiles, count, split, w.run, w);
-            for (int i = 0; i < count; i++) merge_sums(c, tiles[i], w.run[i], total[i]);
+            run_split_mainloop(c, *job.s, tiles, count, split, w.run, w);
+            for (int i = 0; i < count; i++) merge_states(c, tiles[i], w.run[i], total[i]);
         }
         for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
     }
-    pad_tiles(c, item, w);
+    write_tile_padding(c, item, w);
 }
 
 // One split of an item, its sums kept.
 void run_split(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
-    const Item item = item_at(c, job.panel, index / job.s->max_splits);
-    RowTile tiles[kMostPanel];
-    RowSums sums[kMostPanel];
-    const int count = place_tiles(c, item, tiles, w);
+    const WorkItem item = item_at(c, job.panel, index / job.s->max_splits);
+    QueryTile tiles[kMaxPanel];
+    PartialState sums[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
     if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
     for (int n = 0; n < count; n++)
-        sums[n] = carve_sums(*c.p, c.method, kept_sums(c, item, n, job.s->max_splits, job.shared) + split * sums_bytes(*c.p, c.method));
-    fold_split(c, *job.s, tiles, count, split, sums, w);
+        sums[n] = locate_state(*c.p, c.method, split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
+    run_split_mainloop(c, *job.s, tiles, count, split, sums, w);
 }
 
 // Folds an item's kept sums, in ascending order.
-void run_combine(const Job& job, int64_t index, char*, Scratch& w) {
+void merge_splits(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
-    const Item item = item_at(c, job.panel, index);
-    RowTile tiles[kMostPanel];
-    const int count = place_tiles(c, item, tiles, w);
+    const WorkItem item = item_at(c, job.panel, index);
+    QueryTile tiles[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
     for (int n = 0; n < count; n++) {
         const int64_t splits = split_count(tiles[n].seq.k_len, job.s->num_splits, job.s->split_size);
-        char* kept = kept_sums(c, item, n, job.s->max_splits, job.shared);
-        RowSums total = carve_sums(*c.p, c.method, kept);
+        char* kept = split_states(c, item, n, job.s->max_splits, job.shared);
+        PartialState total = locate_state(*c.p, c.method, kept);
         for (int64_t split = 1; split < splits; split++) {
-            const RowSums part = carve_sums(*c.p, c.method, kept + split * sums_bytes(*c.p, c.method));
-            merge_sums(c, tiles[n], part, total);
+            const PartialState part = locate_state(*c.p, c.method, kept + split * state_bytes(*c.p, c.method));
+            merge_states(c, tiles[n], part, total);
         }
         finish_tile(c, tiles[n], total, w);
     }
-    pad_tiles(c, item, w);
+    write_tile_padding(c, item, w);
 }
 
 void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
@@ -223,10 +223,10 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
 // shares would fetch keys less often, and lose a fifth on 16 cores, of which some are always slower than others. Where it is memory that all
 // wait for, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth faster than with four.
 int panel_for(const Call& c, int64_t tiles, int64_t workers) {
-    const int64_t most = c.method.panel, items_per_worker = c.method.heads ? 1 : 4;
-    if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.preparations == 0)
-        return int(ceil_div(c.blocks, ceil_div(c.blocks, most)));  // equal parts of a head, which fetch its keys by themselves
-    return int(max_of(min_of(most, tiles / (items_per_worker * workers)), 1));
+    const int64_t max_panel = c.method.panel, items_per_worker = c.method.heads ? 1 : 4;
+    if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.prepare_count == 0)
+        return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which fetch its keys by themselves
+    return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
 
 void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
@@ -255,13 +255,13 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
         return s;
     }
     const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
-    if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kEnoughPanels)
-        s.num_splits = int64_t(min_of(ceil_div(kEnoughPanels, panels), d.seqlen_k / kFewestSplitKeys));
-    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMostMatrixKeys) s.method.matrix = s.decode.matrix = false;
+    if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
+        s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) s.method.matrix = s.decode.matrix = false;
     if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
     else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
-    s.side_by_side = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMostKeptBytes / sums_bytes(p, s.method) / s.items;
-    if (s.side_by_side) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * sums_bytes(p, s.method);
+    s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(p, s.method) / s.items;
+    if (s.parallel_splits) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * state_bytes(p, s.method);
     s.shared_bytes += s.method.shared_bytes;
     return s;
 }
@@ -277,31 +277,31 @@ fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64
     fa_status_t status = FA_OK;
     const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
         if (status != FA_OK) return;
-        const int64_t hands = workers < count ? workers : max_of(count, 1);
-        deal_out(job, begin, count, hands);
+        const int64_t team = workers < count ? workers : max_of(count, 1);
+        partition_indices(job, begin, count, team);
         job.run = step;
-        status = run_workers(threads, hands, work, &job, m);
+        status = run_workers(threads, team, worker_loop, &job, m);
     };
     const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
-    if (s.method.preparations > 0 && s.side_by_side) run(s.method.preparations, run_preparation);
+    if (s.method.prepare_count > 0 && s.parallel_splits) run(s.method.prepare_count, run_preparation);
     const bool scores = c.p->has(FA_OPERAND_SCORES) && c.p->d.seqlen_q > 0 && c.p->d.seqlen_k > 0;
     if (scores) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
     if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
         run(s.items, run_study);
     } else {
-        const int64_t parts = s.side_by_side ? s.max_splits : 1;
-        const bool alone = c.count || (s.side_by_side && !c.method.heads);  // as the formulas count
-        job.panel = alone ? 1 : panel_for(c, s.items * parts, workers);
+        const int64_t parts = s.parallel_splits ? s.max_splits : 1;
+        const bool one_tile_items = c.count || (s.parallel_splits && !c.method.heads);  // as the formulas count
+        job.panel = one_tile_items ? 1 : panel_for(c, s.items * parts, workers);
         const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
-        if (s.side_by_side) {
+        if (s.parallel_splits) {
             run(items() * parts, run_split);
             job.panel = 1;  // folding is short, and waited for
-            run(items(), run_combine);
-        } else if (s.method.preparations > 0) {
+            run(items(), merge_splits);
+        } else if (s.method.prepare_count > 0) {
             // A worker by itself takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
             // wait for each other after each.
             const int64_t heads = c.p->d.batch * c.p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
-            const int64_t panels = items() / max_of(heads, 1), pieces = s.method.preparations / max_of(heads, 1);
+            const int64_t panels = items() / max_of(heads, 1), pieces = s.method.prepare_count / max_of(heads, 1);
             for (; c.first_head < heads; c.first_head += at_once) {
                 run_part(c.first_head * pieces, at_once * pieces, run_preparation);
                 run_part(c.first_head * panels, at_once * panels, run_item);

@@ -13,7 +13,7 @@ struct Schedule {
     int64_t num_splits;    // as the specification's split_keys takes them
     int64_t split_size;
     int64_t max_splits;    // upper bound for any sequence
-    bool side_by_side;     // splits are work items of their own, their sums kept in the workspace
+    bool parallel_splits;     // splits are work items of their own, their sums kept in the workspace
     double flops;
     int64_t worker_bytes;  // one worker's share of the workspace
     int64_t shared_bytes;  // beyond the workers' shares

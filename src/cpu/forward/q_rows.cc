@@ -17,18 +17,18 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
 }
 
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed where they lie.
-bool straight(const Problem& p, const RowTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
+bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
 
-const float* q_row(const Call& c, const RowTile& t, int64_t position) {
+const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
 }
-float* o_row(const Call& c, const RowTile& t, int64_t position) {
+float* o_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
 }
 
 // Asks for such rows of the tile behind this one, which comes next: no processor foresees what lies so far apart.
 template <class T>
-void prefetch_next_tile(const Call& c, const RowTile& t, T* row(const Call&, const RowTile&, int64_t), int64_t dim) {
+void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
     constexpr int64_t kLine = 64 / sizeof(float);
     const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
     for (int64_t i = t.first + t.rows; i < end; i++)
@@ -37,7 +37,7 @@ void prefetch_next_tile(const Call& c, const RowTile& t, T* row(const Call&, con
 
 }  // namespace
 
-bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, RowTile* t) {
+bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
     const Problem& p = *c.p;
     t->seq = sequence_of(p, *c.a, batch);
     t->first = block * c.method.rows;
@@ -53,64 +53,64 @@ bool place_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Ro
     return true;
 }
 
-float q_factor(const Call& c, const RowTile& t, int64_t position, int64_t head) {
+float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head) {
     const Problem& p = *c.p;
     if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
     const int64_t* s = p.d.q_descale_stride;
     return c.factor.q * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
 }
 
-float load_q(const Call& c, const RowTile& t, int64_t position, int64_t head, float* line) {
+float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line) {
     const Problem& p = *c.p;
     const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
     c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
     return q_factor(c, t, position, head);
 }
 
-void pack_q(const Call& c, RowTile& t, int slot, Scratch& w) {
+void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk;
     float* const lines = w.k;
     float factor[kMaxRows];
-    t.q = w.q + slot * dim * kMaxRows;
+    t.q = w.q + panel_index * dim * kMaxRows;
     if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
-    if (straight(p, t, p.d.q_dtype)) {
+    if (evenly_spaced(p, t, p.d.q_dtype)) {
         prefetch_next_tile(c, t, q_row, dim);
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
         return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
-    Lanes place(t, p.group);
+    RowCursor place(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, place.next())
-        factor[lane] = load_q(c, t, place.position, t.kv_head * p.group + place.member, lines + lane * dim);
+        factor[lane] = load_q(c, t, place.position, t.kv_head * p.group + place.group_head, lines + lane * dim);
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
     c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
 }
 
-void point_q(const Call& c, const RowTile& t, const char** rows) {
+void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
     const Problem& p = *c.p;
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] = element(static_cast<const char*>(c.a->q), query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.member), p.d.q_dtype);
+        rows[lane] = element(static_cast<const char*>(c.a->q), query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
-void point_o(const Call& c, const RowTile& t, char** rows) {
+void o_pointers(const Call& c, const QueryTile& t, char** rows) {
     const Problem& p = *c.p;
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.member;
+        const int64_t head = t.kv_head * p.group + at.group_head;
         rows[lane] = element(c.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
     }
 }
 
-void clear_sums(const RowTile& t, int64_t dim_v, RowSums& sums) {
-    if (sums.o) memset(sums.o, 0, size_t(dim_v) * (t.method->by_rows ? t.rows : t.width) * sizeof(float));
+void init_state(const QueryTile& t, int64_t dim_v, PartialState& sums) {
+    if (sums.acc) memset(sums.acc, 0, size_t(dim_v) * (t.method->o_row_major ? t.rows : t.width) * sizeof(float));
     memset(sums.l, 0, size_t(t.width) * sizeof(float));
     float* const m = sums.m;
     for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
 }
 
-void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& into) {
+void merge_states(const Call& c, const QueryTile& t, const PartialState& part, PartialState& into) {
     const int64_t dim_v = c.p->d.dim_v;
     float a[kMaxRows], b[kMaxRows];
     for (int lane = 0; lane < t.width; lane++) {
@@ -120,19 +120,19 @@ void merge_sums(const Call& c, const RowTile& t, const RowSums& part, RowSums& i
         a[lane] = f.scale_a;
         b[lane] = f.scale_b;
     }
-    if (t.method->by_rows) {
+    if (t.method->o_row_major) {
         for (int lane = 0; lane < t.rows; lane++)
-            for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.o[i] = into.o[i] * a[lane] + part.o[i] * b[lane];
+            for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.acc[i] = into.acc[i] * a[lane] + part.acc[i] * b[lane];
         return;
     }
     for (int64_t x = 0; x < dim_v; x++)
         for (int lane = 0; lane < t.width; lane++) {
-            float* o = into.o + x * t.width + lane;
-            *o = *o * a[lane] + part.o[x * t.width + lane] * b[lane];
+            float* o = into.acc + x * t.width + lane;
+            *o = *o * a[lane] + part.acc[x * t.width + lane] * b[lane];
         }
 }
 
-void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+void write_rows(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
@@ -148,31 +148,31 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
         sums.m[lane] = state.m;
         sums.l[lane] = state.l;
     }
-    float scale = c.drop_rescale * c.o_scale;
+    float scale = c.dropout_rescale * c.o_scale;
     if (!(fabsf(scale) <= FLT_MAX)) {  // 0 times both is 0
         scale = c.o_scale;
-        for (float& f : factor) f *= c.drop_rescale;
+        for (float& f : factor) f *= c.dropout_rescale;
     }
-    float* lines = sums.o;
+    float* lines = sums.acc;
     bool written = false;
-    if (!t.method->by_rows) {
-        written = straight(p, t, p.d.o_dtype);
+    if (!t.method->o_row_major) {
+        written = evenly_spaced(p, t, p.d.o_dtype);
         if (written) prefetch_next_tile(c, t, o_row, dim);
         lines = written ? o_row(c, t, t.first) : w.v;
-        c.k->average(sums.o, t.vectors, dim, factor, scale);
-        c.k->transpose(sums.o, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
+        c.k->finish_o(sums.acc, t.vectors, dim, factor, scale);
+        c.k->transpose(sums.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     char* to[kMaxRows];
-    if (!written) point_o(c, t, to);
-    if (!lines) t.method->write_averages(c, t, factor, scale, to, w);
+    if (!written) o_pointers(c, t, to);
+    if (!lines) t.method->write_o(c, t, factor, scale, to, w);
     for (int lane = 0; lines && lane < t.rows; lane++) {
         float* const line = lines + lane * dim;
-        if (t.method->by_rows) c.k->average_row(line, dim, factor[lane], scale);
+        if (t.method->o_row_major) c.k->finish_o_row(line, dim, factor[lane], scale);
         if (!written) c.k->narrow[type_index(p.d.o_dtype)](line, dim, to[lane]);
     }
-    Lanes place(t, p.group);
+    RowCursor place(t, p.group);
     for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, place.next()) {
-        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + place.member, place.position);
+        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + place.group_head, place.position);
         c.a->lse[at] = log_sum_exp({sums.m[lane], sums.l[lane]});
     }
     if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
@@ -181,7 +181,7 @@ void write_rows(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
     const Problem& p = *c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
-    RowTile t;
+    QueryTile t;
     t.seq = sequence_of(p, *c.a, batch);
     t.batch = batch;
     t.kv_head = kv_head;

@@ -7,12 +7,12 @@ namespace cpu {
 namespace {
 
 // The row's band among keys [key, key + keys), counted from the first.
-KeyBand band_within(const RowTile& t, int64_t position, int64_t key, int keys) {
+KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys) {
     const KeyBand b = key_band(t.rule, position, t.seq.k_len);
     return {min_of(max_of(b.begin - key, 0), keys), min_of(max_of(b.end - key, 0), keys)};
 }
 
-bool key_by_key(const Problem& p) {
+bool unit_key_stride(const Problem& p) {
     return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
 }
 
@@ -23,7 +23,7 @@ void prefetch_next(const char* from, int64_t bytes) {
 }
 
 // One row's bias, −inf where the band or the mask removes the key.
-void gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
+void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
     const Problem& p = *c.p;
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
@@ -42,47 +42,47 @@ void gather_line(const Call& c, const RowTile& t, int64_t position, int64_t head
     }
     if (p.has(FA_OPERAND_MASK)) {
         const uint8_t* mask = c.a->mask + t.batch * ms[0] + head * ms[1] + position * ms[2] + at;
-        c.k->remove_masked(mask, line + begin, count);
+        c.k->apply_mask(mask, line + begin, count);
         prefetch_next(reinterpret_cast<const char*>(mask) + count, kTileKeys);
     }
 }
 
 // The masks of keys that no band removes; how many keys they keep. Only where those are some is there anything in `lines`.
-int gather_masks(const Call& c, const RowTile& t, int64_t key, int keys, float* lines) {
+int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
     const int64_t* ms = c.p->d.mask_stride;
     const uint8_t* masks[kMaxRows];
-    Lanes at(t, c.p->group);
+    RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.member) * ms[1] + at.position * ms[2] + key;
+        masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.group_head) * ms[1] + at.position * ms[2] + key;
         prefetch_next(reinterpret_cast<const char*>(masks[lane]) + keys, kTileKeys);
     }
     const int kept = c.k->count_masks(masks, t.rows, keys);
-    if (kept > 0 && kept < t.rows * keys) c.k->spread_masks(masks, t.rows, keys, lines);
+    if (kept > 0 && kept < t.rows * keys) c.k->expand_masks(masks, t.rows, keys, lines);
     return kept;
 }
 
 }  // namespace
 
-bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && key_by_key(p); }
+bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p); }
 
-void add_alibi(const Call& c, const RowTile& t, int64_t key, int keys, float* s) {
+void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s) {
     float slope[kMaxRows] = {}, distance[kMaxRows] = {};
-    Lanes at(t, c.p->group);
+    RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        slope[lane] = c.a->alibi_slopes[t.batch * c.p->d.alibi_batch_stride + t.kv_head * at.group + at.member];
+        slope[lane] = c.a->alibi_slopes[t.batch * c.p->d.alibi_batch_stride + t.kv_head * at.group + at.group_head];
         distance[lane] = float(at.position + t.rule.off - key);
     }
-    c.k->alibi(s, t.vectors, keys, slope, distance);
+    c.k->add_alibi(s, t.vectors, keys, slope, distance);
 }
 
-Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int keys, Scratch& w) {
+AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t key, int keys, Scratch& w) {
     const Problem& p = *c.p;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
-    if (!bias && !mask && (!c.addend || alibi_by_lanes(p))) return Addend::none;
-    if (!key_by_key(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
+    if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
+    if (!unit_key_stride(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
         if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
         build_addend(c, t, key, keys, t.width, 1, w.addend);
-        return Addend::some;
+        return AddendKind::some;
     }
     const float* lines = w.s;
     int64_t stride = kTileKeys;
@@ -95,20 +95,20 @@ Addend place_addend(const Call& c, const RowTile& t, Tile kind, int64_t key, int
     } else if (kind == Tile::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);
     } else {
-        Lanes at(t, p.group);
+        RowCursor at(t, p.group);
         for (int lane = 0; lane < t.rows; lane++, at.next())
-            gather_line(c, t, at.position, t.kv_head * at.group + at.member, key, keys, w.s + lane * kTileKeys);
+            gather_line(c, t, at.position, t.kv_head * at.group + at.group_head, key, keys, w.s + lane * kTileKeys);
     }
     if (kept < 0) kept = c.k->count_kept(lines, stride, t.rows, keys);
-    if (kept == 0) return Addend::nothing_kept;
-    if (kept == t.rows * keys && !bias) return Addend::none;
+    if (kept == 0) return AddendKind::nothing_kept;
+    if (kept == t.rows * keys && !bias) return AddendKind::none;
     if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
     c.k->transpose(lines, stride, t.rows, keys, nullptr, w.addend, t.width);
-    return Addend::some;
+    return AddendKind::some;
 }
 
-void tile_bands(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w) {
-    Lanes at(t, c.p->group);
+void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w) {
+    RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.width; lane++, at.next()) {
         const KeyBand b = lane < t.rows ? band_within(t, at.position, key, keys) : KeyBand{0, keys};
         w.band_begin[lane] = int32_t(b.begin);

@@ -14,29 +14,29 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
     }
 }
 
-int64_t last_position(const Problem& p, const RowTile& t) { return t.position(t.rows - 1, p.group); }
+int64_t last_position(const Problem& p, const QueryTile& t) { return t.position(t.rows - 1, p.group); }
 
-Tile classify(const Problem& p, const RowTile& t, int64_t key, int keys) {
+Tile classify(const Problem& p, const QueryTile& t, int64_t key, int keys) {
     const int64_t top = t.position(0, p.group);
     return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
 }
 
 // The product and its factor.
-void raw_scores(const Call& c, const RowTile& t, int keys, const KeyRows& k, Scratch& w) {
-    c.k->scores(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+void raw_scores(const Call& c, const QueryTile& t, int keys, const KvRowsF32& k, Scratch& w) {
+    c.k->qk(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
     if (c.factor.product != 1.f) c.k->scale_scores(w.s, c.factor.product, keys * t.width);
     if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
 }
 
 }  // namespace
 
-KeyBand visible_keys(const RowTile& t, const Problem& p, int64_t begin, int64_t end) {
+KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end) {
     const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
     const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
     return {max_of(begin, first.begin), min_of(end, last.end)};
 }
 
-void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
+void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
@@ -63,34 +63,34 @@ void build_addend(const Call& c, const RowTile& t, int64_t key, int keys, int64_
     }
 }
 
-bool begin_scores(const Call& c, const RowTile& t, int64_t key, int keys, Scratch& w, ScoreTask* task) {
+bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
     task->kind = classify(*c.p, t, key, keys);
     if (task->kind == Tile::empty) return false;
-    task->addend = place_addend(c, t, task->kind, key, keys, w);
-    return task->addend != Addend::nothing_kept;
+    task->addend = gather_addend(c, t, task->kind, key, keys, w);
+    return task->addend != AddendKind::nothing_kept;
 }
 
-void end_scores(const Call& c, const RowTile& t, int64_t key, int keys, const ScoreTask& task, Scratch& w, float* slope) {
+void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
     const Problem& p = *c.p;
     if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
-    if (slope) c.k->cap(w.s, slope, p.d.softcap, keys * t.width);
-    if (c.natural) c.k->modify(w.s, task.addend == Addend::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
+    if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
+    if (c.has_score_mod) c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
     if (task.kind == Tile::partial) {
         tile_bands(c, t, key, keys, w);
-        c.k->band(w.s, t.vectors, keys, w.band_begin, w.band_end);
+        c.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
     }
 }
 
-bool score_tile(const Call& c, const RowTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
-    ScoreTask task;
-    if (!begin_scores(c, t, key, keys, w, &task)) return false;
+bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+    TileScoreMod task;
+    if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
     if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
     raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
-    end_scores(c, t, key, keys, task, w, slope);
+    apply_score_mod(c, t, key, keys, task, w, slope);
     return true;
 }
 
-void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* weights) {
+void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
     const int64_t group = c.p->group;
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t row = t.position(lane, group), batch_head = t.batch * c.p->d.heads_q + t.head(lane, group);
@@ -98,32 +98,32 @@ void drop_weights(const Call& c, const RowTile& t, int64_t key, int keys, int64_
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
             if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
-            if (words.word[at & 3] < c.dropout.threshold) weights[j * key_step + lane * row_step] = 0.f;
+            if (words.word[at & 3] < c.dropout.threshold) p[j * key_step + lane * row_step] = 0.f;
         }
     }
 }
 
-void drop_tile(const Call& c, const RowTile& t, int64_t key, int keys, float* weights) {
+void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p) {
     DropoutRows rows{};
-    Lanes row(t, c.p->group);
+    RowCursor row(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, row.next()) {
-        const uint64_t batch_head = uint64_t(t.batch * c.p->d.heads_q + t.kv_head * row.group + row.member);
+        const uint64_t batch_head = uint64_t(t.batch * c.p->d.heads_q + t.kv_head * row.group + row.group_head);
         rows.position[lane] = uint32_t(row.position);
         rows.low[lane] = uint32_t(batch_head);
         rows.high[lane] = uint32_t(batch_head >> 32);
     }
-    c.k->drop(weights, t.vectors, keys, key, c.dropout, rows);
+    c.k->apply_dropout(p, t.vectors, keys, key, c.dropout, rows);
 }
 
 namespace {
 
 // Starts to fetch a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which a core does not foresee.
-void prefetch_kv(const Call& c, const RowTile& t, int64_t key, int64_t end, int share, int shares) {
+void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
     for (int side = 0; side < 2; side++) {
         const int64_t bytes = (side ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
-        find_rows(c, t, side ? Operand::v : Operand::k, t.kv_head, key + first, int(count), rows);
+        locate_kv_rows(c, t, side ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
         for (int64_t j = 0; j < count; j++)
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(rows[j] + x, 0, 2);
     }
@@ -131,31 +131,31 @@ void prefetch_kv(const Call& c, const RowTile& t, int64_t key, int64_t end, int 
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
 
-void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
+void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
     const Problem& p = *c.p;
-    KeyBand seen[kMostPanel];
+    KeyBand visible[kMaxPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
-        seen[i] = visible_keys(tiles[i], p, begin, end);
-        if (seen[i].begin >= seen[i].end) continue;
-        first = min_of(first, seen[i].begin);
-        last = max_of(last, seen[i].end);
+        visible[i] = visible_keys(tiles[i], p, begin, end);
+        if (visible[i].begin >= visible[i].end) continue;
+        first = min_of(first, visible[i].begin);
+        last = max_of(last, visible[i].end);
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
     for (int64_t key = begin + (first - begin) / kTileKeys * kTileKeys; key < last; key += kTileKeys) {
         KeyBlock block{key, int(min_of(kTileKeys, last - key)), {}, {}};
         for (int i = 0; i < count; i++) {
-            const RowTile& t = tiles[i];
+            const QueryTile& t = tiles[i];
             prefetch_kv(c, t, key + kTileKeys, last, i, count);
-            if (seen[i].begin >= key + block.keys) continue;
+            if (visible[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
-            const int skipped = int(max_of(seen[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
-            const int keys = int(min_of(block.keys, seen[i].end - key)) - skipped;
+            const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
+            const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
             if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
-            c.k->fold(w.s, t.vectors, keys, sums[i].m, sums[i].l, w.rescale);
-            if (c.drop) drop_tile(c, t, key + skipped, keys, w.s);
+            c.k->online_softmax(w.s, t.vectors, keys, sums[i].m, sums[i].l, w.rescale);
+            if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
             if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
-            c.k->values(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale, sums[i].o);
+            c.k->pv(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale, sums[i].acc);
             if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
@@ -165,13 +165,13 @@ void fold_keys(const Call& c, const RowTile* tiles, int count, int64_t begin, in
 
 Method tile_method(const Problem& p, const Kernels& k) {
     // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
-    constexpr int64_t kFewestTiles = 8, kKept = 1 << 20, kMostRows = 1024;
+    constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
-    const int64_t most = min_of(kMostPanel, kMostRows / k.rows);
-    return {"tile", k.rows, int(max_of(min_of(kKept / bytes, most), kFewestTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, fold_keys};
+    const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
+    return {"tile", k.rows, int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, mainloop};
 }
 
-void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch& w) {
+void write_scores(const Call& c, const QueryTile& t, const PartialState& sums, Scratch& w) {
     const Problem& p = *c.p;
     const int32_t stage = p.d.scores_stage;
     const int64_t* stride = p.d.scores_stride;
@@ -181,7 +181,7 @@ void write_scores(const Call& c, const RowTile& t, const RowSums& sums, Scratch&
         KeyBlock block{key, keys, load_k(c, t, key, keys, w.k, w), {}};
         if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
             raw_scores(c, t, keys, block.k, w);
-            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->modify(w.s, nullptr, p.d.softcap, keys * t.width);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
         } else {
             kept = score_tile(c, t, block, key, keys, w);
         }

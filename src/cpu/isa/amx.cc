@@ -181,7 +181,7 @@ void run_steps(const MatrixTask& task, const Step* steps, int64_t count) {
     Slot slots[3];
     for (int i = 0; i < 3; i++) slots[i].s = reinterpret_cast<float*>(task.slots) + i * 2 * kTileScores;
     MatrixTask t = task;
-    if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
+    if (t.has_score_mod) t.factor = 1.f;  // edit_scores() has multiplied
     Nothing nothing;
     configure_tiles();
     multiply_k<T, 0>(shape, steps[0], slots[0], nothing, Sums{});
@@ -254,7 +254,7 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
 constexpr MatrixKernels matrix_kernels(bool halves) {
     constexpr double speed = 8, gradient_speed = 4;  // about 1 TFLOP/s a core
     return {halves,      speed,       gradient_speed, convert,    pack_q,   pack_k, pack_v,
-            pack_rows,   kept,        settle_diagonal, run,       finish_rows, write_averages, &kDecodeMatrix,
+            pack_rows,   kept,        settle_diagonal, run,       finish_rows, write_o, &kDecodeMatrix,
             multiply,    narrow,      differentiate_pairs, differentiate_squares, transpose_k};
 }
 constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixHalves = matrix_kernels(true);

@@ -121,7 +121,7 @@ template <Exponent E>
 void run_steps(MatrixTask t, const Step* steps, int64_t count) {
     float* const s = reinterpret_cast<float*>(t.slots);
     Slot slot{s, reinterpret_cast<uint16_t*>(s + 2 * kTileScores), false};
-    if (t.natural) t.factor = 1.f;  // edit_scores() has multiplied
+    if (t.has_score_mod) t.factor = 1.f;  // edit_scores() has multiplied
     for (const Step* step = steps; step < steps + count; step++) {
         multiply_k(t.shape, *step, slot.s);
         edit(t, *step, slot.s, 0, kPairRows);
@@ -143,7 +143,7 @@ void settle_diagonal(const MatrixTask& t, const Step& step) {
 
 constexpr double kSpeed = 1.8, kGradientSpeed = 1.5;  // where the CPU prefers this table
 constexpr MatrixKernels kMatrix = {
-    false, kSpeed, kGradientSpeed, convert, pack_q, pack_k, pack_v, pack_rows, kept, settle_diagonal, run, finish_rows, write_averages,
+    false, kSpeed, kGradientSpeed, convert, pack_q, pack_k, pack_v, pack_rows, kept, settle_diagonal, run, finish_rows, write_o,
     nullptr, multiply, narrow, differentiate_pairs, nullptr, transpose_k};
 
 }  // namespace

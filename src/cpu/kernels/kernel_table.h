@@ -44,9 +44,9 @@ struct KvRows {
 // [row][kTileKeys].
 struct DecodeKernels {
     // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
-    void (*scores)(const float* q, int rows, const KvRows& k, int keys, int dim, float* s);
+    void (*qk)(const float* q, int rows, const KvRows& k, int keys, int dim, float* s);
     // o = o · rescale + kAccScale / kPScale · Σ_key p · v
-    void (*values)(const float* p, int rows, const KvRows& v, int keys, int dim, const float* rescale, float* o);
+    void (*pv)(const float* p, int rows, const KvRows& v, int keys, int dim, const float* rescale, float* o);
     // Whether the two above can read all these keys; NULL: always.
     bool (*can_read)(const char* const* rows, int64_t offset, int keys, int dim);
     bool deinterleaved;  // q and o have the even elements of each twin first, then the odd ones
@@ -66,45 +66,45 @@ struct Kernels {
     int rows;     // of a full tile. A tile is up to so many rows' vectors wide: width = vectors · lanes
 
     // s[key][width] = Σ_c q[c][width] · k[key · stride + c]
-    void (*scores)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
+    void (*qk)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
     // s = s · factor
     void (*scale_scores)(float* s, float factor, int count);
     // Natural scores to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), · log2 e.
-    void (*modify)(float* s, const float* addend, float cap, int count);
+    void (*score_mod)(float* s, const float* addend, float cap, int count);
     // Removes keys outside [begin, end) of each row; both count from the tile's first key.
-    void (*band)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
+    void (*mask_bands)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
     // Folds the scores into the row states (m, l), replaces them by their weights in kPScale, and gives the factor for the sums so far.
-    void (*fold)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
+    void (*online_softmax)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
     // o[column][width] = o · rescale + kAccScale / kPScale · Σ_key p[key][width] · v[key · stride + column]
-    void (*values)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
+    void (*pv)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
 
     // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].
-    void (*add_rows)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
-    void (*add_columns)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    void (*gemm_nn)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
+    void (*gemm_tn)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
     double (*dot)(const float* a, const float* b, int64_t count);
     // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
-    void (*cap)(float* s, float* slope, float cap, int count);
+    void (*softcap)(float* s, float* slope, float cap, int count);
     // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times
     // slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
-    void (*differentiate)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
+    void (*softmax_backward)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
 
     // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
     void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
     // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
-    void (*average)(float* o, int vectors, int64_t dim, const float* factor, float scale);
-    void (*average_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
+    void (*finish_o)(float* o, int vectors, int64_t dim, const float* factor, float scale);
+    void (*finish_o_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
     // s −= slope · |distance − key|, keys counted from the tile's first.
-    void (*alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
+    void (*add_alibi)(float* s, int vectors, int keys, const float* slope, const float* distance);
     // −inf where the mask is 0.
-    void (*remove_masked)(const uint8_t* mask, float* line, int count);
+    void (*apply_mask)(const uint8_t* mask, float* line, int count);
     // 0, or −inf where the mask is 0, for rows of masks: lines of kTileKeys.
-    void (*spread_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
+    void (*expand_masks)(const uint8_t* const* masks, int rows, int keys, float* lines);
     // How many keys such masks keep.
     int (*count_masks)(const uint8_t* const* masks, int rows, int keys);
     // How many elements of the lines, `stride` apart, are not −inf.
     int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
     // Zeroes the weights that dropout removes, of keys [key, key + keys).
-    void (*drop)(float* weights, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
+    void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 
     // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);

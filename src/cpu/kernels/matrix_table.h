@@ -60,7 +60,7 @@ enum class Kept { none, some, all };
 struct MatrixTask {
     MatrixShape shape;
     float factor;                      // from products to log2 units
-    bool natural;                      // first to natural units, by `scale`, for what follows
+    bool has_score_mod;                      // first to natural units, by `scale`, for what follows
     float scale, cap;
     const void* bias;
     int32_t bias_dtype;
@@ -123,9 +123,9 @@ struct DecodeMatrixKernels {
     void (*pack_q)(const uint16_t* const* rows, int count, int32_t type, int dim, uint16_t* to);  // 32 · dim bytes
     // Of up to kLimbRows rows: 16 · dim bytes, and behind them a factor for each row. False: q has no such form.
     bool (*pack_limbs)(const uint16_t* const* rows, int count, int dim, char* to);
-    void (*scores)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
+    void (*qk)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // A rescale of NULL is 1 for all.
-    void (*values)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
+    void (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
     void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kAccScale
 };
 
@@ -145,10 +145,10 @@ struct MatrixKernels {
     void (*settle_diagonal)(const MatrixTask&, const Step&);
     // Folds the steps into their pairs, each pair's in the order given.
     void (*run)(const MatrixTask&, const Step* steps, int64_t count);
-    // The sums of the pair's first rows as RowSums has them, o times `scale`, unless it is NULL.
+    // The sums of the pair's first rows as PartialState has them, o times `scale`, unless it is NULL.
     void (*finish_rows)(const MatrixShape&, const Pair&, int rows, float scale, float* o, float* m, float* l);
     // The table's average_row() of that o, as bf16, row by row.
-    void (*write_averages)(const MatrixShape&, const Pair&, int rows, float scale, const float* factor, float o_scale, char* const* to);
+    void (*write_o)(const MatrixShape&, const Pair&, int rows, float scale, const float* factor, float o_scale, char* const* to);
 
     const DecodeMatrixKernels* decode;  // NULL: none
 
@@ -158,7 +158,7 @@ struct MatrixKernels {
     // right ones too: those of a v of 64 columns.
     void (*narrow)(const float* p, const float* ds, int keys, uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
     // The table's differentiate() and narrow() at once.
-    void (*differentiate)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta, const float* slope,
+    void (*softmax_backward)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta, const float* slope,
                           uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
     // Products and differentiate() of squares at once; dims in tiles of 32. NULL: none.
     void (*differentiate_squares)(const GradientSquare*, int count, int depth_qk, int depth_v, float factor, float* scratch);

@@ -38,28 +38,28 @@ struct Own {
 // With NULL memory the sizes alone count. Returns the number of bytes.
 int64_t carve_own(const Problem& p, char* memory) {
     const MatrixShape s = shape_of(p);
-    Carver carver{memory, 0};
-    Own* const place = carver.take<Own>(1);
+    Arena arena{memory, 0};
+    Own* const place = arena.allocate<Own>(1);
     Own own;
     own.shape = s;
-    own.pairs = carver.take<Pair>(kPanel);
+    own.pairs = arena.allocate<Pair>(kPanel);
     for (int i = 0; i < kPanel; i++) {
         Pair pair{};
-        pair.q = carver.take<uint16_t>(s.q_bytes() / 2);
-        pair.o = carver.take<float>(s.o_bytes() / 4);
-        for (float*& l : pair.l) l = carver.take<float>(kPairRows * 16);
-        pair.from = carver.take<float>(kPairRows);
-        pair.rescale = carver.take<float>(kPairRows);
-        pair.factor = carver.take<float>(kPairRows);
-        pair.rows = carver.take<MatrixRow>(kPairRows);
+        pair.q = arena.allocate<uint16_t>(s.q_bytes() / 2);
+        pair.o = arena.allocate<float>(s.o_bytes() / 4);
+        for (float*& l : pair.l) l = arena.allocate<float>(kPairRows * 16);
+        pair.from = arena.allocate<float>(kPairRows);
+        pair.rescale = arena.allocate<float>(kPairRows);
+        pair.factor = arena.allocate<float>(kPairRows);
+        pair.rows = arena.allocate<MatrixRow>(kPairRows);
         if (memory) own.pairs[i] = pair;
     }
-    own.steps = carver.take<Step>(kPanel * chunk_steps(s));
-    own.slots = carver.take<char>(kMatrixSlots);
-    own.packed = carver.take<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
-    own.converted = carver.take<uint16_t>(int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
+    own.steps = arena.allocate<Step>(kPanel * chunk_steps(s));
+    own.slots = arena.allocate<char>(kMatrixSlots);
+    own.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
+    own.converted = arena.allocate<uint16_t>(int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
     if (memory) *place = own;
-    return carver.used;
+    return arena.used;
 }
 
 void begin(const Problem& p, const Kernels&, char* own) { carve_own(p, own); }
@@ -84,19 +84,19 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, co
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
 // Keys [key, key + kStepKeys) of the tile's sequence, k before v.
-void pack_step(const Call& c, const RowTile& t, int64_t key, uint16_t* to, const Own& own) {
+void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, const Own& own) {
     const MatrixShape& s = own.shape;
     const char* rows[kStepKeys] = {};
     const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
-    find_rows(c, t, Operand::k, t.kv_head, key, keys, rows);
+    locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
     pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kStepKeys, s.dim_qk, to, own);
-    find_rows(c, t, Operand::v, t.kv_head, key, keys, rows);
+    locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
     pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
 }
 
 int64_t most_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kStepKeys); }
 
-uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
+uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
     const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
     return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
@@ -104,7 +104,7 @@ uint16_t* shared_step(const Call& c, const RowTile& t, int64_t step) {
 // Work of all panels of a sequence and kv head, done once: a piece of its steps.
 void prepare(const Call& c, int64_t index, Scratch& w) {
     const int64_t pieces = ceil_div(most_steps(*c.p), kPieceSteps), head = index / pieces;
-    RowTile t;
+    QueryTile t;
     t.batch = head / c.p->d.heads_k;
     t.kv_head = head % c.p->d.heads_k;
     t.seq = sequence_of(*c.p, *c.a, t.batch);
@@ -113,12 +113,12 @@ void prepare(const Call& c, int64_t index, Scratch& w) {
     for (int64_t step = first; step < end; step++) pack_step(c, t, step * kStepKeys, shared_step(c, t, step), own);
 }
 
-void pack_q_tiles(const Call& c, RowTile& t, int slot, Scratch& w) {
+void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const Own& own = own_of(w);
     const MatrixShape& s = own.shape;
     const char* rows[kPairRows] = {};
-    point_q(c, t, rows);
-    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[slot].q, own);
+    q_pointers(c, t, rows);
+    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[panel_index].q, own);
 }
 
 void begin_pair(Pair& pair) {
@@ -128,13 +128,13 @@ void begin_pair(Pair& pair) {
     pair.fresh = pair.empty = true;
 }
 
-void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+void init_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
     const Problem& p = *c.p;
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     for (int lane = t.rows; lane < kPairRows; lane++) rows[lane] = {};
-    Lanes at(t, p.group);
+    RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        const int64_t head = t.kv_head * p.group + at.member;
+        const int64_t head = t.kv_head * p.group + at.group_head;
         const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
         rows[lane] = {max_of(band.begin, begin),
                       min_of(band.end, end),
@@ -146,20 +146,20 @@ void place_rows(const Call& c, const RowTile& t, int64_t begin, int64_t end, Mat
 }
 
 // Of a sequence without keys nothing is read.
-float descale_of(const void* base, const int64_t* stride, const RowTile& t) {
+float descale_of(const void* base, const int64_t* stride, const QueryTile& t) {
     const float* const factors = static_cast<const float*>(base);
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
-float scale_of_v(const Call& c, const RowTile& t) {
+float scale_of_v(const Call& c, const QueryTile& t) {
     return descale_of(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
 }
 
-MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
+MatrixTask task_of(const Call& c, const QueryTile& t, const Own& own) {
     const Problem& p = *c.p;
     MatrixTask task{};
     task.shape = own.shape;
-    task.scale = seen_factor(p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.scale = finite_or_nan(p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
@@ -169,21 +169,21 @@ MatrixTask task_of(const Call& c, const RowTile& t, const Own& own) {
     task.mask_step = p.d.mask_stride[3];
     task.alibi = p.has(FA_OPERAND_ALIBI);
     // A mask alone leaves products as they are, unless −inf times the factor would not remove a key.
-    task.natural = task.cap > 0 || task.bias || task.alibi || !(task.scale > 0);
+    task.has_score_mod = task.cap > 0 || task.bias || task.alibi || !(task.scale > 0);
     task.lse = p.has(FA_OPERAND_LSE);
     task.slots = own.slots;
     return task;
 }
 
-void end_pair(const Call& c, const MatrixShape& shape, const RowTile& t, const Pair& pair, RowSums& sums) {
+void end_pair(const Call& c, const MatrixShape& shape, const QueryTile& t, const Pair& pair, PartialState& sums) {
     const float scale = scale_of_v(c, t);
     if (pair.empty) memset(pair.o, 0, size_t(shape.o_bytes()));
-    c.k->matrix->finish_rows(shape, pair, t.rows, scale, sums.o, sums.m, sums.l);
+    c.k->matrix->finish_rows(shape, pair, t.rows, scale, sums.acc, sums.m, sums.l);
 }
 
-void write_averages(const Call& c, const RowTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
+void write_o(const Call& c, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
     const Own& own = own_of(w);
-    c.k->matrix->write_averages(own.shape, own.pairs[t.slot], t.rows, scale_of_v(c, t), factor, o_scale, to);
+    c.k->matrix->write_o(own.shape, own.pairs[t.panel_index], t.rows, scale_of_v(c, t), factor, o_scale, to);
 }
 
 // Keys that some row of a pair sees, and those that all of its rows see.
@@ -191,7 +191,7 @@ struct Seen {
     KeyBand some, all;
 };
 
-Seen seen_by(const Call& c, const RowTile& t, int64_t begin, int64_t end) {
+Seen seen_by(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
     const KeyBand first = key_band(t.rule, t.position(0, c.p->group), t.seq.k_len);
     const KeyBand last = key_band(t.rule, t.position(t.rows - 1, c.p->group), t.seq.k_len);
     return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
@@ -219,7 +219,7 @@ int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair
 }
 
 // ALiBi's scores mostly rise up to the diagonal. Measured from there at once, a row is not scaled anew at each step on the way.
-void settle_pair(const Call& c, const RowTile& t, const MatrixTask& task, const Own& own, Pair& pair) {
+void settle_pair(const Call& c, const QueryTile& t, const MatrixTask& task, const Own& own, Pair& pair) {
     for (int lane = 0; lane < t.rows;) {
         const MatrixRow& row = pair.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
@@ -237,7 +237,7 @@ bool is_cut(const Seen& seen) {
     return begin < seen.all.begin || end > seen.all.end;
 }
 
-void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, int64_t end, RowSums* sums, Scratch& w) {
+void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
     const Own& own = own_of(w);
     const MatrixShape& shape = own.shape;
     const MatrixTask task = task_of(c, tiles[0], own);
@@ -247,7 +247,7 @@ void fold_steps(const Call& c, const RowTile* tiles, int count, int64_t begin, i
         begin_pair(own.pairs[i]);
         seen[i] = seen_by(c, tiles[i], begin, end);
         if (seen[i].some.begin >= seen[i].some.end) continue;
-        if (task.natural || task.mask || is_cut(seen[i])) place_rows(c, tiles[i], begin, end, own.pairs[i].rows);
+        if (task.has_score_mod || task.mask || is_cut(seen[i])) init_rows(c, tiles[i], begin, end, own.pairs[i].rows);
         if (task.alibi) settle_pair(c, tiles[i], task, own, own.pairs[i]);
         first = min_of(first, seen[i].some.begin);
         last = max_of(last, seen[i].some.end);
@@ -274,14 +274,14 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     // Weights as f16 have not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
-    if (!one_for_all(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
+    if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, fold_steps,
-          d.o_dtype == FA_BF16 ? write_averages : nullptr, k.matrix->speed};
+    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, matrix_mainloop,
+          d.o_dtype == FA_BF16 ? write_o : nullptr, k.matrix->speed};
     const int64_t heads = d.batch * d.heads_k, steps = most_steps(p);
     if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
-        m->preparations = heads * ceil_div(steps, kPieceSteps);
+        m->prepare_count = heads * ceil_div(steps, kPieceSteps);
     }
     return true;
 }

@@ -18,7 +18,7 @@ struct Rows {
     alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
 };
 
-void work(void* arg, int64_t) {
+void worker_loop(void* arg, int64_t) {
     Rows& rows = *static_cast<Rows*>(arg);
     for (int64_t i; (i = rows.next.fetch_add(kChunk, std::memory_order_relaxed)) < rows.count;)
         for (int64_t r = i; r < min_of(i + kChunk, rows.count); r++) rows.row(rows.context, r);
@@ -185,7 +185,7 @@ fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (
     rows.context = context;
     rows.count = count;
     rows.next = 0;
-    return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), work, &rows, m);
+    return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), worker_loop, &rows, m);
 }
 
 fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {

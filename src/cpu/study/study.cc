@@ -33,32 +33,32 @@ Study make_study(const Call& c, Scratch& w) {
 }
 
 // A row tile's scores of all keys, [key][width], within the head's matrix.
-float* tile_scores(const Call& c, const RowTile& t, float* matrix) { return matrix + t.first * c.p->d.seqlen_k; }
+float* tile_scores(const Call& c, const QueryTile& t, float* matrix) { return matrix + t.first * c.p->d.seqlen_k; }
 
-void finish(const Call& c, const RowTile& t, RowSums& sums, Scratch& w) {
+void finish(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
     write_rows(c, t, sums, w);
     if (!c.p->has(FA_OPERAND_SCORES)) return;
-    RowTile packed = t;
+    QueryTile packed = t;
     pack_q(c, packed, 0, w);
     write_scores(c, packed, sums, w);
 }
 
 // The unnormalised sums of a tile live in o between two key blocks of flash1; these move them.
-float* o_row(const Call& c, const RowTile& t, int lane) {
+float* o_row(const Call& c, const QueryTile& t, int lane) {
     const Problem& p = *c.p;
     const int64_t* s = p.d.o_stride;
     const int64_t at = (p.packed_q() ? 0 : t.batch * s[0]) + (t.seq.q_begin + t.position(lane, p.group)) * s[1] + t.head(lane, p.group) * s[2];
     return static_cast<float*>(c.a->o) + at;
 }
 
-void read_o(const Call& c, const RowTile& t, float* o) {
+void load_o(const Call& c, const QueryTile& t, float* o) {
     for (int lane = 0; lane < t.rows; lane++) {
         const float* row = o_row(c, t, lane);
         for (int64_t x = 0; x < c.p->d.dim_v; x++) o[x * t.width + lane] = row[x];
     }
 }
 
-void write_o(const Call& c, const RowTile& t, const float* o) {
+void store_o(const Call& c, const QueryTile& t, const float* o) {
     for (int lane = 0; lane < t.rows; lane++) {
         float* row = o_row(c, t, lane);
         for (int64_t x = 0; x < c.p->d.dim_v; x++) row[x] = o[x * t.width + lane];
@@ -77,8 +77,8 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
     const Study s = make_study(c, w);
     const Problem& p = *c.p;
     float* matrix = reinterpret_cast<float*>(memory);
-    RowTile t;
-    for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
+    QueryTile t;
+    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
         pack_q(s.quiet, t, 0, w);
         s.add(0, t.rows * s.q_row, 0);
         float* scores = tile_scores(c, t, matrix);
@@ -91,18 +91,18 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
             s.add(2 * t.rows * keys * p.d.dim_qk, keys * s.k_row, int64_t(t.rows) * keys * 4);
         }
     }
-    for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
+    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
         float* scores = tile_scores(c, t, matrix);
-        RowSums& sums = w.total[0];
-        clear_sums(t, p.d.dim_v, sums);
-        c.k->fold(scores, t.vectors, int(t.seq.k_len), sums.m, sums.l, w.rescale);
-        if (c.drop) drop_weights(c, t, 0, int(t.seq.k_len), t.width, 1, scores);
+        PartialState& sums = w.total[0];
+        init_state(t, p.d.dim_v, sums);
+        c.k->online_softmax(scores, t.vectors, int(t.seq.k_len), sums.m, sums.l, w.rescale);
+        if (c.has_dropout) apply_dropout(c, t, 0, int(t.seq.k_len), t.width, 1, scores);
         s.add(0, t.rows * t.seq.k_len * 4, t.rows * t.seq.k_len * 4);
         for (int lane = 0; lane < t.width; lane++) w.rescale[lane] = 1.f;
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
-            const KeyRows v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->values(scores + key * t.width, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, sums.o);
+            const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
+            c.k->pv(scores + key * t.width, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, sums.acc);
             s.add(2 * t.rows * keys * p.d.dim_v, keys * s.v_row + int64_t(t.rows) * keys * 4, 0);
         }
         finish(s.quiet, t, sums, w);
@@ -116,35 +116,35 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
     const int64_t rows = c.blocks * c.method.rows;
     float* m = reinterpret_cast<float*>(memory);
     float* l = m + rows;
-    RowTile t;
+    QueryTile t;
     for (int64_t i = 0; i < rows; i++) {
         m[i] = kNegInf;
         l[i] = 0.f;
     }
-    for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-        clear_sums(t, p.d.dim_v, w.total[0]);
-        write_o(c, t, w.total[0].o);
+    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
+        init_state(t, p.d.dim_v, w.total[0]);
+        store_o(c, t, w.total[0].acc);
     }
     const int64_t k_len = sequence_of(p, *c.a, batch).k_len;
     for (int64_t key = 0; key < k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, k_len - key));
         s.add(0, keys * (s.k_row + s.v_row), 0);
-        for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
+        for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
             pack_q(s.quiet, t, 0, w);
             KeyBlock block_of_keys{key, keys, {}, {}};
             if (!score_tile(s.quiet, t, block_of_keys, key, keys, w)) continue;
-            read_o(c, t, w.total[0].o);
-            c.k->fold(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
-            if (c.drop) drop_weights(c, t, key, keys, t.width, 1, w.s);
-            const KeyRows v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->values(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].o);
-            write_o(c, t, w.total[0].o);
+            load_o(c, t, w.total[0].acc);
+            c.k->online_softmax(w.s, t.vectors, keys, m + t.first, l + t.first, w.rescale);
+            if (c.has_dropout) apply_dropout(c, t, key, keys, t.width, 1, w.s);
+            const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
+            c.k->pv(w.s, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, w.total[0].acc);
+            store_o(c, t, w.total[0].acc);
             s.add(2 * t.rows * keys * (p.d.dim_qk + p.d.dim_v), t.rows * (s.q_row + s.o_row + 8), t.rows * (s.o_row + 8));
         }
     }
-    for (int64_t block = 0; block < c.blocks && place_tile(c, batch, kv_head, block, &t); block++) {
-        read_o(c, t, w.total[0].o);
-        RowSums sums{w.total[0].o, m + t.first, l + t.first};
+    for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
+        load_o(c, t, w.total[0].acc);
+        PartialState sums{w.total[0].acc, m + t.first, l + t.first};
         finish(s.quiet, t, sums, w);
         s.add(0, t.rows * s.o_row, t.rows * s.o_row);
     }
