@@ -15,16 +15,16 @@ constexpr int64_t kMinBlockKeys = 256, kMinBlocks = 16;
 constexpr int64_t kMinItems = 64, kMaxChunkAccBytes = 256 << 20;
 
 struct Job {
-    const GradientCall* g;
+    const BackwardCall* g;
     const BackwardSchedule* s;
     char *shared, *shares;
     int64_t count;
-    void (*run)(const Job&, int64_t index, GradientScratch&);
+    void (*run)(const Job&, int64_t index, BackwardScratch&);
     alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
 };
 
 // The part of the forward's scratch that its tiles use here.
-Scratch take_forward_scratch(const Problem& p, Arena& c) {
+Scratch lay_out_forward_scratch(const Problem& p, Arena& c) {
     Scratch w{};
     w.q = c.allocate<float>(p.d.dim_qk * kMaxRows);
     w.s = c.allocate<float>(kTileKeys * kMaxRows);
@@ -35,40 +35,40 @@ Scratch take_forward_scratch(const Problem& p, Arena& c) {
     return w;
 }
 
-GradientScratch lay_out_scratch(const GradientCall& g, const BackwardSchedule& s, Arena& c) {
+BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s, Arena& c) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
-    GradientScratch x{};
-    x.w = take_forward_scratch(p, c);
+    BackwardScratch x{};
+    x.w = lay_out_forward_scratch(p, c);
     x.lines = c.allocate<float>(kMaxRows * max_of(dim, dim_v));
     x.dout = c.allocate<float>(dim_v * kMaxRows);
     x.q_rows = c.allocate<float>(query_panels(g, dim).size());
     x.dout_rows = c.allocate<float>(query_panels(g, dim_v).size());
     x.dp = c.allocate<float>(kTileKeys * kMaxRows);
     x.slope = c.allocate<float>(kTileKeys * kMaxRows);
-    x.lse = c.allocate<float>(kGradientPanel * kMaxRows);
-    x.delta = c.allocate<float>(kGradientPanel * kMaxRows);
+    x.lse = c.allocate<float>(kBackwardPanel * kMaxRows);
+    x.delta = c.allocate<float>(kBackwardPanel * kMaxRows);
     const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
     x.k = c.allocate<float>(keys * dim);
     x.v = c.allocate<float>(keys * dim_v);
     x.dk = c.allocate<float>(key_panels(g, dim).size());
     x.dv = c.allocate<float>(key_panels(g, dim_v).size());
     x.dq = c.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
-    x.begun = c.allocate<bool>(s.tiles);
-    if (g.matrix) take_operands(p, s.block_keys, &x.matrix, c);
-    x.own_delta = c.allocate<float>(s.rows);
+    x.initialized = c.allocate<bool>(s.tiles);
+    if (g.matrix) lay_out_operands(p, s.block_keys, &x.matrix, c);
+    x.item_delta = c.allocate<float>(s.rows);
     return x;
 }
 
 void worker_loop(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     Arena c{job.shares + worker * job.s->worker_bytes, 0};
-    GradientScratch x = lay_out_scratch(*job.g, *job.s, c);
+    BackwardScratch x = lay_out_scratch(*job.g, *job.s, c);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
 // All row tiles against one block of keys, whose dk and dv are then complete.
-void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq, GradientScratch& x) {
+void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq, BackwardScratch& x) {
     const Call& c = g.c;
     QueryTile t;
     t.seq = sequence_of(*c.p, *c.a, batch);
@@ -77,7 +77,7 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
     memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
     memset(x.dv, 0, size_t(key_panels(g, c.p->d.dim_v).size()) * sizeof(float));
     if (g.matrix) {
-        run_matrix_block(g, batch, kv_head, key, keys, dq, x);
+        backward_block_matrix(g, batch, kv_head, key, keys, dq, x);
         return write_dkv(g, t, key, keys, x);
     }
     KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
@@ -87,109 +87,109 @@ void run_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t ke
         load_rows(g, t, x);
         for (int64_t at = key + (visible.begin - key) / kTileKeys * kTileKeys; at < visible.end; at += kTileKeys) {
             const int count = int(min_of(kTileKeys, visible.end - at));
-            if (differentiate_tile(g, t, block, at, count, true, x))
-                add_gradients(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
+            if (softmax_backward_tile(g, t, block, at, count, true, x))
+                accumulate_dqkv(g, t, block, at, count, g.a->dq ? dq.tile(n) : nullptr, x);
         }
     }
     write_dkv(g, t, key, keys, x);
 }
 
-void finish_tiles(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* sums, GradientScratch& x) {
+void finish_tiles(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t tile, float* acc, BackwardScratch& x) {
     QueryTile t;
-    if (init_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, sums, x);
+    if (init_rows(g, batch, kv_head, tile, &t)) write_dq(g, t, acc, x);
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
-DqSums shared_sums(const Job& job, int64_t head, int64_t chunk) {
+DqAcc chunk_dq_acc(const Job& job, int64_t head, int64_t chunk) {
     const int64_t place = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
-    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->begun_at) + place,
+    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->initialized_offset) + place,
             floats};
 }
 
-float* shared_deltas(const Job& job, int64_t head) {
-    return reinterpret_cast<float*>(job.shared + job.s->deltas_at) + head * job.s->rows;
+float* chunk_deltas(const Job& job, int64_t head) {
+    return reinterpret_cast<float*>(job.shared + job.s->deltas_offset) + head * job.s->rows;
 }
 
 // What all chunks need of one row tile.
-void run_deltas(const Job& job, int64_t index, GradientScratch& x) {
-    const GradientCall& g = *job.g;
+void compute_tile_deltas(const Job& job, int64_t index, BackwardScratch& x) {
+    const BackwardCall& g = *job.g;
     const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
-    find_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, shared_deltas(job, head), x);
+    compute_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, chunk_deltas(job, head), x);
 }
 
 // One chunk of the keys of one sequence and kv head. Chunks come first by first: of causal ones those with the most rows.
-void run_chunk(const Job& job, int64_t index, GradientScratch& x) {
-    const GradientCall& g = *job.g;
+void backward_chunk(const Job& job, int64_t index, BackwardScratch& x) {
+    const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
     const int64_t batch = head / g.c.p->d.heads_k, kv_head = head % g.c.p->d.heads_k;
-    const DqSums dq = s.chunks > 1 ? shared_sums(job, head, chunk) : DqSums{x.dq, x.begun, dq_floats(g)};
+    const DqAcc dq = s.chunks > 1 ? chunk_dq_acc(job, head, chunk) : DqAcc{x.dq, x.initialized, dq_floats(g)};
     const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
-    memset(dq.begun, 0, size_t(s.tiles));
-    x.row_delta = s.chunks > 1 ? shared_deltas(job, head) : x.own_delta;
-    if (s.chunks == 1) find_deltas(g, batch, kv_head, 0, s.rows, x.own_delta, x);
+    memset(dq.initialized, 0, size_t(s.tiles));
+    x.row_delta = s.chunks > 1 ? chunk_deltas(job, head) : x.item_delta;
+    if (s.chunks == 1) compute_deltas(g, batch, kv_head, 0, s.rows, x.item_delta, x);
     for (int64_t key = chunk * s.chunk_keys; key < end; key += s.block_keys)
-        run_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
+        backward_block(g, batch, kv_head, key, int(min_of(s.block_keys, end - key)), dq, x);
     if (chunk == 0) write_dkv_padding(g, batch, kv_head, x);
     for (int64_t tile = 0; g.a->dq && s.chunks == 1 && tile < s.tiles; tile++)
         finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
 }
 
 // dq of one row tile from the sums of all chunks, in ascending order.
-void merge_chunks(const Job& job, int64_t index, GradientScratch& x) {
-    const GradientCall& g = *job.g;
+void merge_chunks(const Job& job, int64_t index, BackwardScratch& x) {
+    const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
-    float* const sums = shared_sums(job, head, 0).tile(tile);
+    float* const acc = chunk_dq_acc(job, head, 0).tile(tile);
     for (int64_t chunk = 1; chunk < s.chunks; chunk++) {
-        const DqSums part = shared_sums(job, head, chunk);
-        for (int64_t i = 0; part.begun[tile] && i < floats; i++) sums[i] += part.sums[tile * floats + i];
+        const DqAcc part = chunk_dq_acc(job, head, chunk);
+        for (int64_t i = 0; part.initialized[tile] && i < floats; i++) acc[i] += part.acc[tile * floats + i];
     }
-    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, sums, x);
+    finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, acc, x);
 }
 
-void run_dbias(const Job& job, int64_t index, GradientScratch& x) {
-    GradientCall g = *job.g;
+void run_dbias(const Job& job, int64_t index, BackwardScratch& x) {
+    BackwardCall g = *job.g;
     g.matrix = false;  // dS is written as f32
     write_dbias(g, index, x);
 }
-void run_dsink(const Job& job, int64_t index, GradientScratch& x) { write_dsink(*job.g, index, x); }
+void run_dsink(const Job& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
 
 }  // namespace
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     const fa_attention_desc_t& d = p.d;
     BackwardSchedule s{};
-    s.matrix = matrix_gradients(p, k);
+    s.matrix = use_matrix_backward(p, k);
     s.heads = d.batch * d.heads_k;
     s.rows = d.seqlen_q * p.group;
     s.tiles = ceil_div(s.rows, k.rows);
     const int64_t fitting = min_of(kBlockBytes / (2 * (d.dim_qk + d.dim_v) * int64_t(sizeof(float))), kMaxBlockKeys),
                   enough = max_of(ceil_div(d.seqlen_k * min_of(s.heads, kMinBlocks), kMinBlocks), kMinBlockKeys);
     s.block_keys = int(max_of(min_of(fitting, enough) / kTileKeys, 1) * kTileKeys);
-    GradientCall g{};  // what sizes depend on
+    BackwardCall g{};  // what sizes depend on
     g.c.p = &p;
     g.c.k = &k;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
-    const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), sums = s.tiles * dq_floats(g) * int64_t(sizeof(float));
+    const int64_t blocks = max_of(ceil_div(d.seqlen_k, s.block_keys), 1), acc = s.tiles * dq_floats(g) * int64_t(sizeof(float));
     s.chunks = 1;
-    if (s.heads > 0 && s.heads < kMinItems && sums > 0)
-        s.chunks = max_of(min_of(min_of(ceil_div(kMinItems, s.heads), blocks), kMaxChunkAccBytes / sums / s.heads), 1);
+    if (s.heads > 0 && s.heads < kMinItems && acc > 0)
+        s.chunks = max_of(min_of(min_of(ceil_div(kMinItems, s.heads), blocks), kMaxChunkAccBytes / acc / s.heads), 1);
     s.chunk_keys = ceil_div(blocks, s.chunks) * s.block_keys;
     s.chunks = ceil_div(blocks * s.block_keys, s.chunk_keys);
     if (s.chunks > 1) {
         Arena shared{nullptr, 0};
-        shared.allocate<char>(s.heads * s.chunks * sums);
-        s.begun_at = shared.used;
+        shared.allocate<char>(s.heads * s.chunks * acc);
+        s.initialized_offset = shared.used;
         shared.allocate<bool>(s.heads * s.chunks * s.tiles);
-        s.deltas_at = shared.used;
+        s.deltas_offset = shared.used;
         shared.allocate<float>(s.heads * s.rows);
         s.shared_bytes = shared.used;
     }
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    if (s.matrix) s.flops /= k.matrix->gradient_speed;
+    if (s.matrix) s.flops /= k.matrix->backward_speed;
     Arena c{nullptr, 0};
     lay_out_scratch(g, s, c);
     s.worker_bytes = c.used;
@@ -198,7 +198,7 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
 
 fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
                   const Threads& threads, int64_t workers, char* memory, Message* m) {
-    GradientCall g;
+    BackwardCall g;
     g.inputs = *a.forward;
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
     g.a = &a;
@@ -210,7 +210,7 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     job.shared = memory;
     job.shares = memory + s.shared_bytes;
     fa_status_t status = FA_OK;
-    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, GradientScratch&)) {
+    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, BackwardScratch&)) {
         if (status != FA_OK) return;
         job.next = 0;
         job.count = count;
@@ -219,10 +219,10 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     };
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
-    if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, run_deltas);
-    if (dq || dkv) run(s.items(), run_chunk);
+    if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, compute_tile_deltas);
+    if (dq || dkv) run(s.items(), backward_chunk);
     if (dq && s.chunks > 1) run(s.heads * s.tiles, merge_chunks);
-    if (a.dbias && rows && keys) run(bias_pieces(g), run_dbias);
+    if (a.dbias && rows && keys) run(dbias_blocks(g), run_dbias);
     if (a.dsinks) run(p.d.heads_q, run_dsink);
     return status;
 }

@@ -18,8 +18,8 @@ struct BackwardSchedule {
     double flops;
     int64_t worker_bytes;
     int64_t shared_bytes;  // beyond the workers' shares: the chunks' sums, and
-    int64_t begun_at;      // here, which of them there are,
-    int64_t deltas_at;     // and here what is found once for all chunks
+    int64_t initialized_offset;      // here, which of them there are,
+    int64_t deltas_offset;     // and here what is found once for all chunks
     int64_t items() const { return heads * chunks; }
 };
 

@@ -10,7 +10,7 @@
 namespace fa {
 namespace cpu {
 
-struct GradientCall {
+struct BackwardCall {
     Call c;  // the forward's part, whose f32 tiles give the scores
     fa_forward_args_t inputs;
     const fa_backward_args_t* a;
@@ -18,29 +18,29 @@ struct GradientCall {
     bool matrix;     // products of bf16 tiles of weights and their gradients; tiles then have all kMaxRows lanes
 };
 
-bool matrix_gradients(const Problem& p, const Kernels& k);
+bool use_matrix_backward(const Problem& p, const Kernels& k);
 // As matrix.h takes rows of so many dims.
-MatrixShape gradient_shape(int64_t dim);
+MatrixShape operand_shape(int64_t dim);
 
 // Sums of dq of all row tiles, [tile][dim_qk][width]. A tile's are cleared when they are first wanted: in the cache, and not for tiles that
 // see no key.
-struct DqSums {
-    float* sums;
-    bool* begun;
+struct DqAcc {
+    float* acc;
+    bool* initialized;
     int64_t floats;  // of a tile
     float* tile(int64_t n) const {
-        float* const to = sums + n * floats;
-        if (!begun[n]) memset(to, 0, size_t(floats) * sizeof(float));
-        begun[n] = true;
+        float* const to = acc + n * floats;
+        if (!initialized[n]) memset(to, 0, size_t(floats) * sizeof(float));
+        initialized[n] = true;
         return to;
     }
 };
 
-// Operands of the matrix products: of a block's keys, by steps of kStepKeys; of a panel's rows, tile by tile; and of their weights, squares
+// Operands of the matrix products: of a block's keys, by steps of kKeyBlock; of a panel's rows, tile by tile; and of their weights, squares
 // of 64 × 64, by [step][tile].
-constexpr int kGradientPanel = 4;
+constexpr int kBackwardPanel = 4;
 struct MatrixOperands {
-    uint16_t *k, *v, *k_turned;    // left sides of scores and their gradients; of dq
+    uint16_t *k, *v, *k_transposed;    // left sides of scores and their gradients; of dq
     uint16_t *q, *dout;            // right sides of these
     uint16_t *q_rows, *dout_rows;  // right sides of dk and dv
     uint16_t *p, *ds, *ds_pairs;   // left sides of dv and dk, right side of dq
@@ -60,7 +60,7 @@ struct Panels {
 };
 
 // The tile's rows of q and dout, and a place for its weights and their gradients beside the forward's scratch.
-struct GradientScratch {
+struct BackwardScratch {
     Scratch w;
     float* lines;               // [kMaxRows][the larger dim]
     float* dout;                // [dim_v][width], as t.q is [dim_qk][width]
@@ -70,57 +70,57 @@ struct GradientScratch {
     float *k, *v;               // the block's keys, where they are not read in place
     float *dk, *dv;             // the block's, in panels
     MatrixOperands matrix;
-    float* dq;  // DqSums, where an item keeps them to itself
-    bool* begun;
+    float* dq;  // DqAcc, where an item keeps them to itself
+    bool* initialized;
     float* row_delta;  // Δ − dlse of all rows of the sequence and kv head, group-major
-    float* own_delta;  // a place for these, where they are not shared
+    float* item_delta;  // a place for these, where they are not shared
 };
 
-Panels query_panels(const GradientCall& g, int64_t columns);
-Panels key_panels(const GradientCall& g, int64_t columns);
+Panels query_panels(const BackwardCall& g, int64_t columns);
+Panels key_panels(const BackwardCall& g, int64_t columns);
 
 // Floats of dq's sums of a row tile, [dim_qk][width].
-int64_t dq_floats(const GradientCall& g);
+int64_t dq_floats(const BackwardCall& g);
 // init_tile() of the forward, at the width that the products want.
-bool init_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
+bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
 
 // gradient_matrix.cc: tiles by matrix instructions.
-void take_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c);
-void pack_rows(const GradientCall& g, const QueryTile& t, GradientScratch& x);
+void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c);
+void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x);
 // All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
-void run_matrix_block(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqSums& dq,
-                      GradientScratch& x);
+void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
+                      BackwardScratch& x);
 
 // gradient_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
-static inline bool no_keys(float lse) { return from_lse(lse).l == 0.f; }
+static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 // Δ − dlse of one row; two lines of scratch.
-float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
+float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                 GradientScratch& x);
+void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                 BackwardScratch& x);
 // Sets the tile's q, dout, lse and delta up.
-void load_rows(const GradientCall& g, QueryTile& t, GradientScratch& x);
+void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x);
 // dq of the tile's rows from its sums; of those beyond the sequence's length in this block.
-void write_dq(const GradientCall& g, const QueryTile& t, float* sums, GradientScratch& x);
-void write_dq_padding(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, GradientScratch& x);
+void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScratch& x);
+void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x);
 // dk and dv of keys [key, key + keys) from the block's panels; of slots beyond the sequence's keys.
-void write_dkv(const GradientCall& g, const QueryTile& t, int64_t key, int keys, GradientScratch& x);
-void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, GradientScratch& x);
+void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x);
+void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, BackwardScratch& x);
 // dsinks of one head, summed over all rows of all sequences.
-void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x);
+void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x);
 
 // gradient_tile.cc: one f32 tile of weights and their gradients.
 // P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
-bool differentiate_tile(const GradientCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
-                        GradientScratch& x);
+bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+                        BackwardScratch& x);
 // Adds the tile's share to dk and dv of the block, and to dq.
-void add_gradients(const GradientCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
-                   GradientScratch& x);
+void accumulate_dqkv(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+                   BackwardScratch& x);
 
 // gradient_bias.cc: dbias, in so many pieces whose elements are apart.
-int64_t bias_pieces(const GradientCall& g);
-void write_dbias(const GradientCall& g, int64_t piece, GradientScratch& x);
+int64_t dbias_blocks(const BackwardCall& g);
+void write_dbias(const BackwardCall& g, int64_t piece, BackwardScratch& x);
 
 }  // namespace cpu
 }  // namespace fa

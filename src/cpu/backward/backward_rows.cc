@@ -18,16 +18,16 @@ void Panels::get_row(float* base, int64_t row, float* line) const {
         memcpy(line + column, at(base, column, row), size_t(min_of(columns - column, width(column))) * sizeof(float));
 }
 
-Panels query_panels(const GradientCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
-Panels key_panels(const GradientCall& g, int64_t columns) {
+Panels query_panels(const BackwardCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
+Panels key_panels(const BackwardCall& g, int64_t columns) {
     constexpr int kPair = 32;  // columns of two matrix tiles
     if (g.matrix) return {columns, g.block_keys, kPair, int(round_up(columns, kPair))};
     return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows};
 }
 
-int64_t dq_floats(const GradientCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
+int64_t dq_floats(const BackwardCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
 
-bool init_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
     if (!init_tile(g.c, batch, kv_head, block, t)) return false;
     if (!g.matrix) return true;
     t->width = kMaxRows;
@@ -38,17 +38,17 @@ bool init_rows(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t bl
 namespace {
 
 // A line of f32 into a gradient: rounded to its type, or added to what is there.
-void write_line(const GradientCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
+void write_line(const BackwardCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
     if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
     float* const sum = static_cast<float*>(to) + index;
     for (int64_t i = 0; i < dim; i++) sum[i] += line[i];
 }
 
-float lse_of(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
+float lse_of(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
     return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, head, position)];
 }
 
-void load_dout(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
+void load_dout(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
     const Problem& p = *g.c.p;
     const int64_t at = query_index(p, g.a->dout_stride, s, batch, position, head);
     g.c.k->widen[type_index(p.d.q_dtype)](element(g.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
@@ -65,7 +65,7 @@ void zero_lanes(float* lines, int64_t dim, int from, int to) {
 
 }  // namespace
 
-float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
+float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, s, batch, position, head);
     float *const dout = lines, *const o = lines + dim;
@@ -75,8 +75,8 @@ float row_delta(const GradientCall& g, const Sequence& s, int64_t batch, int64_t
     return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
 }
 
-void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                 GradientScratch& x) {
+void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                 BackwardScratch& x) {
     const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
     const int64_t group = g.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
@@ -86,17 +86,17 @@ void find_deltas(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t 
 namespace {
 
 // The tile's rows of q or dout as f32: in place where memory already holds them so, else in x.lines, with zeros for lanes that take no part.
-struct Lines {
+struct RowsF32 {
     const float* data;
     int64_t stride;
 };
 
-Lines gather(const GradientCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
-             bool scaled, GradientScratch& x) {
+RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
+             bool scaled, BackwardScratch& x) {
     const Problem& p = *g.c.p;
-    bool plain = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
-    for (int lane = 0; lane < t.rows; lane++) plain &= factor[lane] != 0.f;
-    if (plain) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
+    bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
+    for (int lane = 0; lane < t.rows; lane++) in_place &= factor[lane] != 0.f;
+    if (in_place) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         float* const line = x.lines + lane * dim;
@@ -111,7 +111,7 @@ Lines gather(const GradientCall& g, const QueryTile& t, const void* from, const 
 
 }  // namespace
 
-void load_rows(const GradientCall& g, QueryTile& t, GradientScratch& x) {
+void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x) {
     const Call& c = g.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
@@ -121,38 +121,38 @@ void load_rows(const GradientCall& g, QueryTile& t, GradientScratch& x) {
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.width; lane++, at.next()) {
         const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head) : kPosInf;
-        const bool none = no_keys(lse);
+        const bool none = has_no_keys(lse);
         x.lse[lane] = none ? kPosInf : lse * kLog2e;
         x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
         factor[lane] = none ? 0.f : c.factor.q;
         kept[lane] = none ? 0.f : c.dropout_rescale;
     }
     if (g.matrix) return pack_rows(g, t, x);
-    const Lines q = gather(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
+    const RowsF32 q = gather_rows(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
     for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
     t.q = x.w.q;
     c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
 
-    const Lines dout = gather(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
+    const RowsF32 dout = gather_rows(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
     for (int lane = 0; lane < t.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
     c.k->transpose(dout.data, dout.stride, t.width, dim_v, nullptr, x.dout, t.width);
 }
 
-void write_dq(const GradientCall& g, const QueryTile& t, float* sums, GradientScratch& x) {
+void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk;
-    g.c.k->transpose(sums, t.width, dim, t.width, nullptr, x.lines, dim);
+    g.c.k->transpose(acc, t.width, dim, t.width, nullptr, x.lines, dim);
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         const int64_t head = t.kv_head * p.group + at.group_head;
         float* const line = x.lines + lane * dim;
-        const bool empty = no_keys(lse_of(g, t.seq, t.batch, at.position, head));
+        const bool empty = has_no_keys(lse_of(g, t.seq, t.batch, at.position, head));
         for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
         write_line(g, line, dim, g.a->dq, query_index(p, g.a->dq_stride, t.seq, t.batch, at.position, head), p.d.q_dtype);
     }
 }
 
-void write_dq_padding(const GradientCall& g, int64_t batch, int64_t kv_head, int64_t block, GradientScratch& x) {
+void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
     const Sequence s = sequence_of(p, *g.c.a, batch);
@@ -164,7 +164,7 @@ void write_dq_padding(const GradientCall& g, int64_t batch, int64_t kv_head, int
     }
 }
 
-void write_dkv(const GradientCall& g, const QueryTile& t, int64_t key, int keys, GradientScratch& x) {
+void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const Panels dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
     for (int j = 0; j < keys; j++) {
@@ -181,7 +181,7 @@ void write_dkv(const GradientCall& g, const QueryTile& t, int64_t key, int keys,
     }
 }
 
-void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, GradientScratch& x) {
+void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     if (p.packed_k()) return;
     const Sequence s = sequence_of(p, *g.c.a, batch);
@@ -194,7 +194,7 @@ void write_dkv_padding(const GradientCall& g, int64_t batch, int64_t kv_head, Gr
     }
 }
 
-void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x) {
+void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const float sink = g.inputs.sinks[head];
     const bool none = sink_state(sink).l == 0.f;
@@ -203,7 +203,7 @@ void write_dsink(const GradientCall& g, int64_t head, GradientScratch& x) {
         const Sequence s = sequence_of(p, *g.c.a, b);
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(g, s, b, i, head);
-            if (no_keys(lse) || none) continue;
+            if (has_no_keys(lse) || none) continue;
             sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(g, s, b, i, head, x.lines));
         }
     }

@@ -4,8 +4,8 @@
 namespace fa {
 namespace cpu {
 
-bool differentiate_tile(const GradientCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
-                        GradientScratch& x) {
+bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
+                        BackwardScratch& x) {
     const Call& c = g.c;
     float* const slope = through_cap && c.p->d.softcap > 0 ? x.slope : nullptr;
     if (!score_tile(c, t, block, key, keys, x.w, slope)) return false;
@@ -18,19 +18,19 @@ bool differentiate_tile(const GradientCall& g, const QueryTile& t, KeyBlock& blo
 }
 
 // sums[key][columns] += Σ_row weights[key][row] · rows[row][columns]
-static void add_to_keys(const GradientCall& g, const QueryTile& t, const float* weights, int64_t columns, float* rows, int64_t first,
-                        int keys, float* sums) {
+static void accumulate_keys(const BackwardCall& g, const QueryTile& t, const float* weights, int64_t columns, float* rows, int64_t first,
+                        int keys, float* acc) {
     const Panels from = query_panels(g, columns), to = key_panels(g, columns);
     for (int64_t column = 0; column < columns; column += from.widest)
-        g.c.k->gemm_nn(weights, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(sums, column, first));
+        g.c.k->gemm_nn(weights, t.width, keys, from.at(rows, column, 0), from.vectors(column), t.rows, to.at(acc, column, first));
 }
 
-void add_gradients(const GradientCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
-                   GradientScratch& x) {
+void accumulate_dqkv(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
+                   BackwardScratch& x) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t first = key - block.key;
-    if (g.a->dv) add_to_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
-    if (g.a->dk) add_to_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
+    if (g.a->dv) accumulate_keys(g, t, x.w.s, d.dim_v, x.dout_rows, first, keys, x.dv);
+    if (g.a->dk) accumulate_keys(g, t, x.dp, d.dim_qk, x.q_rows, first, keys, x.dk);
     if (g.a->dq)
         g.c.k->gemm_tn(block.k.data + first * block.k.stride, block.k.stride, int(d.dim_qk), x.dp, t.vectors, keys, dq);
 }

@@ -269,7 +269,7 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     float factor[kDecodeRows];
     for (int r = 0; r < panel.tiles[i].rows; r++) factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
-    if (chunk.limbs != panel.limbs) decode.begin(panel.tiles[i].rows, panel.limbs = chunk.limbs);
+    if (chunk.limbs != panel.limbs) decode.configure(panel.tiles[i].rows, panel.limbs = chunk.limbs);
     const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
 }
@@ -389,10 +389,10 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
             panel.k_factor[i] = head_descale(c, tiles[i], panel.k, first);
             panel.v_factor[i] = head_descale(c, tiles[i], panel.v, first);
         }
-        c.k->matrix->decode->begin(tiles[0].rows, panel.limbs);
+        c.k->matrix->decode->configure(tiles[0].rows, panel.limbs);
     }
     for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) process_block(panel, key, start, last, w);
-    if (panel.matrix) c.k->matrix->decode->end();
+    if (panel.matrix) c.k->matrix->decode->release();
     for (int i = 0; i < count; i++) write_acc(panel, i, sums[i]);
 }
 

@@ -120,7 +120,7 @@ struct Arena {
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
     PartialState run[kMaxPanel], total[kMaxPanel];  // of each row tile: current split; all splits so far
-    char *own, *decode_memory;                         // the method's, and that of `few`
+    char *method_memory, *decode_memory;                         // the method's, and that of `few`
     int32_t *band_begin, *band_end;
     Counters counters;
 };

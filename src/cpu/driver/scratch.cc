@@ -28,8 +28,8 @@ Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode,
         w.run[i] = lay_out_state(p, m, c);
         w.total[i] = lay_out_state(p, m, c);
     }
-    w.own = c.allocate<char>(m.method_bytes);
-    w.decode_memory = m.heads ? w.own : c.allocate<char>(decode.method_bytes);
+    w.method_memory = c.allocate<char>(m.method_bytes);
+    w.decode_memory = m.heads ? w.method_memory : c.allocate<char>(decode.method_bytes);
     w.band_begin = c.allocate<int32_t>(kMaxRows);
     w.band_end = c.allocate<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};

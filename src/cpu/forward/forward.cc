@@ -87,7 +87,7 @@ void worker_loop(void* arg, int64_t worker) {
     Job& job = *static_cast<Job*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
     Scratch w = locate_scratch(*job.c->p, job.c->method, job.c->decode, share);
-    if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.own);
+    if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.method_memory);
     const int64_t first = worker * job.ranges / job.workers;
     for (int n = 0; n < job.ranges; n++)
         for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);

@@ -19,7 +19,7 @@ namespace {
 #include "cpu/kernels/matrix_pack.inc"
 #include "cpu/kernels/matrix_backward.inc"
 
-constexpr int kBlockRows = 4;  // with 4 vectors: 16 sums hide the latency of a dot, and 8 operands are loaded for 16 dots
+constexpr int kDotRows = 4;  // with 4 vectors: 16 sums hide the latency of a dot, and 8 operands are loaded for 16 dots
 
 // How much of a product's padded tiles is there, and where its sums lie.
 struct Extent {
@@ -28,24 +28,24 @@ struct Extent {
     int64_t row, across, down;  // floats between rows, vectors and tiles of 16 rows
 };
 
-// c[kBlockRows][Vectors] = or += left · right.
+// c[kDotRows][Vectors] = or += left · right.
 template <int Vectors>
-inline void block(const MatrixProduct& m, const Extent& e, const uint16_t* left, const uint16_t* right, float* c) {
-    const int64_t row = m.left_row / 2;
-    V sum[kBlockRows][Vectors], x[Vectors];
+inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left, const uint16_t* right, float* c) {
+    const int64_t row = m.a_row_bytes / 2;
+    V sum[kDotRows][Vectors], x[Vectors];
 #pragma GCC unroll 4
-    for (int r = 0; r < kBlockRows; r++)
+    for (int r = 0; r < kDotRows; r++)
 #pragma GCC unroll 4
-        for (int n = 0; n < Vectors; n++) sum[r][n] = m.add ? load(c + r * e.row + n * e.across) : V{};
-    for (int part = 0; part < m.parts; part++)
-        for (int k = 0; k < m.depth; k++) {
-            const uint16_t *a = left + part * m.left_part + k * m.left_along, *b = right + part * m.right_part + k * 2 * kTile;
-            const uint16_t* const end = b + (k + 1 < m.depth ? 16 : e.pairs) * 32;
+        for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * e.row + n * e.across) : V{};
+    for (int part = 0; part < m.k_parts; part++)
+        for (int k = 0; k < m.k_tiles; k++) {
+            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride, *b = right + part * m.b_part_stride + k * 2 * kTile;
+            const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : e.pairs) * 32;
             for (; b < end; a += 2, b += 32) {
 #pragma GCC unroll 4
-                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.right_across + n % 2 * kTile);
+                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.b_n_stride + n % 2 * kTile);
 #pragma GCC unroll 4
-                for (int r = 0; r < kBlockRows; r++) {
+                for (int r = 0; r < kDotRows; r++) {
                     int32_t two;
                     memcpy(&two, a + r * row, sizeof two);
                     const __m512bh y = (__m512bh)_mm512_set1_epi32(two);
@@ -55,96 +55,96 @@ inline void block(const MatrixProduct& m, const Extent& e, const uint16_t* left,
             }
         }
 #pragma GCC unroll 4
-    for (int r = 0; r < kBlockRows; r++)
+    for (int r = 0; r < kDotRows; r++)
 #pragma GCC unroll 4
         for (int n = 0; n < Vectors; n++) store(c + r * e.row + n * e.across, sum[r][n]);
 }
 
-void multiply(const MatrixProduct& m, const Extent& e) {
-    for (int r = 0; r < m.row_pairs * kPairRows; r += kBlockRows) {
-        const uint16_t* const left = m.left + r / 16 * m.left_down + r % 16 * (m.left_row / 2);
+void gemm(const MatrixGemm& m, const Extent& e) {
+    for (int r = 0; r < m.m_pairs * kRowBlock; r += kDotRows) {
+        const uint16_t* const left = m.a + r / 16 * m.a_m_stride + r % 16 * (m.a_row_bytes / 2);
         float* const c = m.c + r / 16 * e.down + r % 16 * e.row;
         for (int n = 0; n < e.vectors; n += 4) {
-            const uint16_t* const right = m.right + n / 2 * m.right_across;
+            const uint16_t* const right = m.b + n / 2 * m.b_n_stride;
             const int vectors = e.vectors - n;
-            if (vectors >= 4) block<4>(m, e, left, right, c + n * e.across);
-            else if (vectors == 3) block<3>(m, e, left, right, c + n * e.across);
-            else if (vectors == 2) block<2>(m, e, left, right, c + n * e.across);
-            else block<1>(m, e, left, right, c + n * e.across);
+            if (vectors >= 4) dot_block<4>(m, e, left, right, c + n * e.across);
+            else if (vectors == 3) dot_block<3>(m, e, left, right, c + n * e.across);
+            else if (vectors == 2) dot_block<2>(m, e, left, right, c + n * e.across);
+            else dot_block<1>(m, e, left, right, c + n * e.across);
         }
     }
 }
 
-void multiply(const MatrixProduct* products, int count) {
-    for (const MatrixProduct* m = products; m < products + count; m++)
-        multiply(*m, {2 * m->column_pairs, 16, m->c_stride, 16, 16 * m->c_stride});
+void gemm(const MatrixGemm* products, int count) {
+    for (const MatrixGemm* m = products; m < products + count; m++)
+        gemm(*m, {2 * m->n_pairs, 16, m->c_stride, 16, 16 * m->c_stride});
 }
 
-void multiply_k(const MatrixShape& shape, const Step& step, float* s) {
+void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
     const int64_t tiles = int64_t(shape.depth) * kTile;
-    multiply({step.pair->q, tiles, kTile, 64, step.k, 2 * tiles, 1, 2, shape.depth, 1, 0, 0, s, kStepKeys, false},
-             {kStepKeys / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kStepKeys, 16, 16 * kStepKeys});
+    gemm({step.block->q, tiles, kTile, 64, step.k, 2 * tiles, 1, 2, shape.depth, 1, 0, 0, s, kKeyBlock, false},
+             {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
 }
 
 // Scores and weights of a step.
-struct Slot {
-    float* s;     // [kPairRows][kStepKeys]
+struct ScoreStage {
+    float* s;     // [kRowBlock][kKeyBlock]
     uint16_t* p;  // the same
     bool rescale;
 };
 
-void multiply_v(const MatrixShape& shape, const Step& step, const Slot& slot) {
-    Pair& pair = *step.pair;
-    if (__builtin_expect(slot.rescale && !pair.empty, 0)) rescale_o(shape, pair);
-    multiply(
-        {slot.p, 16 * kStepKeys, 32, 2 * kStepKeys, step.v, 4 * kTile, 1, shape.columns / 2, 2, 1, 0, 0, pair.o, 16, !pair.empty},
+void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage) {
+    RowBlock& block = *step.block;
+    if (__builtin_expect(stage.rescale && !block.acc_empty, 0)) rescale_o(shape, block);
+    gemm(
+        {stage.p, 16 * kKeyBlock, 32, 2 * kKeyBlock, step.v, 4 * kTile, 1, shape.columns / 2, 2, 1, 0, 0, block.o, 16, !block.acc_empty},
         {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
-    pair.empty = false;
+    block.acc_empty = false;
 }
 
-template <Exponent E>
-void weigh(const MatrixTask& t, Pair& pair, Slot& slot) {
-    slot.rescale = false;
-    if (pair.fresh) begin_pair(t, pair, slot.s);
-    else if (__builtin_expect(pair.huge, 0)) multiply_huge_rows(t, pair, 0, kPairRows, slot.s);
+template <Exp2Accuracy E>
+void softmax(const MatrixTask& t, RowBlock& block, ScoreStage& stage) {
+    stage.rescale = false;
+    if (block.ref_unset) init_block(t, block, stage.s);
+    else if (__builtin_expect(block.prescaled, 0)) prescale_rows(t, block, 0, kRowBlock, stage.s);
     for (int tile = 0; tile < 2; tile++) {
-        const Part part{slot.s + tile * kTileScores, slot.p + tile * kTileScores};
-        Weights<FA_BF16, E, kStepKeys> w = weights_of<FA_BF16, E, kStepKeys>(pair, part, tile, pair.now);
-        w.rest();
-        if (__builtin_expect(over_limit(FA_BF16, w.largest), 0))
-            renew<FA_BF16, E, kStepKeys>(t, pair, part, tile, pair.now, slot.rescale);
+        const ScoreTile part{stage.s + tile * kTileScores, stage.p + tile * kTileScores};
+        SoftmaxRows<FA_BF16, E, kKeyBlock> w = softmax_rows<FA_BF16, E, kKeyBlock>(block, part, tile, block.l_index);
+        w.finish();
+        if (__builtin_expect(exceeds_threshold(FA_BF16, w.largest), 0))
+            lazy_rescale<FA_BF16, E, kKeyBlock>(t, block, part, tile, block.l_index, stage.rescale);
     }
-    pair.now = !pair.now;
+    block.l_index = !block.l_index;
 }
 
-template <Exponent E>
-void run_steps(MatrixTask t, const Step* steps, int64_t count) {
-    float* const s = reinterpret_cast<float*>(t.slots);
-    Slot slot{s, reinterpret_cast<uint16_t*>(s + 2 * kTileScores), false};
-    if (t.has_score_mod) t.factor = 1.f;  // edit_scores() has multiplied
-    for (const Step* step = steps; step < steps + count; step++) {
-        multiply_k(t.shape, *step, slot.s);
-        edit(t, *step, slot.s, 0, kPairRows);
-        weigh<E>(t, *step->pair, slot);
-        multiply_v(t.shape, *step, slot);
+template <Exp2Accuracy E>
+void mainloop_steps(MatrixTask t, const MainloopStep* steps, int64_t count) {
+    float* const s = reinterpret_cast<float*>(t.stages);
+    ScoreStage stage{s, reinterpret_cast<uint16_t*>(s + 2 * kTileScores), false};
+    if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
+    for (const MainloopStep* step = steps; step < steps + count; step++) {
+        qk_gemm(t.shape, *step, stage.s);
+        maybe_score_mod(t, *step, stage.s, 0, kRowBlock);
+        softmax<E>(t, *step->block, stage);
+        pv_gemm(t.shape, *step, stage);
     }
 }
 
-void run(const MatrixTask& t, const Step* steps, int64_t count) {
-    if (t.lse) run_steps<Exponent::fine>(t, steps, count);
-    else run_steps<Exponent::rough>(t, steps, count);
+void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
+    if (t.lse) mainloop_steps<Exp2Accuracy::high>(t, steps, count);
+    else mainloop_steps<Exp2Accuracy::low>(t, steps, count);
 }
 
-void settle_diagonal(const MatrixTask& t, const Step& step) {
-    float* const s = reinterpret_cast<float*>(t.slots);
-    multiply_k(t.shape, step, s);
-    settle_rows(t, step, s);
+void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
+    float* const s = reinterpret_cast<float*>(t.stages);
+    qk_gemm(t.shape, step, s);
+    update_refs_at_diagonal(t, step, s);
 }
 
-constexpr double kSpeed = 1.8, kGradientSpeed = 1.5;  // where the CPU prefers this table
+constexpr double kSpeed = 1.8, kBackwardSpeed = 1.5;  // where the CPU prefers this table
 constexpr MatrixKernels kMatrix = {
-    false, kSpeed, kGradientSpeed, convert, pack_q, pack_k, pack_v, pack_rows, kept, settle_diagonal, run, finish_rows, write_o,
-    nullptr, multiply, narrow, differentiate_pairs, nullptr, transpose_k};
+    false, kSpeed, kBackwardSpeed, convert, pack_q, pack_k, pack_v, pack_rows, classify_keys, init_refs_at_diagonal, mainloop, finish_state, write_o,
+    nullptr, gemm, pack_p_ds, softmax_backward_packed, nullptr, transpose_k};
 
 }  // namespace
 

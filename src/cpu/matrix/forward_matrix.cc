@@ -8,8 +8,8 @@ namespace cpu {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr int kPieceSteps = 16;                         // that a worker packs at once for all
-constexpr int64_t kMostPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
+constexpr int kPrepareSteps = 16;                         // that a worker packs at once for all
+constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
 MatrixShape shape_of(const Problem& p) {
     MatrixShape s;
@@ -26,112 +26,112 @@ MatrixShape shape_of(const Problem& p) {
 int64_t chunk_steps(const MatrixShape& s) { return s.k_bytes() + s.v_bytes() <= 32 << 10 ? 32 : 16; }
 
 // A worker's memory, of which this is the beginning.
-struct Own {
+struct MatrixScratch {
     MatrixShape shape;
-    Pair* pairs;
-    Step* steps;
-    char* slots;
+    RowBlock* blocks;
+    MainloopStep* steps;
+    char* stages;
     uint16_t* packed;   // a chunk of keys, where they are not packed for all
     uint16_t* converted;  // rows of k or v
 };
 
 // With NULL memory the sizes alone count. Returns the number of bytes.
-int64_t carve_own(const Problem& p, char* memory) {
+int64_t lay_out_scratch(const Problem& p, char* memory) {
     const MatrixShape s = shape_of(p);
     Arena arena{memory, 0};
-    Own* const place = arena.allocate<Own>(1);
-    Own own;
-    own.shape = s;
-    own.pairs = arena.allocate<Pair>(kPanel);
+    MatrixScratch* const place = arena.allocate<MatrixScratch>(1);
+    MatrixScratch scratch;
+    scratch.shape = s;
+    scratch.blocks = arena.allocate<RowBlock>(kPanel);
     for (int i = 0; i < kPanel; i++) {
-        Pair pair{};
-        pair.q = arena.allocate<uint16_t>(s.q_bytes() / 2);
-        pair.o = arena.allocate<float>(s.o_bytes() / 4);
-        for (float*& l : pair.l) l = arena.allocate<float>(kPairRows * 16);
-        pair.from = arena.allocate<float>(kPairRows);
-        pair.rescale = arena.allocate<float>(kPairRows);
-        pair.factor = arena.allocate<float>(kPairRows);
-        pair.rows = arena.allocate<MatrixRow>(kPairRows);
-        if (memory) own.pairs[i] = pair;
+        RowBlock block{};
+        block.q = arena.allocate<uint16_t>(s.q_bytes() / 2);
+        block.o = arena.allocate<float>(s.o_bytes() / 4);
+        for (float*& l : block.l) l = arena.allocate<float>(kRowBlock * 16);
+        block.neg_ref = arena.allocate<float>(kRowBlock);
+        block.rescale = arena.allocate<float>(kRowBlock);
+        block.factor = arena.allocate<float>(kRowBlock);
+        block.rows = arena.allocate<MatrixRow>(kRowBlock);
+        if (memory) scratch.blocks[i] = block;
     }
-    own.steps = arena.allocate<Step>(kPanel * chunk_steps(s));
-    own.slots = arena.allocate<char>(kMatrixSlots);
-    own.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
-    own.converted = arena.allocate<uint16_t>(int64_t(kStepKeys) * max_of(s.dim_qk, s.dim_v));
-    if (memory) *place = own;
+    scratch.steps = arena.allocate<MainloopStep>(kPanel * chunk_steps(s));
+    scratch.stages = arena.allocate<char>(kMatrixStageBytes);
+    scratch.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
+    scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
+    if (memory) *place = scratch;
     return arena.used;
 }
 
-void begin(const Problem& p, const Kernels&, char* own) { carve_own(p, own); }
+void begin(const Problem& p, const Kernels&, char* scratch) { lay_out_scratch(p, scratch); }
 
-const Own& own_of(const Scratch& w) { return *reinterpret_cast<const Own*>(w.own); }
+const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
 
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros.
 void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to,
-               const Own& own) {
-    const uint16_t* values[kStepKeys];
+               const MatrixScratch& scratch) {
+    const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
         if (dtype == s.type || !rows[i]) continue;
-        c.k->matrix->convert(dtype, rows[i], int(dim), s.type, own.converted + i * dim);
-        values[i] = own.converted + i * dim;
+        c.k->matrix->convert(dtype, rows[i], int(dim), s.type, scratch.converted + i * dim);
+        values[i] = scratch.converted + i * dim;
     }
     pack(s, values, to);
 }
 
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
-// Keys [key, key + kStepKeys) of the tile's sequence, k before v.
-void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, const Own& own) {
-    const MatrixShape& s = own.shape;
-    const char* rows[kStepKeys] = {};
-    const int keys = int(min_of(kStepKeys, t.seq.k_len - key));
+// Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
+void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, const MatrixScratch& scratch) {
+    const MatrixShape& s = scratch.shape;
+    const char* rows[kKeyBlock] = {};
+    const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
     locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kStepKeys, s.dim_qk, to, own);
+    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, scratch);
     locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kStepKeys, s.dim_v, to + s.k_bytes() / 2, own);
+    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, scratch);
 }
 
-int64_t most_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kStepKeys); }
+int64_t max_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kKeyBlock); }
 
 uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
     const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
-    return reinterpret_cast<uint16_t*>(c.shared) + (head * most_steps(*c.p) + step) * step_values(shape_of(*c.p));
+    return reinterpret_cast<uint16_t*>(c.shared) + (head * max_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
 
 // Work of all panels of a sequence and kv head, done once: a piece of its steps.
 void prepare(const Call& c, int64_t index, Scratch& w) {
-    const int64_t pieces = ceil_div(most_steps(*c.p), kPieceSteps), head = index / pieces;
+    const int64_t chunks = ceil_div(max_steps(*c.p), kPrepareSteps), head = index / chunks;
     QueryTile t;
     t.batch = head / c.p->d.heads_k;
     t.kv_head = head % c.p->d.heads_k;
     t.seq = sequence_of(*c.p, *c.a, t.batch);
-    const Own& own = own_of(w);
-    const int64_t first = index % pieces * kPieceSteps, end = min_of(first + kPieceSteps, ceil_div(t.seq.k_len, kStepKeys));
-    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kStepKeys, shared_step(c, t, step), own);
+    const MatrixScratch& scratch = scratch_of(w);
+    const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
+    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), scratch);
 }
 
 void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
-    const Own& own = own_of(w);
-    const MatrixShape& s = own.shape;
-    const char* rows[kPairRows] = {};
+    const MatrixScratch& scratch = scratch_of(w);
+    const MatrixShape& s = scratch.shape;
+    const char* rows[kRowBlock] = {};
     q_pointers(c, t, rows);
-    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kPairRows, s.dim_qk, own.pairs[panel_index].q, own);
+    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, scratch);
 }
 
-void begin_pair(Pair& pair) {
-    memset(pair.l[0], 0, kPairRows * 16 * sizeof(float));
-    for (int lane = 0; lane < kPairRows; lane++) pair.from[lane] = kPosInf;
-    pair.now = 0;
-    pair.fresh = pair.empty = true;
+void init_block(RowBlock& block) {
+    memset(block.l[0], 0, kRowBlock * 16 * sizeof(float));
+    for (int lane = 0; lane < kRowBlock; lane++) block.neg_ref[lane] = kPosInf;
+    block.l_index = 0;
+    block.ref_unset = block.acc_empty = true;
 }
 
-void init_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
     const Problem& p = *c.p;
     const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
-    for (int lane = t.rows; lane < kPairRows; lane++) rows[lane] = {};
+    for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         const int64_t head = t.kv_head * p.group + at.group_head;
@@ -146,20 +146,20 @@ void init_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, Ma
 }
 
 // Of a sequence without keys nothing is read.
-float descale_of(const void* base, const int64_t* stride, const QueryTile& t) {
+float head_descale(const void* base, const int64_t* stride, const QueryTile& t) {
     const float* const factors = static_cast<const float*>(base);
     return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
 }
 
-float scale_of_v(const Call& c, const QueryTile& t) {
-    return descale_of(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
+float v_descale(const Call& c, const QueryTile& t) {
+    return head_descale(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
 }
 
-MatrixTask task_of(const Call& c, const QueryTile& t, const Own& own) {
+MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scratch) {
     const Problem& p = *c.p;
     MatrixTask task{};
-    task.shape = own.shape;
-    task.scale = finite_or_nan(p.d.scale * descale_of(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.shape = scratch.shape;
+    task.scale = finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
@@ -171,117 +171,117 @@ MatrixTask task_of(const Call& c, const QueryTile& t, const Own& own) {
     // A mask alone leaves products as they are, unless −inf times the factor would not remove a key.
     task.has_score_mod = task.cap > 0 || task.bias || task.alibi || !(task.scale > 0);
     task.lse = p.has(FA_OPERAND_LSE);
-    task.slots = own.slots;
+    task.stages = scratch.stages;
     return task;
 }
 
-void end_pair(const Call& c, const MatrixShape& shape, const QueryTile& t, const Pair& pair, PartialState& sums) {
-    const float scale = scale_of_v(c, t);
-    if (pair.empty) memset(pair.o, 0, size_t(shape.o_bytes()));
-    c.k->matrix->finish_rows(shape, pair, t.rows, scale, sums.acc, sums.m, sums.l);
+void finish_block(const Call& c, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& sums) {
+    const float scale = v_descale(c, t);
+    if (block.acc_empty) memset(block.o, 0, size_t(shape.o_bytes()));
+    c.k->matrix->finish_state(shape, block, t.rows, scale, sums.acc, sums.m, sums.l);
 }
 
 void write_o(const Call& c, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
-    const Own& own = own_of(w);
-    c.k->matrix->write_o(own.shape, own.pairs[t.panel_index], t.rows, scale_of_v(c, t), factor, o_scale, to);
+    const MatrixScratch& scratch = scratch_of(w);
+    c.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(c, t), factor, o_scale, to);
 }
 
-// Keys that some row of a pair sees, and those that all of its rows see.
-struct Seen {
+// Keys that some row of a block sees, and those that all of its rows see.
+struct VisibleKeys {
     KeyBand some, all;
 };
 
-Seen seen_by(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
+VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
     const KeyBand first = key_band(t.rule, t.position(0, c.p->group), t.seq.k_len);
     const KeyBand last = key_band(t.rule, t.position(t.rows - 1, c.p->group), t.seq.k_len);
     return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
 }
 
-// The steps of a pair among those of a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const MatrixTask& task, const Seen& seen, Pair* pair, int64_t chunk, int64_t steps, const uint16_t* packed,
-                   Step* to) {
+// The steps of a block among those of a chunk, whose operands begin at `packed`.
+int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps, const uint16_t* packed,
+                   MainloopStep* to) {
     const MatrixShape& shape = task.shape;
-    const int64_t first = max_of(seen.some.begin / kStepKeys, chunk), end = min_of(ceil_div(seen.some.end, kStepKeys), chunk + steps);
+    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk), end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
     int64_t n = 0;
-    if (seen.some.begin >= seen.some.end) return n;
+    if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
-        const int64_t key = step * kStepKeys;
-        bool cut = key < seen.all.begin || key + kStepKeys > seen.all.end;
+        const int64_t key = step * kKeyBlock;
+        bool masked = key < visible.all.begin || key + kKeyBlock > visible.all.end;
         if (task.mask || task.bias) {
-            const Kept kept = c.k->matrix->kept(task, pair->rows, key);
-            if (kept == Kept::none) continue;
-            if (task.mask) cut = kept == Kept::some;
+            const KeptKeys kept = c.k->matrix->classify_keys(task, block->rows, key);
+            if (kept == KeptKeys::none) continue;
+            if (task.mask) masked = kept == KeptKeys::some;
         }
         const uint16_t* k = packed + (step - chunk) * step_values(shape);
-        to[n++] = {pair, k, k + shape.k_bytes() / 2, key, cut};
+        to[n++] = {block, k, k + shape.k_bytes() / 2, key, masked};
     }
     return n;
 }
 
 // ALiBi's scores mostly rise up to the diagonal. Measured from there at once, a row is not scaled anew at each step on the way.
-void settle_pair(const Call& c, const QueryTile& t, const MatrixTask& task, const Own& own, Pair& pair) {
+void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, const MatrixScratch& scratch, RowBlock& block) {
     for (int lane = 0; lane < t.rows;) {
-        const MatrixRow& row = pair.rows[lane++];
+        const MatrixRow& row = block.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
-        const int64_t step = row.diagonal / kStepKeys;
-        uint16_t* const packed = c.shared ? shared_step(c, t, step) : own.packed;
-        if (!c.shared) pack_step(c, t, step * kStepKeys, packed, own);
-        c.k->matrix->settle_diagonal(task, {&pair, packed, nullptr, step * kStepKeys, true});
-        while (lane < t.rows && pair.rows[lane].diagonal < (step + 1) * kStepKeys) lane++;
+        const int64_t step = row.diagonal / kKeyBlock;
+        uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch.packed;
+        if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, scratch);
+        c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true});
+        while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
     }
 }
 
-// Whether some row of the pair does not see some key of its steps.
-bool is_cut(const Seen& seen) {
-    const int64_t begin = seen.some.begin / kStepKeys * kStepKeys, end = ceil_div(seen.some.end, kStepKeys) * kStepKeys;
-    return begin < seen.all.begin || end > seen.all.end;
+// Whether some row of the block does not see some key of its steps.
+bool is_masked(const VisibleKeys& visible) {
+    const int64_t begin = visible.some.begin / kKeyBlock * kKeyBlock, end = ceil_div(visible.some.end, kKeyBlock) * kKeyBlock;
+    return begin < visible.all.begin || end > visible.all.end;
 }
 
 void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
-    const Own& own = own_of(w);
-    const MatrixShape& shape = own.shape;
-    const MatrixTask task = task_of(c, tiles[0], own);
-    Seen seen[kPanel];
+    const MatrixScratch& scratch = scratch_of(w);
+    const MatrixShape& shape = scratch.shape;
+    const MatrixTask task = task_of(c, tiles[0], scratch);
+    VisibleKeys visible[kPanel];
     int64_t first = end, last = begin;
     for (int i = 0; i < count; i++) {
-        begin_pair(own.pairs[i]);
-        seen[i] = seen_by(c, tiles[i], begin, end);
-        if (seen[i].some.begin >= seen[i].some.end) continue;
-        if (task.has_score_mod || task.mask || is_cut(seen[i])) init_rows(c, tiles[i], begin, end, own.pairs[i].rows);
-        if (task.alibi) settle_pair(c, tiles[i], task, own, own.pairs[i]);
-        first = min_of(first, seen[i].some.begin);
-        last = max_of(last, seen[i].some.end);
+        init_block(scratch.blocks[i]);
+        visible[i] = visible_of(c, tiles[i], begin, end);
+        if (visible[i].some.begin >= visible[i].some.end) continue;
+        if (task.has_score_mod || task.mask || is_masked(visible[i])) init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
+        if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch, scratch.blocks[i]);
+        first = min_of(first, visible[i].some.begin);
+        last = max_of(last, visible[i].some.end);
     }
-    // Steps lie at multiples of kStepKeys, wherever the split begins.
-    for (int64_t chunk = first / kStepKeys; chunk * kStepKeys < last; chunk += chunk_steps(shape)) {
-        const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kStepKeys) - chunk);
-        uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : own.packed;
+    // Steps lie at multiples of kKeyBlock, wherever the split begins.
+    for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += chunk_steps(shape)) {
+        const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kKeyBlock) - chunk);
+        uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
         if (!c.shared)
-            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kStepKeys, packed + s * step_values(shape), own);
+            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), scratch);
         int64_t n = 0;
-        for (int i = 0; i < count; i++) n += list_steps(c, task, seen[i], &own.pairs[i], chunk, steps, packed, own.steps + n);
-        c.k->matrix->run(task, own.steps, n);
+        for (int i = 0; i < count; i++) n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
+        c.k->matrix->mainloop(task, scratch.steps, n);
     }
-    for (int i = 0; i < count; i++) end_pair(c, shape, tiles[i], own.pairs[i], sums[i]);
+    for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], sums[i]);
 }
 
 }  // namespace
 
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->halves))) return false;
+    if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->has_fp16))) return false;
     if (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1) return false;
     // Weights as f16 have not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
     if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kPairRows, kPanel, false, carve_own(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, matrix_mainloop,
+    *m = {"matrix", kRowBlock, kPanel, false, lay_out_scratch(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, matrix_mainloop,
           d.o_dtype == FA_BF16 ? write_o : nullptr, k.matrix->speed};
-    const int64_t heads = d.batch * d.heads_k, steps = most_steps(p);
-    if (d.seqlen_q * p.group > kPairRows && steps <= kMostPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
+    const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
+    if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
-        m->prepare_count = heads * ceil_div(steps, kPieceSteps);
+        m->prepare_count = heads * ceil_div(steps, kPrepareSteps);
     }
     return true;
 }
