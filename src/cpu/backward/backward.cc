@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kBlockBytes = 1 << 20, kMaxBlockKeys = 512;
 // Blocks are smaller, down to kMinBlockKeys, where there would be too few of them to occupy some cores.
 constexpr int64_t kMinBlockKeys = 256, kMinBlocks = 16;
-// Keys are cut into chunks, each with sums of dq of its own, only where sequences and heads alone cannot occupy a machine.
+// Keys are partitioned into chunks, each with accumulators of dq of its own, only where sequences and heads alone cannot occupy a
+// machine.
 constexpr int64_t kMinItems = 64, kMaxChunkAccBytes = 256 << 20;
 
 struct Job {
@@ -20,7 +21,7 @@ struct Job {
     char *shared, *shares;
     int64_t count;
     void (*run)(const Job&, int64_t index, BackwardScratch&);
-    alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
+    alignas(64) std::atomic<int64_t> next;  // in a cache line of its own: every worker reads the rest
 };
 
 // The part of the forward's scratch that its tiles use here.
@@ -67,7 +68,7 @@ void worker_loop(void* arg, int64_t worker) {
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
-// All row tiles against one block of keys, whose dk and dv are then complete.
+// All query tiles against one block of keys, whose dk and dv are then complete.
 void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq, BackwardScratch& x) {
     const Call& c = g.c;
     QueryTile t;
@@ -110,14 +111,15 @@ float* chunk_deltas(const Job& job, int64_t head) {
     return reinterpret_cast<float*>(job.shared + job.s->deltas_offset) + head * job.s->rows;
 }
 
-// What all chunks need of one row tile.
+// What all chunks need of one query tile.
 void compute_tile_deltas(const Job& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
     compute_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, chunk_deltas(job, head), x);
 }
 
-// One chunk of the keys of one sequence and kv head. Chunks come first by first: of causal ones those with the most rows.
+// One chunk of the keys of one sequence and kv head. Items are ordered by chunk first: of causal chunks those with the most rows
+// come first.
 void backward_chunk(const Job& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
@@ -135,7 +137,7 @@ void backward_chunk(const Job& job, int64_t index, BackwardScratch& x) {
         finish_tiles(g, batch, kv_head, tile, dq.tile(tile), x);
 }
 
-// dq of one row tile from the sums of all chunks, in ascending order.
+// dq of one query tile from the accumulators of all chunks, in ascending order.
 void merge_chunks(const Job& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;

@@ -1,7 +1,7 @@
-// One backward call on the CPU, and the tile of query rows that a worker holds in it. Scores come from the forward's own tiles (call.h).
-//
-// Products with rows of q and dout need these by columns, lanes being rows, as the forward does; those that sum over rows need them by
-// rows, in panels of columns that fit the kernels' register blocks.
+// One backward call on the CPU (BackwardCall), and the tile of query rows that a worker holds in it (BackwardScratch). Scores come
+// from the forward's own tiles (driver/call.h).
+// Products with rows of q and dout need these by columns, lanes being rows, as the forward does; those that sum over rows need them
+// by rows, in panels of columns that fit the kernels' register blocks.
 #pragma once
 #include "cpu/driver/call.h"
 #include "cpu/kernels/matrix_table.h"
@@ -15,15 +15,15 @@ struct BackwardCall {
     fa_forward_args_t inputs;
     const fa_backward_args_t* a;
     int block_keys;  // of the block whose dk and dv a worker holds
-    bool matrix;     // products of bf16 tiles of weights and their gradients; tiles then have all kMaxRows lanes
+    bool matrix;     // products of bf16 tiles of P and dS; tiles then have all kMaxRows lanes
 };
 
 bool use_matrix_backward(const Problem& p, const Kernels& k);
 // As matrix.h takes rows of so many dims.
 MatrixShape operand_shape(int64_t dim);
 
-// Sums of dq of all row tiles, [tile][dim_qk][width]. A tile's are cleared when they are first wanted: in the cache, and not for tiles that
-// see no key.
+// Accumulators of dq of all query tiles, [tile][dim_qk][width]. A tile's are zeroed when they are first needed: in the cache, and
+// not for tiles that see no key.
 struct DqAcc {
     float* acc;
     bool* initialized;
@@ -36,15 +36,15 @@ struct DqAcc {
     }
 };
 
-// Operands of the matrix products: of a block's keys, by steps of kKeyBlock; of a panel's rows, tile by tile; and of their weights, squares
-// of 64 × 64, by [step][tile].
+// Operands of the matrix products: of a block's keys, by steps of kKeyBlock; of a panel's rows, tile by tile; and of their P and
+// dS, 64 × 64 tiles by [step][tile].
 constexpr int kBackwardPanel = 4;
 struct MatrixOperands {
-    uint16_t *k, *v, *k_transposed;    // left sides of scores and their gradients; of dq
-    uint16_t *q, *dout;            // right sides of these
-    uint16_t *q_rows, *dout_rows;  // right sides of dk and dv
-    uint16_t *p, *ds, *ds_pairs;   // left sides of dv and dk, right side of dq
-    uint16_t* packed;              // k on the way
+    uint16_t *k, *v, *k_transposed;    // left operands of S and dP; of dq
+    uint16_t *q, *dout;            // right operands of these
+    uint16_t *q_rows, *dout_rows;  // right operands of dk and dv
+    uint16_t *p, *ds, *ds_pairs;   // left operands of dv and dk, right operand of dq
+    uint16_t* packed;              // k before it is transposed
 };
 
 // A matrix of `rows` rows in panels of so many columns, [panel][rows][width].
@@ -59,7 +59,7 @@ struct Panels {
     void get_row(float* base, int64_t row, float* line) const;
 };
 
-// The tile's rows of q and dout, and a place for its weights and their gradients beside the forward's scratch.
+// The tile's rows of q and dout, and buffers for its P and dS beside the forward's scratch.
 struct BackwardScratch {
     Scratch w;
     float* lines;               // [kMaxRows][the larger dim]
@@ -70,28 +70,28 @@ struct BackwardScratch {
     float *k, *v;               // the block's keys, where they are not read in place
     float *dk, *dv;             // the block's, in panels
     MatrixOperands matrix;
-    float* dq;  // DqAcc, where an item keeps them to itself
+    float* dq;  // DqAcc, where an item has its own
     bool* initialized;
     float* row_delta;  // Δ − dlse of all rows of the sequence and kv head, group-major
-    float* item_delta;  // a place for these, where they are not shared
+    float* item_delta;  // a buffer for these, where they are not shared
 };
 
 Panels query_panels(const BackwardCall& g, int64_t columns);
 Panels key_panels(const BackwardCall& g, int64_t columns);
 
-// Floats of dq's sums of a row tile, [dim_qk][width].
+// Floats of dq's accumulators of a query tile, [dim_qk][width].
 int64_t dq_floats(const BackwardCall& g);
 // init_tile() of the forward, at the width that the products want.
 bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
 
-// gradient_matrix.cc: tiles by matrix instructions.
+// backward/backward_matrix.cc: tiles by matrix instructions.
 void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c);
 void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x);
-// All row tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
+// All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
                       BackwardScratch& x);
 
-// gradient_rows.cc: rows in and out.
+// backward/backward_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
 static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 // Δ − dlse of one row; two lines of scratch.
@@ -99,9 +99,9 @@ float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t
 // Of rows [begin, end) of a sequence and kv head, group-major.
 void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
                  BackwardScratch& x);
-// Sets the tile's q, dout, lse and delta up.
+// Loads the tile's q, dout, lse and delta.
 void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x);
-// dq of the tile's rows from its sums; of those beyond the sequence's length in this block.
+// dq of the tile's rows from its accumulators; of those beyond the sequence's length in this block.
 void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScratch& x);
 void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x);
 // dk and dv of keys [key, key + keys) from the block's panels; of slots beyond the sequence's keys.
@@ -110,15 +110,15 @@ void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, Ba
 // dsinks of one head, summed over all rows of all sequences.
 void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x);
 
-// gradient_tile.cc: one f32 tile of weights and their gradients.
+// backward/backward_tile.cc: one f32 tile of P and dS.
 // P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
 bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
                         BackwardScratch& x);
-// Adds the tile's share to dk and dv of the block, and to dq.
+// Adds the tile's products to dk and dv of the block, and to dq.
 void accumulate_dqkv(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
                    BackwardScratch& x);
 
-// gradient_bias.cc: dbias, in so many pieces whose elements are apart.
+// backward/backward_dbias.cc: dbias, in blocks that share no element.
 int64_t dbias_blocks(const BackwardCall& g);
 void write_dbias(const BackwardCall& g, int64_t piece, BackwardScratch& x);
 

@@ -1,12 +1,12 @@
-// dbias = dS, summed over what shares an element. Tiles are computed once more for it: a piece owns its elements, so that each sum is
-// taken in one order whatever the threads do.
+// dbias = dS, summed over what shares an element. Tiles are computed once more for it: a block owns its elements, so that each sum
+// is taken in one order, whatever the number of threads.
 #include "cpu/backward/backward_call.h"
 
 namespace fa {
 namespace cpu {
 namespace {
 
-// What a piece covers: all of a dimension that dbias sums over, else one sequence, kv head or run of keys.
+// What a block covers: all of a dimension that dbias sums over, else one sequence, kv head or range of keys.
 struct DbiasBlock {
     int64_t batch_begin, batch_end, head_begin, head_end, key_begin, key_end;
 };

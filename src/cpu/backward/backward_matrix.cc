@@ -1,5 +1,5 @@
-// The backward's products by matrix instructions: how keys and rows are packed for them. Scores and their gradients come out as the f32
-// tiles' do, [key][row], so that all that lies between the products is shared.
+// The backward by matrix instructions: packs keys and rows, and runs the products of a panel of query tiles against steps of keys.
+// S and dP come out as the f32 tiles' do, [key][row], so that all score mods between the products are shared with them.
 #include "cpu/backward/backward_call.h"
 
 namespace fa {
@@ -9,7 +9,7 @@ namespace {
 static_assert(kKeyBlock == kTileKeys && kMaxRows == kTileKeys, "tiles are square");
 static_assert(kBackwardTileFloats == kTileKeys * kMaxRows, "the scratch of scores serves");
 
-constexpr int kMaxSteps = 4;  // of a panel's squares that are kept, 384 KB of them
+constexpr int kMaxSteps = 4;  // of a panel whose P and dS are kept, 384 KB of them
 constexpr int64_t kTileValues = kTileBytes / 2, kTileElements = kMaxRows * kTileKeys;
 
 int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
@@ -96,7 +96,7 @@ static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch&
 
 namespace {
 
-// Row tiles of a panel against some steps of a block, and which squares of them hold weights.
+// Query tiles of a panel against some steps of a block, and which 64 × 64 tiles of them hold P.
 struct Panel {
     QueryTile tile[kBackwardPanel];
     int tiles;
@@ -119,13 +119,13 @@ BackwardScratch tile_scratch(const BackwardCall& g, int tile, const BackwardScra
     return y;
 }
 
-// Zeroes what dropout removes, and makes up for it: rows of dout are as they were given.
+// Zeroes what dropout removes, and rescales the rest: rows of dout are as they were given.
 void apply_dropout_square(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, float* weights) {
     apply_dropout_tile(g.c, t, key, keys, weights);
     for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.dropout_rescale;
 }
 
-// Squares whose products and weights are computed together.
+// Unmasked tiles, whose products and softmax backward are interleaved.
 struct UnmaskedTiles {
     BackwardTile list[kMaxSteps * kBackwardPanel];
     int count = 0;
@@ -134,7 +134,7 @@ struct UnmaskedTiles {
 // Rows of q are as they were given.
 float product_factor(const Call& c) { return c.factor.q * c.factor.product; }
 
-// P and dS of a square as operands, now or with the other `plain` ones; false when no key is kept.
+// P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
 bool softmax_backward_square(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
                           BackwardScratch& x, UnmaskedTiles& unmasked) {
     const Call& c = g.c;
@@ -170,7 +170,8 @@ void clear_tile(int64_t at, const BackwardScratch& x) {
     for (uint16_t* to : all) memset(to + at, 0, kTileElements * sizeof *to);
 }
 
-// The panel's rows, unless none of them sees a key of the block. All, then: squares between live ones meet them with weights of 0.
+// Loads the panel's rows, unless none of them sees a key of the block. All, then: empty tiles between live ones are multiplied with
+// a P of 0.
 bool load_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
@@ -184,7 +185,7 @@ bool load_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, cons
     return any;
 }
 
-// Weights and their gradients of all squares; false when there are none.
+// P and dS of all tiles; false when there are none.
 bool softmax_backward_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
     bool any = false;
     UnmaskedTiles unmasked;
@@ -205,7 +206,7 @@ bool softmax_backward_panel(const BackwardCall& g, const KeyBlock& block, Panel&
     return any;
 }
 
-// The first of `count` squares that is live, and how many there are up to the last; those between that are not live are cleared.
+// The first of `count` tiles that is live, and how many there are up to the last; those between that are not live are zeroed.
 struct LiveRange {
     int first, count;
 };

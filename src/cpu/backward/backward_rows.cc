@@ -1,4 +1,5 @@
-// Rows of the backward: gathered into tiles, and written back as gradients with one rounding.
+// Rows of the backward: q and dout gathered into tiles, Δ computed from o and dout, and dq, dk, dv and dsinks written with one
+// rounding.
 #include "cpu/backward/backward_call.h"
 
 namespace fa {
@@ -37,7 +38,7 @@ bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t bl
 
 namespace {
 
-// A line of f32 into a gradient: rounded to its type, or added to what is there.
+// Writes a line of f32 into a gradient: rounded to its type, or added to what is there.
 void write_line(const BackwardCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
     if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
     float* const sum = static_cast<float*>(to) + index;

@@ -1,4 +1,4 @@
-// From a tile of scores to its weights and their gradients, and the products that sum these into dq, dk and dv.
+// The f32 tile of the backward: from scores to P and dS, and the products that add these into dq, dk and dv.
 #include "cpu/backward/backward_call.h"
 
 namespace fa {
@@ -17,7 +17,7 @@ bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& 
     return true;
 }
 
-// sums[key][columns] += Σ_row weights[key][row] · rows[row][columns]
+// acc[key][columns] += Σ_row p_or_ds[key][row] · rows[row][columns]
 static void accumulate_keys(const BackwardCall& g, const QueryTile& t, const float* weights, int64_t columns, float* rows, int64_t first,
                         int keys, float* acc) {
     const Panels from = query_panels(g, columns), to = key_panels(g, columns);

@@ -1,5 +1,6 @@
-// Few query rows for a kv head: decoding, small batches. Keys and values are read once for all of them, where they lie and as they are
-// stored; lanes are elements of a head, and nothing but q, the weights and the sums is ever widened in memory.
+// Decoding: few query rows for a kv head, so that memory bandwidth of k and v is the limit. Keys and values are read once for all
+// rows, where they lie and as they are stored; lanes are elements of a head. A panel of kv heads goes through chunks of keys, Q Kᵀ
+// of one block interleaved with P V of the block before it, while the next chunk is prefetched.
 #include "cpu/driver/call.h"
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/kernels/storage_types.h"
@@ -8,50 +9,51 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// From so many rows on that share a kv head, matrix instructions keep up with memory better than vectors, which widen bf16 for next to
-// nothing, and fp8 for most of their time.
+// From so many rows on that share a kv head, matrix instructions keep up with memory bandwidth better than vectors, which convert
+// bf16 for next to nothing, and fp8 for most of their time.
 int min_matrix_rows(int32_t type) { return type == FA_BF16 ? 4 : type == FA_I8 ? 2 : 1; }
-// Where heads are neighbours in memory, a worker takes several: for each part of some keys, one head after the other, and of them all each
-// page of memory is used up at once. Of a block so large, a quarter and the next one are on their way at a time.
+// Where heads are neighbours in memory, a worker takes several: for each chunk of keys, one head after the other, so that each page
+// of memory is used completely at once. Of a block of this size, a quarter and the next one are being loaded at a time.
 constexpr int64_t kPanelBytes = 1024 * 1024;
-// While one head's part is read, the next one's is fetched: it should take as long as memory takes to answer.
+// While one head's chunk is read, the next one's is prefetched: a chunk should take as long as memory latency.
 constexpr int64_t kMinChunkBytes = 4096;
 constexpr int kMaxChunkKeys = kDecodeChunkKeys;
 int chunk_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
 // Addresses of so many keys are looked up at once.
 constexpr int kLookupKeys = 4 * kTileKeys;
 constexpr int kMaxPanelHeads = 32;  // of a panel
-// De-scale factors go into scores and weights where that cannot overflow nor lose bits; others meet the stored values first.
+// De-scale factors are applied to S and P where that cannot overflow nor lose bits; others are applied to the converted values
+// first.
 constexpr float kMinDescale = 0x1p-40f, kMaxDescale = 0x1p40f;
 
 int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
 
-// One operand's rows for a stretch of keys, of kv head 0, and what they are read with.
+// Rows of k or v for kLookupKeys keys, of kv head 0, and how they are read.
 struct KvSource {
     KvOperand operand;
     int dim;
     int64_t head_step;  // bytes
     const char** rows;  // [kLookupKeys + kTileKeys]
-    bool in_place;     // the kernel takes all keys as they are
+    bool in_place;     // the kernel reads all keys where they lie
 };
 
-// A worker's memory for this method. q, its factors, o, and, twice, s and rescale: of each tile of the panel; scores and weights lie
+// A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
 // [row][kTileKeys].
 struct DecodeScratch {
     float *q, *factor, *o, *s, *rescale, *addend, *widened;
     const char **k, **v;
-    char* limbs;  // of each tile of the panel
-    bool* has_limbs;   // whether they are all of q
+    char* limbs;  // int8 limbs of q, of each tile of the panel
+    bool* has_limbs;   // whether the limbs represent all of q
     DecodeMatrixScratch matrix;
 };
 
-// Scores of int8 k by products of integers.
+// Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
 bool use_int8_limbs(const Problem& p, int64_t rows) {
     return p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0;
 }
 int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
-// Of a tile's q in either form.
+// Floats of a tile's q in either form.
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
 
 // Whether matrix instructions can take a call, in tiles of so many rows.
@@ -97,7 +99,7 @@ DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
     return lay_out_scratch(*c.p, *c.k, c.decode.rows, c.decode.panel, w.decode_memory, &bytes);
 }
 
-// A row's elements in the kernel's order, zeros behind, the pairs `step` apart; and back.
+// A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart; and back.
 void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
     const int64_t lanes = k.lanes, pair = 2 * lanes;
     for (int64_t first = 0; first < dim; first += pair, to += step) {
@@ -113,7 +115,7 @@ void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int
             to[x] = from[deinterleaved ? first + (x - first) / 2 + (x & 1) * lanes : x];
 }
 
-// Its own rows choose for a sequence, not those of longer ones in the call.
+// A sequence's own rows decide, not those of longer ones in the call.
 bool use_matrix(const Call& c, const QueryTile& t) { return t.method->matrix && use_matrix(*c.p, *c.k, t.rows); }
 
 void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeScratch& scratch) {
@@ -151,8 +153,8 @@ KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
             !scaled && !c.k->decode[type_index(p.d.k_dtype)].can_read};
 }
 
-// Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks, the last
-// one stands for those that are missing.
+// Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
+// the last one stands for those that are missing.
 void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
     const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
     locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
@@ -165,7 +167,7 @@ bool all_in_range(const float* factors, int n) {
     return all;
 }
 
-// Some keys of a part, as the kernels get them.
+// A chunk of keys as the kernels get it.
 struct ChunkOperands {
     const DecodeKernels* kernels;
     KvRows rows;
@@ -175,8 +177,8 @@ struct ChunkOperands {
     const char* widened[kMaxChunkKeys];
 };
 
-// The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot take as they are stored, it gets widened
-// and multiplied by their factors.
+// The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot read as they are stored are
+// converted to f32 and multiplied by their factors.
 void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys, const DecodeScratch& scratch, ChunkOperands& chunk,
                Scratch& w) {
     const Problem& p = *c.p;
@@ -210,7 +212,7 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
         for (int j = 0; j < keys; j++) s[j] *= factors[j];
 }
 
-// Removes what lies outside each row's band, and outside the block's keys.
+// Masks what lies outside each row's band, and outside the block's keys.
 void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
     for (int r = 0; r < t.rows; r++, s += kTileKeys) {
         const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
@@ -220,7 +222,7 @@ void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s
     }
 }
 
-// Scores of the block at `key` into weights.
+// Turns scores of the block at `key` into P.
 void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& sums, float* s, float* rescale, const DecodeScratch& scratch) {
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
     if (c.has_addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
@@ -230,7 +232,7 @@ void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, Parti
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
 
-// A panel on its way through the keys of a range.
+// The state of a panel of tiles during its mainloop over the keys of a split.
 struct DecodePanel {
     const Call* c;
     const QueryTile* tiles;
@@ -244,20 +246,20 @@ struct DecodePanel {
     DecodeScratch scratch;
     const DecodeKernels* kernels;
     bool matrix;          // by matrix instructions
-    mutable bool limbs;  // whose tiles are laid out for scores by products of integers
+    mutable bool limbs;  // tile registers are configured for products of integers
     int rows;             // there is room for in a tile
-    int64_t o_step;       // floats from a tile's sums to the next one's
-    float k_factor[kMaxPanel], v_factor[kMaxPanel];  // where matrix instructions have left them out
+    int64_t o_step;       // floats from a tile's accumulators to the next one's
+    float k_factor[kMaxPanel], v_factor[kMaxPanel];  // de-scale factors that matrix instructions do not apply
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
-    // Scores and weights of one block live beside those of the next.
+    // S and P of one block lie beside those of the next (two stages).
     float* s(int i, int64_t key) const { return scratch.s + buffer_index(i, key) * kTileKeys; }
     float* rescale(int i, int64_t key) const { return scratch.rescale + buffer_index(i, key); }
     int64_t buffer_index(int i, int64_t key) const { return ((key & kTileKeys ? c->decode.panel : 0) + i) * rows; }
     float* o(int i) const { return scratch.o + i * o_step; }
 };
 
-// A tile's rows of keys from key + first + skip on, and meanwhile those of the next tile, or of the first one's next part.
+// A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
 KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
     const char* const* const rows = source.rows + panel.at(key) + first + skip;
     const bool last = i + 1 == panel.count;
@@ -274,7 +276,8 @@ void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, 
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
 }
 
-// Scores of a tile and part [first, first + walk.chunk_keys) of the block at `key`: all of it, softmax_block() removes what lies outside the band.
+// Scores of a tile and chunk [first, first + panel.chunk_keys) of the block at `key`: all of it, softmax_block() masks what lies
+// outside the band.
 void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scratch& w) {
     const Call& c = *panel.c;
     const QueryTile& t = panel.tiles[i];
@@ -290,7 +293,7 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scra
     if (chunk.scaled) scale_columns(s, t.rows, to - first, chunk.factors);
 }
 
-// Weights of a tile follow its last scores at once: weighing all tiles together, a core would ask memory for nothing for too long.
+// A tile's softmax follows its last scores at once: the softmax of all tiles together would keep memory idle for too long.
 void qk_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
     for (int i = 0; i < panel.count; i++) {
         qk_tile_chunk(panel, i, key, first, w);
@@ -326,7 +329,8 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
     }
 }
 
-// Scores of the block at `key`, each part before the values of the same part of the block before it: so k and v are read at one steady pace.
+// Software pipeline of two blocks: scores of the block at `key`, each chunk before P V of the same chunk of the block before it, so
+// that k and v are read at one steady pace.
 void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t last, Scratch& w) {
     if (key < last && panel.at(key) == 0)
         look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
@@ -338,7 +342,7 @@ void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t
     }
 }
 
-// The factor of a head's k or v that matrix instructions leave out.
+// The head's de-scale factor of k or v that matrix instructions do not apply.
 float head_descale(const Call& c, const QueryTile& t, const KvSource& source, int64_t key) {
     const Problem& p = *c.p;
     float factor = 1.f;

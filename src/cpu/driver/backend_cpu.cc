@@ -1,4 +1,5 @@
-// The CPU backend's table.
+// The CPU backend: the handle's Context, its parameters, and the table of functions that the core calls (backend/backend.h).
+// Planning asks forward/ and backward/ for a schedule; a call then runs that schedule on the workspace and the workers chosen here.
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include "backend/isa.h"
@@ -190,7 +191,7 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
 int64_t backward_workers(const Context& c, const BackwardSchedule& s) { return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops); }
 
 fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
-    // Sums of dq for all rows of a head are the only memory that can outgrow the machine's address space.
+    // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
         return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",

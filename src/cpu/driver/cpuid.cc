@@ -1,5 +1,5 @@
-// Which kernel tables this CPU can run: on x86-64 by CPUID and the registers that the system enables (XCR0), on aarch64 by what the system
-// says it has.
+// Selects the kernel table: which of isa.def's this CPU can run, on x86-64 by CPUID and the registers that the system enables
+// (XCR0), on aarch64 by what the system says it has; and which of them it prefers.
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/driver/parallel.h"
 #if defined(__x86_64__)

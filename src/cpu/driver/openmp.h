@@ -1,4 +1,4 @@
-// OpenMP's threads, as a pool that can be chosen. The only place that knows OpenMP.
+// OpenMP's threads, as a pool that can be chosen. The only file that includes OpenMP; a build without it has stubs here.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,6 @@
-// Threads. Everything else sees "run these workers".
+// Runs a number of workers on one of three thread pools: OpenMP's, the library's own (pool.h), or the caller's. Decides how many
+// workers a call is worth.
+// The backend sees nothing else of threads.
 #pragma once
 #include "backend/backend.h"
 

@@ -1,4 +1,5 @@
-// The library's own threads: one pool for the whole process, which every handle shares.
+// The library's own thread pool: one for the whole process, which every handle shares. Idle threads spin for some microseconds,
+// then sleep on a futex.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-// Where a worker's buffers lie in the workspace, and what a call fixes once.
+// Lays out a worker's buffers in the workspace, and makes the Call of a forward: the score mod's flags, scale factors and dropout
+// that stay fixed during it.
 #include "cpu/driver/call.h"
 
 namespace fa {
@@ -25,7 +26,7 @@ Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode,
     w.line = c.allocate<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
     w.rescale = c.allocate<float>(kMaxRows);
     for (int i = 0; i < panel; i++) {
-        w.run[i] = lay_out_state(p, m, c);
+        w.partial[i] = lay_out_state(p, m, c);
         w.total[i] = lay_out_state(p, m, c);
     }
     w.method_memory = c.allocate<char>(m.method_bytes);

@@ -7,14 +7,15 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Splits are worth their fold only where panels of row tiles alone cannot occupy a machine, and where each still has some hundred keys.
+// Splits are worth their merge only where panels of query tiles alone cannot occupy a machine, and where each still has some
+// hundred keys.
 constexpr int64_t kMinPanels = 32, kMinSplitKeys = 512;
-// Sums of a split by matrix instructions have room for so many values at their type's limit.
+// Accumulators of a split by matrix instructions have room for so many values at their type's limit.
 constexpr int64_t kMaxMatrixSplitKeys = 1 << 16;
-// Beyond this much memory for kept sums, splits of a tile run one after the other instead (to the same bits).
+// Beyond this much memory for the splits' states, splits of a tile run one after the other instead (to the same bits).
 constexpr int64_t kMaxSplitStateBytes = 16 << 20;
 
-// Row tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
+// Query tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
 struct WorkItem {
     int64_t batch, kv_head, block;
     int count;
@@ -25,8 +26,8 @@ int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64
     return m.heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
 }
 
-// Items of one head stay together, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those with a mask,
-// which mostly is causal, too.
+// Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
+// with a mask, which mostly is causal, too.
 WorkItem item_at(const Call& c, int panel, int64_t index) {
     const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
@@ -40,13 +41,13 @@ WorkItem item_at(const Call& c, int panel, int64_t index) {
 int64_t head_of(const WorkItem& item, int n) { return item.kv_head + (item.heads ? n : 0); }
 int64_t block_of(const WorkItem& item, int n) { return item.block + (item.heads ? 0 : n); }
 
-// Where a tile's kept sums lie, one for each split.
+// Address of a tile's states, one for each split.
 char* split_states(const Call& c, const WorkItem& item, int n, int64_t splits, char* shared) {
     const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
     return shared + tile * splits * state_bytes(*c.p, c.method);
 }
 
-// Neighbouring indices that some workers begin with, in a cache line of their own.
+// Consecutive work indices that some workers begin with, in a cache line of their own.
 struct alignas(64) IndexRange {
     std::atomic<int64_t> next;
     int64_t end;
@@ -56,7 +57,7 @@ constexpr int kMaxRanges = 64;
 struct Job {
     const Call* c;
     const Schedule* s;
-    int panel;  // row tiles of an item
+    int panel;  // query tiles of an item
     char* shared;
     char* shares;
     int64_t workers;
@@ -66,8 +67,8 @@ struct Job {
     alignas(64) std::atomic<int64_t> flops, read, written;
 };
 
-// Each worker begins with its own part of [begin, begin + count), in every step, so that it finds in its caches what it packed of a head
-// itself. Then it takes what others have not begun.
+// Static partition with stealing: each worker begins with its own range of [begin, begin + count), in every step, so that it finds
+// in its caches what it packed of a head itself. Then it takes indices of other workers' ranges.
 void partition_indices(Job& job, int64_t begin, int64_t count, int64_t workers) {
     job.workers = workers;
     job.ranges = int(min_of(workers, kMaxRanges));
@@ -107,7 +108,7 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
     return {split * size, min_of((split + 1) * size, keys)};
 }
 
-// The tiles of an item that hold rows, with q packed.
+// Initialises the tiles of an item that hold rows, and packs their q; returns their number.
 int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w) {
     int n = 0;
     while (n < item.count && init_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
@@ -128,7 +129,7 @@ void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
     for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
 }
 
-// All splits of an item in turn.
+// All splits of an item, one after the other.
 void run_item(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
@@ -143,15 +144,15 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
         }
         run_split_mainloop(c, *job.s, tiles, count, 0, total, w);
         for (int64_t split = 1; split < splits; split++) {
-            run_split_mainloop(c, *job.s, tiles, count, split, w.run, w);
-            for (int i = 0; i < count; i++) merge_states(c, tiles[i], w.run[i], total[i]);
+            run_split_mainloop(c, *job.s, tiles, count, split, w.partial, w);
+            for (int i = 0; i < count; i++) merge_states(c, tiles[i], w.partial[i], total[i]);
         }
         for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
     }
     write_tile_padding(c, item, w);
 }
 
-// One split of an item, its sums kept.
+// One split of an item; its states stay in the workspace.
 void run_split(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
@@ -165,7 +166,7 @@ void run_split(const Job& job, int64_t index, char*, Scratch& w) {
     run_split_mainloop(c, *job.s, tiles, count, split, sums, w);
 }
 
-// Folds an item's kept sums, in ascending order.
+// Merges an item's split states, in ascending order.
 void merge_splits(const Job& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
@@ -193,7 +194,7 @@ void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
     for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
 }
 
-// Scores of pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
+// Scores of query-key pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
 void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
     const Call& c = *job.c;
     const fa_attention_desc_t& d = c.p->d;
@@ -211,7 +212,7 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     s.method = tile_method(p, k);
     if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
-    // Of so few keys none are streamed from memory, and rows that fill most of their vectors' lanes want no sums across them.
+    // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
     const int64_t rows = p.d.seqlen_q * p.group;
     if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
     s.decode = decode_method(p, k);
@@ -219,13 +220,14 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     else matrix_method(p, k, &s.method);
 }
 
-// Row tiles of an item: as many as the method likes, but fewer where there would not be enough items to go round. Coarser items for equal
-// shares would fetch keys less often, and lose a fifth on 16 cores, of which some are always slower than others. Where it is memory that all
-// wait for, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth faster than with four.
+// Query tiles of an item: as many as the method allows, but fewer where there would not be enough items for all workers. Coarser
+// items for equal shares would load keys less often, and lose a fifth on 16 cores, of which some are always slower than others.
+// Where memory bandwidth is the limit, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth
+// faster than with four.
 int panel_for(const Call& c, int64_t tiles, int64_t workers) {
     const int64_t max_panel = c.method.panel, items_per_worker = c.method.heads ? 1 : 4;
     if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.prepare_count == 0)
-        return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which fetch its keys by themselves
+        return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which load its keys by themselves
     return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
 
@@ -295,11 +297,11 @@ fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64
         const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
         if (s.parallel_splits) {
             run(items() * parts, run_split);
-            job.panel = 1;  // folding is short, and waited for
+            job.panel = 1;  // merging is short, and everything waits for it
             run(items(), merge_splits);
         } else if (s.method.prepare_count > 0) {
-            // A worker by itself takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
-            // wait for each other after each.
+            // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several
+            // would wait for each other after each.
             const int64_t heads = c.p->d.batch * c.p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
             const int64_t panels = items() / max_of(heads, 1), pieces = s.method.prepare_count / max_of(heads, 1);
             for (; c.first_head < heads; c.first_head += at_once) {

@@ -1,4 +1,4 @@
-// The forward pass: which work items a call falls into, what memory they need, and running them.
+// The forward pass: how a call is partitioned into work items (Schedule), how much memory they need, and running them.
 #pragma once
 #include "cpu/driver/call.h"
 #include "cpu/driver/parallel.h"
@@ -9,11 +9,11 @@ namespace cpu {
 // How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct Schedule {
     Method method, decode;    // as a Call has them
-    int64_t items;         // row tiles of all sequences and kv heads
+    int64_t items;         // query tiles of all sequences and kv heads
     int64_t num_splits;    // as the specification's split_keys takes them
     int64_t split_size;
     int64_t max_splits;    // upper bound for any sequence
-    bool parallel_splits;     // splits are work items of their own, their sums kept in the workspace
+    bool parallel_splits;     // split-KV: splits are work items, their states kept in the workspace and then merged
     double flops;
     int64_t worker_bytes;  // one worker's share of the workspace
     int64_t shared_bytes;  // beyond the workers' shares

@@ -1,4 +1,5 @@
-// The key side: rows of k and v from dense, packed, cached or paged memory, as f32.
+// The key side: finds rows of k and v in dense, packed, cached or paged memory by their key index, and converts them to f32 with
+// their de-scale factors.
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
 
@@ -14,7 +15,7 @@ struct KvTensor {
     int64_t dim;
 };
 
-// Where a slot's row lies: `outer` is the page, the cache's sequence or the sequence; `row` counts within it.
+// Where a slot's row lies: `block` is the page, the cache's sequence or the sequence; `row` counts within it.
 struct KvSlot {
     int64_t block, row;
 };
@@ -40,8 +41,8 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t key
     if (c.count) w.counters.read += keys * s.dim * type_bytes(type);
     const KvSlot first = locate_slot(p, *c.a, t, key);
     const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
-    // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would fight for the same few cache sets, and
-    // each needs a page of its own.
+    // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
+    // and each needs a page of its own.
     const bool close = s.stride[1] <= 2 * s.dim;
     if (type == FA_F32 && !s.descale && evenly_spaced && close)
         return {static_cast<const float*>(s.data) + row_index(p, s, first, t.kv_head), s.stride[1]};
@@ -56,7 +57,7 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t key
     return {buffer, s.dim};
 }
 
-// How many of `keys` slots lie behind one another from there on.
+// How many of `keys` slots from `first` on are contiguous.
 int contiguous_slots(const Problem& p, KvSlot first, int keys) { return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys; }
 
 KvTensor kv_tensor(const Call& c, KvOperand operand) {

@@ -1,4 +1,4 @@
-// The query side: gathering rows into a tile, folding partial sums, writing o and LSE.
+// The query side: packs rows of q into a tile, initialises and merges partial states, and writes o and LSE.
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
 
@@ -16,7 +16,7 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
     return r;
 }
 
-// Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed where they lie.
+// Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
 bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
 
 const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
@@ -26,7 +26,7 @@ float* o_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
 }
 
-// Asks for such rows of the tile behind this one, which comes next: no processor foresees what lies so far apart.
+// Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>
 void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
     constexpr int64_t kLine = 64 / sizeof(float);

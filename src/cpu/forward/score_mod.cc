@@ -1,4 +1,5 @@
-// What is added to the scores of a tile of rows: ALiBi by lanes, bias and mask gathered row by row as memory has them and transposed.
+// Score mods of the f32 tiles: ALiBi added lane by lane, bias and mask gathered row by row as memory has them, then transposed into
+// the tile's layout. A tile whose mask keeps no key is skipped.
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
 
@@ -16,7 +17,7 @@ bool unit_key_stride(const Problem& p) {
     return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
 }
 
-// Asks for what the next block of keys will need of a row: no processor foresees rows that lie so far apart.
+// Prefetches what the next block of keys will need of a row: hardware prefetchers do not follow rows that lie so far apart.
 void prefetch_next(const char* from, int64_t bytes) {
     constexpr int64_t kCacheLine = 64;
     for (int64_t x = 0; x < bytes; x += kCacheLine) __builtin_prefetch(from + x, 0, 2);
@@ -47,7 +48,8 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
     }
 }
 
-// The masks of keys that no band removes; how many keys they keep. Only where those are some is there anything in `lines`.
+// The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
+// `lines`.
 int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
     const int64_t* ms = c.p->d.mask_stride;
     const uint8_t* masks[kMaxRows];

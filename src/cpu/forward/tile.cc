@@ -1,4 +1,5 @@
-// One tile of scores, from the product to masked log2 units, and the loop that folds tiles into row sums.
+// The f32 tile method: one tile of scores, from Q Kᵀ over the score mod to masked log2 units, and the mainloop that runs tiles of
+// keys through online softmax into a PartialState. It supports every feature; other methods are faster for some calls.
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
 
@@ -117,7 +118,8 @@ void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys
 
 namespace {
 
-// Starts to fetch a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which a core does not foresee.
+// Prefetches a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which hardware prefetchers
+// do not follow.
 void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
@@ -129,7 +131,7 @@ void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, in
     }
 }
 
-constexpr int kSkippedKeys = 8;  // a multiple of the two sums that a row's weights are added up in
+constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in
 
 void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
     const Problem& p = *c.p;

@@ -1,10 +1,10 @@
-// AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with its bf16 conversions.
-//
-// Products and exponents take about the same time at 64 dims, so they run at once: while step i's weights are computed, the products
-// o += p v of step i − 1 and q kᵀ of step i + 1 are issued, with a row of exponents before each (the reorder buffer is too short to
-// overlap longer runs of either). Tile loads and stores do not overlap with exponents: measured on Emerald and Granite Rapids, a load
-// keeps both vector ports busy for 8 cycles and a store for 16, and the sum of that and of the exponents is what a step takes, as long as
-// it exceeds the products. So a tile that is loaded meets two others: one load to a gemm_2x2.
+// The kernel tables of AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with
+// its bf16 conversions. Here are the tile instructions, the 2 × 2 register block, and the forward's mainloop.
+// Products and exp2 take about the same time at 64 dims, so they are interleaved: while P of step i is computed, the products o +=
+// P V of step i − 1 and S = Q Kᵀ of step i + 1 are issued, with a row of exp2 before each (the reorder buffer is too short to
+// overlap longer runs of either). Tile loads and stores do not overlap with exp2: measured on Emerald and Granite Rapids, a load
+// keeps both vector ports busy for 8 cycles and a store for 16, and the sum of that and of exp2 is what a step takes, as long as it
+// exceeds the products. So each loaded tile is used in two products: one load to a product.
 #include <immintrin.h>
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/kernels/matrix_table.h"
@@ -26,8 +26,8 @@ namespace {
 // gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes. Products need none: what is volatile
 // keeps its order.
 #define FA_TILE_LOAD(t, p, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(stride)) : "memory")
-// For what is read once a step: it then leaves room in the first-level cache for scores, weights and sums, whose way back to the second
-// level would take longer than the products.
+// Non-temporal, for what is read once a step: it then leaves room in the first-level cache for S, P and accumulators, whose way
+// back to the second level would take longer than the products.
 #define FA_TILE_STREAM(t, p) __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(64)) : "memory")
 #define FA_TILE_STORE(t, p, stride) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(int64_t(stride)) : "memory")
 #define FA_TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
@@ -36,7 +36,7 @@ namespace {
     if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c);                                        \
     else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
-constexpr int kRowBytes = kKeyBlock * 4;  // of scores
+constexpr int kRowBytes = kKeyBlock * 4;  // of S
 
 void configure_tiles() {
     struct alignas(64) {
@@ -52,7 +52,7 @@ void configure_tiles() {
     __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
 }
 
-// Scores and weights of one step. The first-level cache is short of room, so a row's weights lie in the first half of its scores' place.
+// S and P of one step. The first-level cache is short of room, so a row's P lies in the first half of its S.
 constexpr int kWeightRow = 2 * kKeyBlock;
 struct ScoreStage {
     float* s;  // [2 row tiles][16][kKeyBlock]
@@ -67,8 +67,8 @@ struct NoInterleave {
     void interleave() {}
 };
 
-// Sums lie in tiles 0 … 3: upper rows left and right, lower rows left and right. A sum is stored only when its tile is wanted for the next
-// one, four products after its own last: a store that waits for its gemm_2x2 would fill the scheduler.
+// Accumulators are in tiles 0 … 3: upper rows left and right, lower rows left and right. One is stored only when its tile is needed
+// for the next one, four products after its own last: a store that waits for its product would fill the scheduler.
 struct AccTiles {
     float *upper, *lower;   // NULL: none to store
     int64_t right, stride;  // floats to the right tile; bytes between rows
@@ -83,9 +83,9 @@ struct AccTiles {
     }
 };
 
-// Four sums += two left tiles times two right ones that follow each other. begin(n) comes before the gemm_2x2 of sum n. Tile loads and
-// stores are many micro-operations each, and stand apart: with all four loads in a row before the products, a step of 64 dims took a
-// tenth longer.
+// The 2 × 2 register block: four accumulators += two left tiles times two right ones that follow each other. begin(n) comes before
+// the product of accumulator n. Tile loads and stores are many micro-operations each, and are spread: with all four loads in a row
+// before the products, a step of 64 dims took a tenth longer.
 template <int32_t T, int Rows, class Interleaved, class Begin>
 inline __attribute__((always_inline)) void gemm_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, const uint16_t* b, Interleaved& interleaved,
                                                    const Begin& begin) {
@@ -114,7 +114,7 @@ inline __attribute__((always_inline)) void zero_acc(int n) {
     else FA_TILE_ZERO(3);
 }
 
-// s = q kᵀ. Stores `before` on the way.
+// S = Q Kᵀ. Stores `before`, the accumulators of the product before this one, on the way.
 template <int32_t T, int Rows, class Interleaved>
 inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, const MainloopStep& step, ScoreStage& stage, Interleaved& interleaved, AccTiles before) {
     const uint16_t *q = step.block->q, *k = step.k;
@@ -135,7 +135,7 @@ inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, con
     before.store();
 }
 
-// o += p v, but for the last sums, which are left to be stored.
+// o += P V; the last accumulators are returned, to be stored later.
 template <int32_t T, int Rows, class Interleaved>
 inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage, Interleaved& interleaved) {
     const int columns = shape.columns;
@@ -161,7 +161,7 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
     return before;
 }
 
-// Weights have replaced the scores, which are computed again into `spare`.
+// Lazy rescale of a row tile. P has replaced the scores, which are computed again into `spare`.
 template <int32_t T, Exp2Accuracy E>
 __attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage, ScoreStage& spare, int tile,
                                                 const AccTiles& pending) {
@@ -174,7 +174,7 @@ __attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, cons
     lazy_rescale<T, E, kWeightRow>(t, block, {spare.tile_of(tile).s, stage.tile_of(tile).p}, tile, block.l_index, stage.rescale);
 }
 
-// Rows of weights that go with four products: enough to be done when the products are.
+// Rows: how many rows of P are computed beside four products; enough to be done when the products are.
 template <int32_t T, Exp2Accuracy E, int Rows>
 void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t count) {
     const MatrixShape shape = task.shape;

@@ -1,4 +1,5 @@
-// AVX2 with FMA (Haswell, Zen and later).
+// The kernel table of AVX2 with FMA (Haswell, Zen and later): 16 registers of 8 floats. The vector primitives and storage formats
+// are here, the kernels in kernels/.
 #include <immintrin.h>
 #include "cpu/kernels/kernel_table.h"
 
@@ -10,7 +11,7 @@ extern const Kernels kKernels_avx2;
 namespace {
 
 constexpr int kLanes = 8;
-constexpr int kTileVectors = 3, kGemmRows[] = {0, 8, 6, 4};  // 12 sums, 3 operands and a broadcast fill the 16 registers
+constexpr int kTileVectors = 3, kGemmRows[] = {0, 8, 6, 4};  // 12 accumulators, 3 operands and a broadcast fill the 16 registers
 typedef float V __attribute__((vector_size(32)));
 typedef int32_t VI __attribute__((vector_size(32)));
 
@@ -18,8 +19,8 @@ inline V splat(float x) { return _mm256_set1_ps(x); }
 inline V fma_v(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V max_v(V a, V b) { return _mm256_max_ps(a, b); }  // the instruction gives b when either is NaN
 
-// 1.5 · 2^23: a float this large has no fraction, and an integer that is added to it is left in its low bits. kMinExponent leaves 0 there, a
-// float's exponent of 0, with which it is a power of 0. To compare for that would take a fifth of a weight's time.
+// 1.5 · 2^23: a float this large has no fraction, and an integer that is added to it is left in its low bits. kMinExponent leaves 0
+// there, a float's exponent of 0, with which 2^n is 0. To compare for that would take a fifth of an exp2's time.
 constexpr float kMinExponent = kMinLog2P - 1, kRoundToInt = 0x1.8p+23f - kMinExponent, kExp2Scale = 0x1p-16f;
 static_assert(kMinExponent == 16 - 127, "so n + kCounter leaves the exponent of a power 2^-16 as large");
 
@@ -54,7 +55,7 @@ struct Bf16 : StorageFormat<2, true> {
         return {(V)_mm256_slli_epi32(x, 16), (V)_mm256_and_si256(x, _mm256_set1_epi32(int(0xffff0000u)))};
     }
 };
-// Moved by one place, sign, exponent and mantissa of e4m3 are those of an f16 2^-8 as large, subnormals included.
+// Shifted by one bit, sign, exponent and mantissa of e4m3 are those of an f16 2^-8 as large, subnormals included.
 struct E4m3 : StorageFormat<1, true, 256, true> {
     static V half(__m128i high_bytes) { return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(high_bytes, 1), _mm_set1_epi16(int16_t(0xbf80)))); }
     static VecPair read(const char* at) { return {half(_mm_slli_epi16(read128(at), 8)), half(read128(at))}; }

@@ -1,4 +1,4 @@
-// AVX-512 F, BW, DQ, VL (Skylake-X, Zen 4 and later).
+// The kernel table of AVX-512 F, BW, DQ, VL (Skylake-X, Zen 4 and later).
 #include <immintrin.h>
 #include "cpu/kernels/kernel_table.h"
 

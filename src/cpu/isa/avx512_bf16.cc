@@ -1,6 +1,7 @@
-// AVX-512 with dot products of pairs of bf16 (Zen 4 and later, Cooper Lake): what AMX does on tiles, on vectors. Operands are packed alike.
-//
-// Exponents take the units that dots take, and nothing is won by doing both at once as AMX does: products and weights follow each other.
+// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS; Zen 4 and later, Cooper Lake): what AMX does on tiles,
+// on vectors. Operands are packed alike (matrix_table.h).
+// exp2 needs the execution units that dot products need, so that nothing is won by interleaving both as AMX does: a step's products
+// and its softmax follow each other.
 #include <immintrin.h>
 #include "cpu/kernels/kernel_table.h"
 #include "cpu/kernels/matrix_table.h"
@@ -19,16 +20,16 @@ namespace {
 #include "cpu/kernels/matrix_pack.inc"
 #include "cpu/kernels/matrix_backward.inc"
 
-constexpr int kDotRows = 4;  // with 4 vectors: 16 sums hide the latency of a dot, and 8 operands are loaded for 16 dots
+constexpr int kDotRows = 4;  // with 4 vectors: 16 accumulators hide the latency of a dot, and 8 operands are loaded for 16 dots
 
-// How much of a product's padded tiles is there, and where its sums lie.
+// How much of a product's padded tiles holds values, and the strides of its accumulators.
 struct Extent {
     int vectors;                // of 16 columns
     int pairs;                  // of the depth, in its last tile
     int64_t row, across, down;  // floats between rows, vectors and tiles of 16 rows
 };
 
-// c[kDotRows][Vectors] = or += left · right.
+// c[kDotRows][Vectors] = or += a · b.
 template <int Vectors>
 inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left, const uint16_t* right, float* c) {
     const int64_t row = m.a_row_bytes / 2;
@@ -86,7 +87,7 @@ void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
              {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
 }
 
-// Scores and weights of a step.
+// S and P of a step.
 struct ScoreStage {
     float* s;     // [kRowBlock][kKeyBlock]
     uint16_t* p;  // the same

@@ -1,4 +1,5 @@
-// The portable kernels: compiler vector extensions, which become SSE2, NEON, VSX, LSX, … or plain scalars.
+// The portable kernel table: compiler vector extensions, which become SSE2, NEON, VSX, LSX, … or plain scalars. The vector
+// primitives and storage formats are here, the kernels in kernels/.
 #include "cpu/kernels/kernel_table.h"
 
 namespace fa {
@@ -18,7 +19,7 @@ inline V fma_v(V a, V b, V c) { return a * b + c; }
 inline V max_v(V a, V b) { return a > b ? a : b; }
 
 // 1.5 · 2^23: a float this large has no fraction, so that adding it rounds, and the integer is left in the low bits. What is below
-// kMinLog2P leaves rubbish in f and in the bits, which exp2_scale replaces by 0.
+// kMinLog2P leaves arbitrary bits in f and in n, which exp2_scale replaces by 0.
 constexpr float kRoundToInt = 0x1.8p+23f, kExp2Scale = 1;
 
 inline V exp2_split(V x, V& f) {
@@ -48,7 +49,7 @@ inline VI read_four(const char* at) {
     return __builtin_convertvector(x, VI);
 }
 
-// As widen_small() of the specification, for the bits of a magnitude moved to a float's place.
+// As widen_small() of the specification, for the bits of a magnitude shifted to where a float has them.
 inline VI widen_small_v(VI magnitude, int32_t bias) {
     const V low = (V)(magnitude + (bias + 0x00800000)) - (V)(VI{} + (bias + 0x00800000));
     return magnitude < 0x00800000 ? (VI)low : magnitude + bias;

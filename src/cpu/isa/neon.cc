@@ -1,4 +1,5 @@
-// NEON, a part of aarch64.
+// The kernel table of NEON, which every aarch64 CPU has: 32 registers of 4 floats. The vector primitives and storage formats are
+// here, the kernels in kernels/.
 #include <arm_neon.h>
 #include "cpu/kernels/kernel_table.h"
 
@@ -10,7 +11,7 @@ extern const Kernels kKernels_neon;
 namespace {
 
 constexpr int kLanes = 4;
-constexpr int kTileVectors = 4, kGemmRows[] = {0, 16, 12, 8, 6};  // 24 sums, 4 operands and a broadcast of 32 registers
+constexpr int kTileVectors = 4, kGemmRows[] = {0, 16, 12, 8, 6};  // 24 accumulators, 4 operands and a broadcast of 32 registers
 typedef float32x4_t V;
 typedef int32x4_t VI;
 
@@ -59,7 +60,7 @@ struct Bf16 : StorageFormat<2, true> {
         return {V(x << 16), V(x & int32_t(0xffff0000u))};
     }
 };
-// Moved by one place, sign, exponent and mantissa of e4m3 are those of an f16 2^-8 as large, subnormals included.
+// Shifted by one bit, sign, exponent and mantissa of e4m3 are those of an f16 2^-8 as large, subnormals included.
 struct E4m3 : StorageFormat<1, true, 256, true> {
     static V half(int16x4_t high_bytes) { return widen_halves((high_bytes >> 1) & int16_t(0xbf80)); }
     static VecPair read(const char* at) { return {half(read_four(at) << 8), half(read_four(at))}; }

@@ -1,8 +1,8 @@
-// The tile functions that an instruction set provides, and nothing about blocking, masks' meaning or threads.
-//
-// A tile is up to kMaxRows query rows against up to kTileKeys keys, in f32. Lanes are query rows: scores, weights and outputs are
-// stored [key][width] and [column][width], so a row's maximum, sum and rescaling need no shuffles, and every row's arithmetic is its
-// own: its bits depend on its scores alone, never on its neighbours or on its place in the tile.
+// The kernel table of an instruction set: functions on one tile (Q Kᵀ, score mods, online softmax, P V), and nothing about
+// blocking, the meaning of masks or threads. One table for each line of isa.def; driver/cpuid.cc selects it.
+// A tile is up to kMaxRows query rows against up to kTileKeys keys, in f32. Lanes are query rows: S, P and o are stored
+// [key][width] and [column][width], so a row's maximum, sum and rescaling need no shuffles, and every row's arithmetic is its own:
+// its bits depend on its scores alone, never on its neighbours or on its index in the tile.
 #pragma once
 #include <flashattn.h>
 #include <float.h>
@@ -17,21 +17,22 @@ namespace cpu {
 constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
 constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
 
-// Sums l and o of weights are kept 2^-32 of their value: 2^31 of them times the largest float then do not overflow, where the average that
-// they make would not. The weights of one tile are kept 2^-8 of theirs, for its sums. Those below 2^kMinLog2P of the row's largest are 0: no
-// weight is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred times slower.
+// Accumulators l and o are kept 2^-32 of their value: 2^31 terms of the largest float then do not overflow, where the o that they
+// are normalised to would not. P of one tile is kept 2^-8 of its value, for its own sums. What of P is below 2^kMinLog2P of the
+// row's largest is 0: no element of P is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred
+// times slower.
 constexpr float kAccScale = 0x1p-32f, kAccDescale = 0x1p+32f, kPScale = 0x1p-8f;
 constexpr float kMinLog2P = -110.f;
 
-// So many of `rows` rows make the next block: 8, 4, 2 or 1, at most `lanes`.
+// Rows of the next register block of decoding: 8, 4, 2 or 1, at most `lanes` and at most `rows`.
 static inline int decode_block_rows(int rows, int lanes) {
     int block = lanes < 8 ? lanes : 8;
     while (block > rows) block /= 2;
     return block;
 }
 
-// Rows of some keys as they are stored: addresses, with `offset` bytes to be added; and those that are read next, in the same order, which
-// are fetched meanwhile, a line for each that is read. So a fetched line lies on a page that was just used.
+// Rows of k or v as they are stored: addresses, with `offset` bytes to be added; and the rows that are read next, in the same
+// order, which are prefetched meanwhile, a line for each that is read. So a prefetched line lies on a page that was just used.
 struct KvRows {
     const char* const* row;
     int64_t offset;
@@ -39,22 +40,22 @@ struct KvRows {
     int64_t next_offset;
 };
 
-// Few rows against keys as they are stored. Here lanes are elements of a head: q and o are of whole twins, 2 · lanes elements, with zeros behind
-// the last element of q. o lies [row][twin]; q, in blocks of decode_block_rows() rows, [twin][row of the block]. Scores and weights lie
-// [row][kTileKeys].
+// Decoding: few query rows against keys as they are stored. Here lanes are elements of a head: q and o are padded to whole vector
+// pairs, 2 · lanes elements, with zeros behind the last element of q. o lies [row][pair]; q, in blocks of decode_block_rows() rows,
+// [pair][row of the block]. S and P lie [row][kTileKeys].
 struct DecodeKernels {
-    // s = Σ_c q · k, for all of a vector's keys at once: that many addresses are read, and up to there s is written.
+    // s = Σ_c q · k, computed for a whole vector of keys at a time: so many addresses are read, and up to there s is written.
     void (*qk)(const float* q, int rows, const KvRows& k, int keys, int dim, float* s);
     // o = o · rescale + kAccScale / kPScale · Σ_key p · v
     void (*pv)(const float* p, int rows, const KvRows& v, int keys, int dim, const float* rescale, float* o);
-    // Whether the two above can read all these keys; NULL: always.
+    // Whether the two above can read all these keys: a format whose NaN they do not convert; NULL: always.
     bool (*can_read)(const char* const* rows, int64_t offset, int keys, int dim);
-    bool deinterleaved;  // q and o have the even elements of each twin first, then the odd ones
+    bool deinterleaved;  // q and o have the even elements of each vector pair first, then the odd ones
 };
 
 struct MatrixKernels;
 
-// What tells the rows of a tile apart to dropout: position, and batch · heads + head by its low and high bits.
+// What dropout's random numbers depend on, for each row of a tile: position, and batch · heads + head by its low and high bits.
 struct DropoutRows {
     uint32_t position[kMaxRows], low[kMaxRows], high[kMaxRows];
 };
@@ -69,28 +70,31 @@ struct Kernels {
     void (*qk)(const float* q, int vectors, const float* k, int64_t stride, int keys, int dim, float* s);
     // s = s · factor
     void (*scale_scores)(float* s, float factor, int count);
-    // Natural scores to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), · log2 e.
+    // Score mod, from natural to log2 units: cap · tanh(s / cap) when cap > 0, + addend unless NULL (−inf there removes the key), ·
+    // log2 e.
     void (*score_mod)(float* s, const float* addend, float cap, int count);
-    // Removes keys outside [begin, end) of each row; both count from the tile's first key.
+    // Masks keys outside [begin, end) of each row; both count from the tile's first key.
     void (*mask_bands)(float* s, int vectors, int keys, const int32_t* begin, const int32_t* end);
-    // Folds the scores into the row states (m, l), replaces them by their weights in kPScale, and gives the factor for the sums so far.
+    // Online softmax: updates the row states (m, l) by the tile's scores, replaces them by P in kPScale, and gives the factor that
+    // rescales the accumulators so far.
     void (*online_softmax)(float* s, int vectors, int keys, float* m, float* l, float* rescale);
     // o[column][width] = o · rescale + kAccScale / kPScale · Σ_key p[key][width] · v[key · stride + column]
     void (*pv)(const float* p, int vectors, const float* v, int64_t stride, int keys, int dim, const float* rescale, float* o);
 
-    // For gradients. c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] · b[k][width].
+    // For the backward. C += A B, or Aᵀ B: c[row][width] += Σ_k a[row · stride + k] · b[k][width], or a[k · stride + row] ·
+    // b[k][width].
     void (*gemm_nn)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
     void (*gemm_tn)(const float* a, int64_t stride, int rows, const float* b, int vectors, int depth, float* c);
     double (*dot)(const float* a, const float* b, int64_t count);
     // s = cap · tanh(s / cap) in natural units, slope = 1 − tanh².
     void (*softcap)(float* s, float* slope, float cap, int count);
-    // Scores, in log2 units once multiplied by a factor > 0, become weights p = 2^(factor · s − lse), and dp becomes p · (dp − delta), times
-    // slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
+    // Softmax's backward: scores, in log2 units once multiplied by a factor > 0, become P = 2^(factor · s − lse), and dp becomes dS
+    // = P · (dp − delta), times slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
     void (*softmax_backward)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
 
     // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
     void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
-    // Sums to averages: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
+    // Normalises the accumulators: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
     void (*finish_o)(float* o, int vectors, int64_t dim, const float* factor, float scale);
     void (*finish_o_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself
     // s −= slope · |distance − key|, keys counted from the tile's first.
@@ -103,14 +107,14 @@ struct Kernels {
     int (*count_masks)(const uint8_t* const* masks, int rows, int keys);
     // How many elements of the lines, `stride` apart, are not −inf.
     int (*count_kept)(const float* lines, int64_t stride, int rows, int count);
-    // Zeroes the weights that dropout removes, of keys [key, key + keys).
+    // Zeroes the elements of P that dropout removes, of keys [key, key + keys).
     void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 
     // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 
-    // fold() for scores [row][kTileKeys].
+    // online_softmax() for scores [row][kTileKeys].
     void (*decode_online_softmax)(float* s, int rows, float* m, float* l, float* rescale);
     DecodeKernels decode[kTypes];
 

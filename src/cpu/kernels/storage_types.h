@@ -1,4 +1,4 @@
-// Sizes of the storage types.
+// Sizes of the storage types (f32 … int8), their index in the tables of conversions, and addresses of elements.
 #pragma once
 #include <flashattn.h>
 

@@ -1,4 +1,5 @@
-// Attention by matrix instructions: packing, and the list of steps that a panel of row tiles takes over its keys.
+// The forward by matrix instructions (matrix_table.h): packs q, k and v into operand tiles, once for all panels where that fits,
+// and lists the mainloop steps that a panel of row blocks takes over each chunk of keys.
 #include "cpu/kernels/matrix_table.h"
 #include "cpu/driver/call.h"
 #include "cpu/kernels/storage_types.h"
@@ -8,7 +9,7 @@ namespace cpu {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr int kPrepareSteps = 16;                         // that a worker packs at once for all
+constexpr int kPrepareSteps = 16;                         // key blocks that a worker packs as one item
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
 MatrixShape shape_of(const Problem& p) {
@@ -21,8 +22,8 @@ MatrixShape shape_of(const Problem& p) {
     return s;
 }
 
-// Steps of a panel that follow each other, whose k and v stay in the second-level cache: 1 MB of it with heads of 128 dims. At each end of
-// them a row tile's sums go to memory and come back, and products have no weights beside them.
+// Key blocks of a chunk, whose k and v stay in the second-level cache: 1 MB of it with heads of 128 dims. At each end of a chunk a
+// row block's accumulators go to memory and come back, and products have no softmax interleaved.
 int64_t chunk_steps(const MatrixShape& s) { return s.k_bytes() + s.v_bytes() <= 32 << 10 ? 32 : 16; }
 
 // A worker's memory, of which this is the beginning.
@@ -101,7 +102,7 @@ uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
     return reinterpret_cast<uint16_t*>(c.shared) + (head * max_steps(*c.p) + step) * step_values(shape_of(*c.p));
 }
 
-// Work of all panels of a sequence and kv head, done once: a piece of its steps.
+// Packs a range of key blocks of a sequence and kv head, for all panels.
 void prepare(const Call& c, int64_t index, Scratch& w) {
     const int64_t chunks = ceil_div(max_steps(*c.p), kPrepareSteps), head = index / chunks;
     QueryTile t;
@@ -197,7 +198,7 @@ VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t
     return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
 }
 
-// The steps of a block among those of a chunk, whose operands begin at `packed`.
+// The steps of a row block within a chunk, whose operands begin at `packed`.
 int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps, const uint16_t* packed,
                    MainloopStep* to) {
     const MatrixShape& shape = task.shape;
@@ -218,7 +219,8 @@ int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& vis
     return n;
 }
 
-// ALiBi's scores mostly rise up to the diagonal. Measured from there at once, a row is not scaled anew at each step on the way.
+// ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
+// way.
 void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, const MatrixScratch& scratch, RowBlock& block) {
     for (int lane = 0; lane < t.rows;) {
         const MatrixRow& row = block.rows[lane++];
@@ -271,7 +273,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->has_fp16))) return false;
     if (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1) return false;
-    // Weights as f16 have not the range that outputs of wider types can show.
+    // P as f16 has not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
     if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;

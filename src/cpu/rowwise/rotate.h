@@ -5,8 +5,8 @@
 namespace fa {
 namespace cpu {
 
-// Turns the pairs of dims [0, dim) by the angles whose cosines and sines are given for each pair. Pair t is dims (2t, 2t + 1) when
-// interleaved, else (t, t + dim / 2).
+// Rotates the pairs of dims [0, dim) by the angles whose cosines and sines are given for each pair. Pair t is dims (2t, 2t + 1)
+// when interleaved, else (t, t + dim / 2).
 static inline void rotate(float* x, const float* cos, const float* sin, int64_t dim, bool interleaved) {
     const int64_t half = dim / 2;
     for (int64_t t = 0; t < half; t++) {

@@ -1,4 +1,5 @@
-// The calls that treat each row by itself: fa_merge, fa_append_kv, fa_rotary. No scratch memory beyond the stack.
+// The operations that treat each row by itself: fa_merge (of partial states), fa_append_kv, fa_rotary. No scratch memory beyond the
+// stack.
 #pragma once
 #include "backend/backend.h"
 #include "cpu/kernels/kernel_table.h"

@@ -1,8 +1,6 @@
-// The two baselines that FlashAttention-2 is measured against, built from the same tile functions.
-//
-// standard  S = q kᵀ for a whole head goes to memory; softmax reads S and writes P; o = P v reads P.
-// flash1    keys in the outer loop: each block of k and v is read once, and every row tile's q, o, m and l come and go for it.
-//
+// The two baselines that FlashAttention-2 is compared with, built from the same tile functions.
+//   standard  S = q kᵀ for a whole head goes to memory; softmax reads S and writes P; o = P v reads P.
+//   flash1    keys in the outer loop: each block of k and v is read once, and every query tile's q, o, m and l are loaded and stored for it.
 // Tiles count their traffic here rather than in the loaders, because what is "in fast memory" differs between the two.
 #include "cpu/forward/forward.h"
 #include "cpu/kernels/storage_types.h"
@@ -43,7 +41,7 @@ void finish(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
     write_scores(c, packed, sums, w);
 }
 
-// The unnormalised sums of a tile live in o between two key blocks of flash1; these move them.
+// The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
 float* o_row(const Call& c, const QueryTile& t, int lane) {
     const Problem& p = *c.p;
     const int64_t* s = p.d.o_stride;
