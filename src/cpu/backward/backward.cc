@@ -15,12 +15,12 @@ constexpr int64_t kMinBlockKeys = 256, kMinBlocks = 16;
 // machine.
 constexpr int64_t kMinItems = 64, kMaxChunkAccBytes = 256 << 20;
 
-struct Job {
+struct BackwardJob {
     const BackwardCall* g;
     const BackwardSchedule* s;
     char *shared, *shares;
     int64_t count;
-    void (*run)(const Job&, int64_t index, BackwardScratch&);
+    void (*run)(const BackwardJob&, int64_t index, BackwardScratch&);
     alignas(64) std::atomic<int64_t> next;  // in a cache line of its own: every worker reads the rest
 };
 
@@ -62,14 +62,15 @@ BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s
 }
 
 void worker_loop(void* arg, int64_t worker) {
-    Job& job = *static_cast<Job*>(arg);
+    BackwardJob& job = *static_cast<BackwardJob*>(arg);
     Arena c{job.shares + worker * job.s->worker_bytes, 0};
     BackwardScratch x = lay_out_scratch(*job.g, *job.s, c);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
 // All query tiles against one block of keys, whose dk and dv are then complete.
-void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq, BackwardScratch& x) {
+void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
+                    BackwardScratch& x) {
     const Call& c = g.c;
     QueryTile t;
     t.seq = sequence_of(*c.p, *c.a, batch);
@@ -101,18 +102,18 @@ void finish_tiles(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t
     write_dq_padding(g, batch, kv_head, tile, x);
 }
 
-DqAcc chunk_dq_acc(const Job& job, int64_t head, int64_t chunk) {
-    const int64_t place = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
-    return {reinterpret_cast<float*>(job.shared) + place * floats, reinterpret_cast<bool*>(job.shared + job.s->initialized_offset) + place,
-            floats};
+DqAcc chunk_dq_acc(const BackwardJob& job, int64_t head, int64_t chunk) {
+    const int64_t index = (head * job.s->chunks + chunk) * job.s->tiles, floats = dq_floats(*job.g);
+    return {reinterpret_cast<float*>(job.shared) + index * floats,
+            reinterpret_cast<bool*>(job.shared + job.s->initialized_offset) + index, floats};
 }
 
-float* chunk_deltas(const Job& job, int64_t head) {
+float* chunk_deltas(const BackwardJob& job, int64_t head) {
     return reinterpret_cast<float*>(job.shared + job.s->deltas_offset) + head * job.s->rows;
 }
 
 // What all chunks need of one query tile.
-void compute_tile_deltas(const Job& job, int64_t index, BackwardScratch& x) {
+void compute_tile_deltas(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const int64_t tile = index % job.s->tiles, head = index / job.s->tiles, heads = g.c.p->d.heads_k;
     compute_deltas(g, head / heads, head % heads, tile * g.c.k->rows, (tile + 1) * g.c.k->rows, chunk_deltas(job, head), x);
@@ -120,7 +121,7 @@ void compute_tile_deltas(const Job& job, int64_t index, BackwardScratch& x) {
 
 // One chunk of the keys of one sequence and kv head. Items are ordered by chunk first: of causal chunks those with the most rows
 // come first.
-void backward_chunk(const Job& job, int64_t index, BackwardScratch& x) {
+void backward_chunk(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t chunk = index / s.heads, head = index % s.heads;
@@ -138,7 +139,7 @@ void backward_chunk(const Job& job, int64_t index, BackwardScratch& x) {
 }
 
 // dq of one query tile from the accumulators of all chunks, in ascending order.
-void merge_chunks(const Job& job, int64_t index, BackwardScratch& x) {
+void merge_chunks(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     const BackwardCall& g = *job.g;
     const BackwardSchedule& s = *job.s;
     const int64_t tile = index % s.tiles, head = index / s.tiles, floats = dq_floats(g);
@@ -150,12 +151,12 @@ void merge_chunks(const Job& job, int64_t index, BackwardScratch& x) {
     finish_tiles(g, head / g.c.p->d.heads_k, head % g.c.p->d.heads_k, tile, acc, x);
 }
 
-void run_dbias(const Job& job, int64_t index, BackwardScratch& x) {
+void run_dbias(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     BackwardCall g = *job.g;
     g.matrix = false;  // dS is written as f32
     write_dbias(g, index, x);
 }
-void run_dsink(const Job& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
+void run_dsink(const BackwardJob& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
 
 }  // namespace
 
@@ -199,20 +200,20 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
 }
 
 fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
-                  const Threads& threads, int64_t workers, char* memory, Message* m) {
+                         const Threads& threads, int64_t workers, char* memory, Message* m) {
     BackwardCall g;
     g.inputs = *a.forward;
     g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
-    Job job;
+    BackwardJob job;
     job.g = &g;
     job.s = &s;
     job.shared = memory;
     job.shares = memory + s.shared_bytes;
     fa_status_t status = FA_OK;
-    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, BackwardScratch&)) {
+    const auto run = [&](int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&)) {
         if (status != FA_OK) return;
         job.next = 0;
         job.count = count;

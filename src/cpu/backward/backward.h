@@ -17,15 +17,15 @@ struct BackwardSchedule {
     int64_t chunk_keys;
     double flops;
     int64_t worker_bytes;
-    int64_t shared_bytes;  // beyond the workers' shares: the chunks' accumulators, and
-    int64_t initialized_offset;      // offset of the flags which of them are initialised,
-    int64_t deltas_offset;     // and of the deltas, computed once for all chunks
+    int64_t shared_bytes;        // beyond the workers' shares: the chunks' accumulators, and
+    int64_t initialized_offset;  // offset of the flags which of them are initialised,
+    int64_t deltas_offset;       // and of the deltas, computed once for all chunks
     int64_t items() const { return heads * chunks; }
 };
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k);
 fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Kernels& k, const BackwardSchedule& s,
-                  const Threads& threads, int64_t workers, char* memory, Message* m);
+                         const Threads& threads, int64_t workers, char* memory, Message* m);
 
 }  // namespace cpu
 }  // namespace fa

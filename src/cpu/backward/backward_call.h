@@ -40,15 +40,15 @@ struct DqAcc {
 // dS, 64 × 64 tiles by [step][tile].
 constexpr int kBackwardPanel = 4;
 struct MatrixOperands {
-    uint16_t *k, *v, *k_transposed;    // left operands of S and dP; of dq
-    uint16_t *q, *dout;            // right operands of these
-    uint16_t *q_rows, *dout_rows;  // right operands of dk and dv
-    uint16_t *p, *ds, *ds_pairs;   // left operands of dv and dk, right operand of dq
-    uint16_t* packed;              // k before it is transposed
+    uint16_t *k, *v, *k_transposed;  // left operands of S and dP; of dq
+    uint16_t *q, *dout;              // right operands of these
+    uint16_t *q_rows, *dout_rows;    // right operands of dk and dv
+    uint16_t *p, *ds, *ds_pairs;     // left operands of dv and dk, right operand of dq
+    uint16_t* packed;                // k before it is transposed
 };
 
 // A matrix of `rows` rows in panels of so many columns, [panel][rows][width].
-struct Panels {
+struct PanelLayout {
     int64_t columns, rows;
     int lanes, widest;  // floats of a vector and of a full panel
     int64_t width(int64_t column) const { return min_of(round_up(columns - column, lanes), widest); }
@@ -72,12 +72,12 @@ struct BackwardScratch {
     MatrixOperands matrix;
     float* dq;  // DqAcc, where an item has its own
     bool* initialized;
-    float* row_delta;  // Δ − dlse of all rows of the sequence and kv head, group-major
+    float* row_delta;   // Δ − dlse of all rows of the sequence and kv head, group-major
     float* item_delta;  // a buffer for these, where they are not shared
 };
 
-Panels query_panels(const BackwardCall& g, int64_t columns);
-Panels key_panels(const BackwardCall& g, int64_t columns);
+PanelLayout query_panels(const BackwardCall& g, int64_t columns);
+PanelLayout key_panels(const BackwardCall& g, int64_t columns);
 
 // Floats of dq's accumulators of a query tile, [dim_qk][width].
 int64_t dq_floats(const BackwardCall& g);
@@ -89,7 +89,7 @@ void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena
 void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x);
 // All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                      BackwardScratch& x);
+                           BackwardScratch& x);
 
 // backward/backward_rows.cc: rows in and out.
 // Whether the row's gradients are 0: no key, or no row of the forward's.
@@ -98,7 +98,7 @@ static inline bool has_no_keys(float lse) { return from_lse(lse).l == 0.f; }
 float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines);
 // Of rows [begin, end) of a sequence and kv head, group-major.
 void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                 BackwardScratch& x);
+                    BackwardScratch& x);
 // Loads the tile's q, dout, lse and delta.
 void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x);
 // dq of the tile's rows from its accumulators; of those beyond the sequence's length in this block.
@@ -113,14 +113,14 @@ void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x);
 // backward/backward_tile.cc: one f32 tile of P and dS.
 // P (dropout applied) into x.w.s and dS, times the softcap's slope if wanted, into x.dp; false when no key is kept.
 bool softmax_backward_tile(const BackwardCall& g, const QueryTile& t, KeyBlock& block, int64_t key, int keys, bool through_cap,
-                        BackwardScratch& x);
+                           BackwardScratch& x);
 // Adds the tile's products to dk and dv of the block, and to dq.
 void accumulate_dqkv(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, float* dq,
-                   BackwardScratch& x);
+                     BackwardScratch& x);
 
 // backward/backward_dbias.cc: dbias, in blocks that share no element.
 int64_t dbias_blocks(const BackwardCall& g);
-void write_dbias(const BackwardCall& g, int64_t piece, BackwardScratch& x);
+void write_dbias(const BackwardCall& g, int64_t block, BackwardScratch& x);
 
 }  // namespace cpu
 }  // namespace fa

@@ -16,7 +16,7 @@ int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileVa
 
 // Addresses of the tile's rows of q or dout; none for a lane that takes no part.
 void row_pointers(const BackwardCall& g, const QueryTile& t, const void* base, const int64_t stride[4], const BackwardScratch& x,
-                const uint16_t** rows) {
+                  const uint16_t** rows) {
     const Problem& p = *g.c.p;
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
@@ -87,8 +87,21 @@ static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch&
     const MatrixOperands& m = x.matrix;
     const auto product = [&](const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) -> MatrixGemm {
         const int depth = operand_shape(dim).depth;
-        return {keys + step * step_values(dim), depth * kTileValues, kTileValues, 64, rows, 2 * depth * kTileValues, 2, 2, depth, 1,
-                0, 0, c, kMaxRows, false};
+        return {keys + step * step_values(dim),
+                depth * kTileValues,
+                kTileValues,
+                64,
+                rows,
+                2 * depth * kTileValues,
+                2,
+                2,
+                depth,
+                1,
+                0,
+                0,
+                c,
+                kMaxRows,
+                false};
     };
     const MatrixGemm both[] = {product(m.k, m.q, g.c.p->d.dim_qk, x.w.s), product(m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->gemm(both, 2);
@@ -120,9 +133,9 @@ BackwardScratch tile_scratch(const BackwardCall& g, int tile, const BackwardScra
 }
 
 // Zeroes what dropout removes, and rescales the rest: rows of dout are as they were given.
-void apply_dropout_square(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, float* weights) {
-    apply_dropout_tile(g.c, t, key, keys, weights);
-    for (int i = 0; i < keys * kMaxRows; i++) weights[i] *= g.c.dropout_rescale;
+void apply_dropout_rescaled(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, float* p_or_ds) {
+    apply_dropout_tile(g.c, t, key, keys, p_or_ds);
+    for (int i = 0; i < keys * kMaxRows; i++) p_or_ds[i] *= g.c.dropout_rescale;
 }
 
 // Unmasked tiles, whose products and softmax backward are interleaved.
@@ -135,8 +148,8 @@ struct UnmaskedTiles {
 float product_factor(const Call& c) { return c.factor.q * c.factor.product; }
 
 // P and dS of a tile as operands, now or with the other `unmasked` ones; false when no key is kept.
-bool softmax_backward_square(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
-                          BackwardScratch& x, UnmaskedTiles& unmasked) {
+bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const KeyBlock& block, int64_t key, int keys, int64_t at,
+                             BackwardScratch& x, UnmaskedTiles& unmasked) {
     const Call& c = g.c;
     const MatrixKernels& mk = *c.k->matrix;
     float *const s = x.w.s, *const slope = c.p->d.softcap > 0 ? x.slope : nullptr, factor = product_factor(c);
@@ -144,23 +157,31 @@ bool softmax_backward_square(const BackwardCall& g, const QueryTile& t, const Ke
     TileScoreMod task;
     if (!prepare_score_mod(c, t, key, keys, x.w, &task)) return false;
     const int64_t step = (key - block.key) / kKeyBlock;
-    if (mk.softmax_backward_tiles && task.kind == Tile::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout && factor > 0) {
+    if (mk.softmax_backward_tiles && task.kind == Tile::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
+        factor > 0) {
         const MatrixOperands& m = x.matrix;
-        unmasked.list[unmasked.count++] = {m.k + step * step_values(c.p->d.dim_qk), m.v + step * step_values(c.p->d.dim_v), m.q, m.dout,
-                                     x.lse, x.delta, p, ds, pairs};
+        unmasked.list[unmasked.count++] = {m.k + step * step_values(c.p->d.dim_qk),
+                                           m.v + step * step_values(c.p->d.dim_v),
+                                           m.q,
+                                           m.dout,
+                                           x.lse,
+                                           x.delta,
+                                           p,
+                                           ds,
+                                           pairs};
         return true;
     }
     gemm_scores_dp(g, step, x);
-    const bool apart = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
-    for (int i = 0; apart && i < keys * kMaxRows; i++) s[i] *= factor;
+    const bool scale_first = c.has_score_mod || !(factor > 0);  // −inf times any other factor would not remove a key
+    for (int i = 0; scale_first && i < keys * kMaxRows; i++) s[i] *= factor;
     apply_score_mod(c, t, key, keys, task, x.w, slope);
     if (!c.has_dropout) {
-        mk.softmax_backward(s, x.dp, keys, apart ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
+        mk.softmax_backward(s, x.dp, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope, p, ds, pairs);
         return true;
     }
-    apply_dropout_square(g, t, key, keys, x.dp);
-    c.k->softmax_backward(s, x.dp, t.vectors, keys, apart ? 1.f : factor, x.lse, x.delta, slope);
-    apply_dropout_square(g, t, key, keys, s);
+    apply_dropout_rescaled(g, t, key, keys, x.dp);
+    c.k->softmax_backward(s, x.dp, t.vectors, keys, scale_first ? 1.f : factor, x.lse, x.delta, slope);
+    apply_dropout_rescaled(g, t, key, keys, s);
     mk.pack_p_ds(s, x.dp, keys, p, ds, pairs);
     return true;
 }
@@ -197,12 +218,13 @@ bool softmax_backward_panel(const BackwardCall& g, const KeyBlock& block, Panel&
             const int keys = int(min_of(kKeyBlock, visible.end - key));
             bool& live = panel.live[step][i];
             live = visible.begin < key + kKeyBlock && keys > 0 &&
-                   softmax_backward_square(g, panel.tile[i], block, key, keys, tile_offset(step, i), y, unmasked);
+                   matrix_softmax_backward(g, panel.tile[i], block, key, keys, tile_offset(step, i), y, unmasked);
             any |= live;
         }
     }
     const int depth = operand_shape(g.c.p->d.dim_qk).depth, depth_v = operand_shape(g.c.p->d.dim_v).depth;
-    if (unmasked.count > 0) g.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(g.c), x.w.s);
+    if (unmasked.count > 0)
+        g.c.k->matrix->softmax_backward_tiles(unmasked.list, unmasked.count, depth, depth_v, product_factor(g.c), x.w.s);
     return any;
 }
 
@@ -226,11 +248,24 @@ void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, co
     const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     MatrixGemm products[2 * kMaxSteps + kBackwardPanel];
     int count = 0;
-    const auto over_rows = [&](int step, const LiveRange& run, const uint16_t* weights, const uint16_t* rows, int64_t columns,
+    const auto over_rows = [&](int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows, int64_t columns,
                                float* acc) -> MatrixGemm {
         const int64_t pairs = operand_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
-        return {weights + tile_offset(step, run.first), 16 * kMaxRows, 32, 2 * kMaxRows, rows + run.first * values, 4 * kTileValues, 2,
-                int(pairs), 2, run.count, kTileElements, values, acc + (panel.first + step) * kKeyBlock * stride, stride, true};
+        return {p_or_ds + tile_offset(step, run.first),
+                16 * kMaxRows,
+                32,
+                2 * kMaxRows,
+                rows + run.first * values,
+                4 * kTileValues,
+                2,
+                int(pairs),
+                2,
+                run.count,
+                kTileElements,
+                values,
+                acc + (panel.first + step) * kKeyBlock * stride,
+                stride,
+                true};
     };
     for (int step = 0; step < panel.steps; step++) {
         const LiveRange run = live_range(
@@ -244,9 +279,21 @@ void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, co
             panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
         if (run.count == 0) continue;
         const int64_t values = step_values(dim);
-        products[count++] = {m.k_transposed + (panel.first + run.first) * values, 2 * kTileValues, kTileValues, 64,
-                             m.ds_pairs + tile_offset(run.first, i), 4 * kTileValues, operand_shape(dim).depth, 2, 2, run.count, values,
-                             kBackwardPanel * kTileElements, dq.tile(first_tile + i), kMaxRows, true};
+        products[count++] = {m.k_transposed + (panel.first + run.first) * values,
+                             2 * kTileValues,
+                             kTileValues,
+                             64,
+                             m.ds_pairs + tile_offset(run.first, i),
+                             4 * kTileValues,
+                             operand_shape(dim).depth,
+                             2,
+                             2,
+                             run.count,
+                             values,
+                             kBackwardPanel * kTileElements,
+                             dq.tile(first_tile + i),
+                             kMaxRows,
+                             true};
     }
     g.c.k->matrix->gemm(products, count);
 }
@@ -254,7 +301,7 @@ void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, co
 }  // namespace
 
 void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,
-                      BackwardScratch& x) {
+                           BackwardScratch& x) {
     const KeyBlock block{key, keys, {}, {}};
     Panel panel;
     for (int64_t n = 0; init_rows(g, batch, kv_head, n, &panel.tile[0]); n += kBackwardPanel) {

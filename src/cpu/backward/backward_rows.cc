@@ -5,7 +5,7 @@
 namespace fa {
 namespace cpu {
 
-void Panels::put_row(float* base, int64_t row, const float* line) const {
+void PanelLayout::put_row(float* base, int64_t row, const float* line) const {
     for (int64_t column = 0; column < columns; column += widest) {
         const int64_t given = min_of(columns - column, width(column));
         float* const to = at(base, column, row);
@@ -14,13 +14,13 @@ void Panels::put_row(float* base, int64_t row, const float* line) const {
     }
 }
 
-void Panels::get_row(float* base, int64_t row, float* line) const {
+void PanelLayout::get_row(float* base, int64_t row, float* line) const {
     for (int64_t column = 0; column < columns; column += widest)
         memcpy(line + column, at(base, column, row), size_t(min_of(columns - column, width(column))) * sizeof(float));
 }
 
-Panels query_panels(const BackwardCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
-Panels key_panels(const BackwardCall& g, int64_t columns) {
+PanelLayout query_panels(const BackwardCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
+PanelLayout key_panels(const BackwardCall& g, int64_t columns) {
     constexpr int kPair = 32;  // columns of two matrix tiles
     if (g.matrix) return {columns, g.block_keys, kPair, int(round_up(columns, kPair))};
     return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows};
@@ -77,7 +77,7 @@ float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t
 }
 
 void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
-                 BackwardScratch& x) {
+                    BackwardScratch& x) {
     const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
     const int64_t group = g.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
@@ -92,8 +92,8 @@ struct RowsF32 {
     int64_t stride;
 };
 
-RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim, const float* factor,
-             bool scaled, BackwardScratch& x) {
+RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim,
+                    const float* factor, bool scaled, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
     for (int lane = 0; lane < t.rows; lane++) in_place &= factor[lane] != 0.f;
@@ -116,7 +116,7 @@ void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x) {
     const Call& c = g.c;
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
-    const Panels q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
+    const PanelLayout q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
     float factor[kMaxRows] = {}, kept[kMaxRows] = {};
     // Rows without keys may hold anything, and take no part.
     RowCursor at(t, p.group);
@@ -167,7 +167,7 @@ void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int
 
 void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {
     const Problem& p = *g.c.p;
-    const Panels dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
+    const PanelLayout dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
     for (int j = 0; j < keys; j++) {
         const int64_t slot = t.seq.k_begin + key + j;
         if (g.a->dk) {

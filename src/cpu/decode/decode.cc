@@ -34,7 +34,7 @@ struct KvSource {
     int dim;
     int64_t head_step;  // bytes
     const char** rows;  // [kLookupKeys + kTileKeys]
-    bool in_place;     // the kernel reads all keys where they lie
+    bool in_place;      // the kernel reads all keys where they lie
 };
 
 // A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
@@ -42,15 +42,13 @@ struct KvSource {
 struct DecodeScratch {
     float *q, *factor, *o, *s, *rescale, *addend, *widened;
     const char **k, **v;
-    char* limbs;  // int8 limbs of q, of each tile of the panel
-    bool* has_limbs;   // whether the limbs represent all of q
+    char* limbs;      // int8 limbs of q, of each tile of the panel
+    bool* has_limbs;  // whether the limbs represent all of q
     DecodeMatrixScratch matrix;
 };
 
 // Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
-bool use_int8_limbs(const Problem& p, int64_t rows) {
-    return p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0;
-}
+bool use_int8_limbs(const Problem& p, int64_t rows) { return p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0; }
 int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
 
 // Floats of a tile's q in either form.
@@ -59,9 +57,11 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1)) return false;
+    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
+        return false;
     if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
-    return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) && descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
+    return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) &&
+           descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
 
@@ -124,9 +124,12 @@ void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const Dec
     q_pointers(c, t, rows);
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
-    scratch.has_limbs[panel_index] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk), scratch.limbs + panel_index * limb_bytes(p));
-    if (!scratch.has_limbs[panel_index]) decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
-    for (int r = 0; r < t.rows; r++) scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
+                                                                                    scratch.limbs + panel_index * limb_bytes(p));
+    if (!scratch.has_limbs[panel_index])
+        decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    for (int r = 0; r < t.rows; r++)
+        scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
 }
 
 void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
@@ -141,7 +144,8 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
         for (int r = 0; r < block; r++) {
             const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
-            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].deinterleaved, w.line, p.d.dim_qk, t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].deinterleaved, w.line, p.d.dim_qk,
+                         t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
         }
     }
 }
@@ -158,7 +162,8 @@ KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
 void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
     const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
     locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
-    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++) source.rows[j] = source.rows[known - 1];
+    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++)
+        source.rows[j] = source.rows[known - 1];
 }
 
 bool all_in_range(const float* factors, int n) {
@@ -179,8 +184,8 @@ struct ChunkOperands {
 
 // The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot read as they are stored are
 // converted to f32 and multiplied by their factors.
-void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys, const DecodeScratch& scratch, ChunkOperands& chunk,
-               Scratch& w) {
+void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys,
+                  const DecodeScratch& scratch, ChunkOperands& chunk, Scratch& w) {
     const Problem& p = *c.p;
     const bool k = source.operand == KvOperand::k;
     const DecodeKernels& kernels = c.k->decode[type_index(p.d.k_dtype)];
@@ -202,7 +207,8 @@ void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, con
     chunk.scaled = false;
     for (int j = 0; j < kMaxChunkKeys; j++) {
         float* row = scratch.widened + min_of(j, keys - 1) * chunk.dim;
-        if (j < keys) to_vec_pairs(*c.k, kernels.deinterleaved, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
+        if (j < keys)
+            to_vec_pairs(*c.k, kernels.deinterleaved, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
         chunk.widened[j] = reinterpret_cast<const char*>(row);
     }
 }
@@ -223,12 +229,13 @@ void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s
 }
 
 // Turns scores of the block at `key` into P.
-void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& sums, float* s, float* rescale, const DecodeScratch& scratch) {
+void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& state, float* s, float* rescale,
+                   const DecodeScratch& scratch) {
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
     if (c.has_addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
     if (c.has_score_mod) c.k->score_mod(s, c.has_addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
     mask_bands(c, t, key, to, s);
-    c.k->decode_online_softmax(s, t.rows, sums.m, sums.l, rescale);
+    c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
 
@@ -237,18 +244,18 @@ struct DecodePanel {
     const Call* c;
     const QueryTile* tiles;
     int count;
-    PartialState* sums;
+    PartialState* states;
     KvSource k, v;
     KeyBand visible[kMaxPanel];
     int chunk_keys;
-    int64_t start;  // of the first block
+    int64_t start;                                                         // of the first block
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
     const DecodeKernels* kernels;
-    bool matrix;          // by matrix instructions
-    mutable bool limbs;  // tile registers are configured for products of integers
-    int rows;             // there is room for in a tile
-    int64_t o_step;       // floats from a tile's accumulators to the next one's
+    bool matrix;                                     // by matrix instructions
+    mutable bool limbs;                              // tile registers are configured for products of integers
+    int rows;                                        // there is room for in a tile
+    int64_t o_step;                                  // floats from a tile's accumulators to the next one's
     float k_factor[kMaxPanel], v_factor[kMaxPanel];  // de-scale factors that matrix instructions do not apply
     int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
     int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
@@ -263,14 +270,16 @@ struct DecodePanel {
 KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
     const char* const* const rows = source.rows + panel.at(key) + first + skip;
     const bool last = i + 1 == panel.count;
-    return {rows, panel.tiles[i].kv_head * source.head_step, last ? rows + panel.chunk_keys : rows, panel.tiles[last ? 0 : i + 1].kv_head * source.head_step};
+    return {rows, panel.tiles[i].kv_head * source.head_step, last ? rows + panel.chunk_keys : rows,
+            panel.tiles[last ? 0 : i + 1].kv_head * source.head_step};
 }
 
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
     const Call& c = *panel.c;
     const DecodeMatrixKernels& decode = *c.k->matrix->decode;
     float factor[kDecodeRows];
-    for (int r = 0; r < panel.tiles[i].rows; r++) factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
+    for (int r = 0; r < panel.tiles[i].rows; r++)
+        factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
     if (chunk.limbs != panel.limbs) decode.configure(panel.tiles[i].rows, panel.limbs = chunk.limbs);
     const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
     decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
@@ -298,7 +307,8 @@ void qk_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
     for (int i = 0; i < panel.count; i++) {
         qk_tile_chunk(panel, i, key, first, w);
         if (first + panel.chunk_keys == kTileKeys && panel.from(i, key) < panel.to(i, key))
-            softmax_block(*panel.c, panel.tiles[i], key, panel.to(i, key), panel.sums[i], panel.s(i, key), panel.rescale(i, key), panel.scratch);
+            softmax_block(*panel.c, panel.tiles[i], key, panel.to(i, key), panel.states[i], panel.s(i, key), panel.rescale(i, key),
+                          panel.scratch);
     }
 }
 
@@ -332,10 +342,8 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
 // Software pipeline of two blocks: scores of the block at `key`, each chunk before P V of the same chunk of the block before it, so
 // that k and v are read at one steady pace.
 void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t last, Scratch& w) {
-    if (key < last && panel.at(key) == 0)
-        look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
-    if (key > start && panel.at(key - kTileKeys) == 0)
-        look_up_rows(*panel.c, panel.tiles[0], key - kTileKeys, last, panel.v);
+    if (key < last && panel.at(key) == 0) look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
+    if (key > start && panel.at(key - kTileKeys) == 0) look_up_rows(*panel.c, panel.tiles[0], key - kTileKeys, last, panel.v);
     for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
         if (key < last) qk_chunk(panel, key, first, w);
         if (key > start) pv_chunk(panel, key - kTileKeys, first, w);
@@ -346,27 +354,29 @@ void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t
 float head_descale(const Call& c, const QueryTile& t, const KvSource& source, int64_t key) {
     const Problem& p = *c.p;
     float factor = 1.f;
-    if (p.has(source.operand == KvOperand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) load_descales(c, t, source.operand, key, 1, &factor);
+    if (p.has(source.operand == KvOperand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE))
+        load_descales(c, t, source.operand, key, 1, &factor);
     return factor;
 }
 
-void write_acc(const DecodePanel& panel, int i, PartialState& sums) {
+void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     const Call& c = *panel.c;
     const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
-        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], sums.acc + r * dim);
-        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, sums.acc + r * dim);
+        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
+        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, state.acc + r * dim);
     }
 }
 
-void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
+void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
+                     Scratch& w) {
     const Problem& p = *c.p;
     DecodePanel panel{};
     panel.c = &c;
     panel.tiles = tiles;
     panel.count = count;
-    panel.sums = sums;
+    panel.states = states;
     panel.matrix = use_matrix(c, tiles[0]);
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
@@ -397,7 +407,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     }
     for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) process_block(panel, key, start, last, w);
     if (panel.matrix) c.k->matrix->decode->release();
-    for (int i = 0; i < count; i++) write_acc(panel, i, sums[i]);
+    for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }
 
 }  // namespace
@@ -410,7 +420,8 @@ Method decode_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMaxPanelHeads) : 2;
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
-    return {"few", int(rows), int(panel), true, scratch, true, 0, 0, nullptr, nullptr, pack_decode_q, decode_mainloop, nullptr, 1, use_matrix(p, k)};
+    return {"few",         int(rows),       int(panel), true, scratch,         true, 0, 0, nullptr, nullptr,
+            pack_decode_q, decode_mainloop, nullptr,    1,    use_matrix(p, k)};
 }
 
 }  // namespace cpu

@@ -21,11 +21,11 @@ struct Scratch;
 // kernel table alone, since bits depend on it; the rest of this backend does not affect bits.
 struct Method {
     const char* name;
-    int rows;   // of a full tile, at most kMaxRows
-    int panel;  // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
+    int rows;    // of a full tile, at most kMaxRows
+    int panel;   // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
     bool heads;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
     int64_t method_bytes;  // scratch of the method, for each worker
-    bool o_row_major;       // PartialState.acc is [row][dim_v], not [dim_v][width]
+    bool o_row_major;      // PartialState.acc is [row][dim_v], not [dim_v][width]
     // Work done once for all query tiles, before them, in so many independent items; its results are in Call.shared.
     int64_t shared_bytes, prepare_count;
     void (*prepare)(const Call&, int64_t index, Scratch&);
@@ -38,7 +38,7 @@ struct Method {
     // Where the accumulators may stay with the method: mainloop() leaves them there for a PartialState whose acc is NULL, and this
     // writes the tile's rows of o, `factor` and `scale` being those of Kernels.finish_o_row(). NULL where they may not.
     void (*write_o)(const Call&, const QueryTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
-    double speed = 1;  // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
+    double speed = 1;     // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
     bool matrix = false;  // of `decode`: by matrix instructions
 };
 
@@ -52,11 +52,11 @@ struct Call {
     const fa_forward_args_t* a;
     const Kernels* k;
     Method method, decode;  // `decode` for sequences with so few rows for a kv head that it streams keys; without rows: for none
-    char* shared;       // what Method.prepare() left; NULL without one
-    int64_t first_head; // batch · heads_k + kv head of what lies first there
-    ScoreFactor factor;  // the scale, times log2 e without a score mod
-    bool has_score_mod;  // softcap, bias, mask, ALiBi or the scores output: the product leaves scores in natural units
-    bool has_addend;     // bias, mask or ALiBi
+    char* shared;           // what Method.prepare() left; NULL without one
+    int64_t first_head;     // batch · heads_k + kv head of what lies first there
+    ScoreFactor factor;     // the scale, times log2 e without a score mod
+    bool has_score_mod;     // softcap, bias, mask, ALiBi or the scores output: the product leaves scores in natural units
+    bool has_addend;        // bias, mask or ALiBi
     bool has_dropout;
     Dropout dropout;
     float dropout_rescale;  // 1 / (1 − p), or 1
@@ -69,7 +69,7 @@ struct Call {
 // different keys are merged.
 struct PartialState {
     float* acc;  // [dim_v][width], or [row][dim_v]: as Method.o_row_major says; NULL: Method.write_o() has it
-    float* m;  // [width]
+    float* m;    // [width]
     float* l;
 };
 
@@ -83,16 +83,18 @@ struct QueryTile {
     int64_t first;  // group-major index of lane 0
     int rows, vectors, width;
     int panel_index;  // which tile of the panel
-    float* q;  // packed as the method wants it; by pack_q(): [dim_qk][width]
+    float* q;         // packed as the method wants it; by pack_q(): [dim_qk][width]
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
 
 // Element index of a row of q, o or their like, and of its LSE. Packed tensors have no batch.
-static inline int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t position, int64_t head) {
+static inline int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t position,
+                                  int64_t head) {
     return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + position) * stride[1] + head * stride[2];
 }
-static inline int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t head, int64_t position) {
+static inline int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t head,
+                                int64_t position) {
     return (p.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + position) * stride[2];
 }
 
@@ -123,7 +125,7 @@ struct Arena {
 struct Scratch {
     float *q, *s, *addend, *k, *v, *line, *rescale;
     PartialState partial[kMaxPanel], total[kMaxPanel];  // of each tile: current split; all splits so far
-    char *method_memory, *decode_memory;                         // the method's, and that of decoding
+    char *method_memory, *decode_memory;                // the method's, and that of decoding
     int32_t *band_begin, *band_end;
     Counters counters;
 };
@@ -145,11 +147,11 @@ float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head
 float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line);
 // Transposes the tile's rows of q, scaled, into buffer `panel_index` of w.q.
 void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w);
-void init_state(const QueryTile& t, int64_t dim_v, PartialState& sums);
+void init_state(const QueryTile& t, int64_t dim_v, PartialState& state);
 // Merges `part` into `into`, as the specification merges states, for every row of the tile.
 void merge_states(const Call& c, const QueryTile& t, const PartialState& part, PartialState& into);
-// Adds the sink, writes o and LSE, and leaves each row's final state in sums.m and sums.l (true units).
-void write_rows(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w);
+// Adds the sink, writes o and LSE, and leaves each row's final state in state.m and state.l (true units).
+void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch& w);
 // o = 0, LSE = −inf for the rows of a padded q that lie beyond the sequence's length in this block.
 void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w);
 
@@ -220,8 +222,8 @@ void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int
 void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end);
-// Writes the scores output for the tile's rows; m and l in `sums` are final.
-void write_scores(const Call& c, const QueryTile& t, const PartialState& sums, Scratch& w);
+// Writes the scores output for the tile's rows; m and l in `state` are final.
+void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w);
 
 }  // namespace cpu
 }  // namespace fa

@@ -1,3 +1,5 @@
+// OpenMP's threads as a pool, without the ways in which its runtimes end the process or hang: threads that the system refuses, and teams
+// in a child of fork(). A build without OpenMP has the stubs at the end.
 #include "cpu/driver/openmp.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -98,7 +100,8 @@ bool built_with_openmp() { return true; }
 bool openmp_usable() {
     const int self = getpid();
     int asked = owner.load(std::memory_order_relaxed);
-    return asked == self || (asked == 0 && (owner.compare_exchange_strong(asked, self, std::memory_order_relaxed) || asked == self));
+    return asked == self ||
+           (asked == 0 && (owner.compare_exchange_strong(asked, self, std::memory_order_relaxed) || asked == self));
 }
 
 int64_t openmp_limit() {

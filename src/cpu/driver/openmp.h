@@ -14,8 +14,8 @@ bool openmp_usable();
 int64_t openmp_limit();
 bool inside_openmp_region();
 
-// Outside of a region: runs body(arg, 0) … body(arg, n − 1) on a team of `size` threads, or of fewer where the system refuses them. stack_bytes: of a thread, as
-// the environment asks for it; 0: the system's default.
+// Outside of a region: runs body(arg, 0) … body(arg, n − 1) on a team of `size` threads, or of fewer where the system refuses them.
+// stack_bytes: of a thread, as the environment asks for it; 0: the system's default.
 void run_team(int64_t size, uint64_t stack_bytes, int64_t n, void (*body)(void* arg, int64_t i), void* arg);
 
 }  // namespace cpu

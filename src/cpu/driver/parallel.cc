@@ -1,3 +1,4 @@
+// Chooses the pool and the number of workers of a call by its work in flops, and runs them with the caller's floating-point environment.
 #include "cpu/driver/parallel.h"
 #include <fenv.h>
 #include <sched.h>
@@ -25,7 +26,7 @@ int64_t team_size(const Threads& threads) {
 }
 
 // What other people's threads are given to run.
-struct Bodies {
+struct CallerBodies {
     void (*body)(void*, int64_t);
     void* arg;
     fenv_t caller;  // rounding, and whether subnormal numbers count as 0
@@ -33,7 +34,7 @@ struct Bodies {
 };
 
 void run_body(void* arg, int64_t i) {
-    Bodies& bodies = *static_cast<Bodies*>(arg);
+    CallerBodies& bodies = *static_cast<CallerBodies*>(arg);
     fenv_t own;
     fegetenv(&own);
     fesetenv(&bodies.caller);
@@ -42,7 +43,7 @@ void run_body(void* arg, int64_t i) {
     bodies.ran.fetch_add(1, std::memory_order_relaxed);
 }
 
-fa_status_t run_callers(const Threads& threads, int64_t n, Bodies& bodies, Message* m) {
+fa_status_t run_callers(const Threads& threads, int64_t n, CallerBodies& bodies, Message* m) {
     const fa_status_t status = threads.parallel_for(threads.user, n, run_body, &bodies);
     if (status != FA_OK) return fail(m, status, "parallel_for returned status %d: the outputs are undefined", int(status));
     const int64_t ran = bodies.ran.load(std::memory_order_relaxed);
@@ -94,7 +95,7 @@ fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(vo
         run_pool(workers, body, arg);
         return FA_OK;
     }
-    Bodies bodies;
+    CallerBodies bodies;
     bodies.body = body;
     bodies.arg = arg;
     bodies.ran = 0;

@@ -1,3 +1,5 @@
+// The library's own thread pool. A caller reserves idle workers, posts its job to each, runs body 0 itself, and takes back what no worker
+// has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
 #include "cpu/driver/pool.h"
 #include <errno.h>
 #include <fenv.h>
@@ -29,7 +31,7 @@ constexpr size_t kStackBytes = 256 << 10;
 
 struct Worker;
 
-struct Job {
+struct PoolJob {
     void (*body)(void*, int64_t);
     void* arg;
     cpu_set_t cpus;                // on which the caller may run
@@ -44,7 +46,7 @@ enum State : uint32_t { kFree, kReserved, kPosted, kRunning, kAwaited, kDone };
 struct alignas(64) Worker {
     std::atomic<uint32_t> state;  // kAwaited: running, and its caller asleep
     std::atomic<bool> asleep;
-    Job* job;
+    PoolJob* job;
     int64_t body;
     std::atomic<Worker*> next;  // of the same call
 };
@@ -77,25 +79,25 @@ bool spin_until(int64_t nanoseconds, const Happened& happened) {
     return false;
 }
 
-bool begin(Worker& w, uint32_t* seen) {
-    *seen = kPosted;
-    return w.state.compare_exchange_strong(*seen, kRunning, std::memory_order_seq_cst);
+bool begin(Worker& w, uint32_t* observed) {
+    *observed = kPosted;
+    return w.state.compare_exchange_strong(*observed, kRunning, std::memory_order_seq_cst);
 }
 
 void await_job(Worker& w) {
-    uint32_t seen;
+    uint32_t observed;
     if (spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_relaxed) != kDone; }) &&
-        spin_until(kSpinAfter, [&] { return w.state.load(std::memory_order_relaxed) == kPosted && begin(w, &seen); }))
+        spin_until(kSpinAfter, [&] { return w.state.load(std::memory_order_relaxed) == kPosted && begin(w, &observed); }))
         return;
     // Either the poster sees this flag, or its job is seen here.
     w.asleep.store(true, std::memory_order_seq_cst);
-    while (!begin(w, &seen)) sleep_while(w.state, seen);
+    while (!begin(w, &observed)) sleep_while(w.state, observed);
     w.asleep.store(false, std::memory_order_relaxed);
 }
 
 // Whoever begins wakes two more: the caller, who has work to do, should not wake a whole machine. It empties the list before it takes workers
 // back; one that another call has by then, and this one's list leads to, is woken in vain.
-void wake_two(Job& job) {
+void wake_two(PoolJob& job) {
     for (int woken = 0; woken < 2;) {
         Worker* w = job.to_wake.load(std::memory_order_acquire);
         while (w && !job.to_wake.compare_exchange_weak(w, w->next.load(std::memory_order_relaxed), std::memory_order_acq_rel)) {
@@ -113,7 +115,7 @@ void* serve(void* arg) {
     CPU_ZERO(&cpus);
     for (;;) {
         await_job(w);
-        Job& job = *w.job;
+        PoolJob& job = *w.job;
         wake_two(job);
         if (!CPU_EQUAL(&cpus, &job.cpus)) {  // callers may be bound to parts of the machine
             cpus = job.cpus;
@@ -195,7 +197,7 @@ int64_t cpus_of_callers(cpu_set_t* mine) {
 }
 
 // Gives the job to up to `wanted` workers that have none. A list of them.
-Worker* post(Job& job, int64_t wanted, int64_t cpus) {
+Worker* post(PoolJob& job, int64_t wanted, int64_t cpus) {
     Worker* list = nullptr;
     int64_t posted = 0;
     for (int64_t i = 0; posted < wanted && have_worker(i, cpus); i++) {
@@ -216,11 +218,11 @@ Worker* post(Job& job, int64_t wanted, int64_t cpus) {
 }
 
 void take_back(Worker& w) {
-    uint32_t seen = kPosted;
-    if (w.state.compare_exchange_strong(seen, kFree, std::memory_order_acq_rel)) return;
+    uint32_t observed = kPosted;
+    if (w.state.compare_exchange_strong(observed, kFree, std::memory_order_acq_rel)) return;
     if (!spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_acquire) == kDone; })) {
-        seen = kRunning;
-        w.state.compare_exchange_strong(seen, kAwaited, std::memory_order_acq_rel);
+        observed = kRunning;
+        w.state.compare_exchange_strong(observed, kAwaited, std::memory_order_acq_rel);
         while (w.state.load(std::memory_order_acquire) == kAwaited) sleep_while(w.state, kAwaited);
     }
     w.state.store(kFree, std::memory_order_release);
@@ -229,7 +231,7 @@ void take_back(Worker& w) {
 }  // namespace
 
 void run_pool(int64_t n, void (*body)(void*, int64_t), void* arg) {
-    Job job;
+    PoolJob job;
     job.body = body;
     job.arg = arg;
     job.to_wake = nullptr;

@@ -1,3 +1,5 @@
+// Runs a forward call: partitions it into work items (panels of query tiles, or their splits), distributes these to workers, and merges
+// the states of splits. The mainloop itself is the method's (tile.cc, decode/, matrix/).
 #include "cpu/forward/forward.h"
 #include <atomic>
 #include "cpu/kernels/matrix_table.h"
@@ -54,14 +56,14 @@ struct alignas(64) IndexRange {
 };
 constexpr int kMaxRanges = 64;
 
-struct Job {
+struct ForwardJob {
     const Call* c;
     const Schedule* s;
     int panel;  // query tiles of an item
     char* shared;
     char* shares;
     int64_t workers;
-    void (*run)(const Job&, int64_t index, char* share, Scratch&);
+    void (*run)(const ForwardJob&, int64_t index, char* share, Scratch&);
     int ranges;
     IndexRange range[kMaxRanges];
     alignas(64) std::atomic<int64_t> flops, read, written;
@@ -69,7 +71,7 @@ struct Job {
 
 // Static partition with stealing: each worker begins with its own range of [begin, begin + count), in every step, so that it finds
 // in its caches what it packed of a head itself. Then it takes indices of other workers' ranges.
-void partition_indices(Job& job, int64_t begin, int64_t count, int64_t workers) {
+void partition_indices(ForwardJob& job, int64_t begin, int64_t count, int64_t workers) {
     job.workers = workers;
     job.ranges = int(min_of(workers, kMaxRanges));
     for (int i = 0; i < job.ranges; i++) {
@@ -85,7 +87,7 @@ bool claim(IndexRange& range, int64_t* index) {
 }
 
 void worker_loop(void* arg, int64_t worker) {
-    Job& job = *static_cast<Job*>(arg);
+    ForwardJob& job = *static_cast<ForwardJob*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
     Scratch w = locate_scratch(*job.c->p, job.c->method, job.c->decode, share);
     if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.method_memory);
@@ -98,9 +100,9 @@ void worker_loop(void* arg, int64_t worker) {
     job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
 }
 
-void finish_tile(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
-    write_rows(c, t, sums, w);
-    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, sums, w);
+void finish_tile(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
+    write_rows(c, t, state, w);
+    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, state, w);
 }
 
 KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
@@ -119,10 +121,11 @@ int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w
     return n;
 }
 
-void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* sums, Scratch& w) {
+void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
+                        Scratch& w) {
     const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
-    for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, sums[i]);
-    tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, sums, w);
+    for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, states[i]);
+    tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, states, w);
 }
 
 void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
@@ -130,7 +133,7 @@ void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
 }
 
 // All splits of an item, one after the other.
-void run_item(const Job& job, int64_t index, char*, Scratch& w) {
+void run_item(const ForwardJob& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
     QueryTile tiles[kMaxPanel];
@@ -153,21 +156,22 @@ void run_item(const Job& job, int64_t index, char*, Scratch& w) {
 }
 
 // One split of an item; its states stay in the workspace.
-void run_split(const Job& job, int64_t index, char*, Scratch& w) {
+void run_split(const ForwardJob& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const int64_t split = index % job.s->max_splits;
     const WorkItem item = item_at(c, job.panel, index / job.s->max_splits);
     QueryTile tiles[kMaxPanel];
-    PartialState sums[kMaxPanel];
+    PartialState states[kMaxPanel];
     const int count = init_tiles(c, item, tiles, w);
     if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
     for (int n = 0; n < count; n++)
-        sums[n] = locate_state(*c.p, c.method, split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
-    run_split_mainloop(c, *job.s, tiles, count, split, sums, w);
+        states[n] = locate_state(*c.p, c.method,
+                                 split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
+    run_split_mainloop(c, *job.s, tiles, count, split, states, w);
 }
 
 // Merges an item's split states, in ascending order.
-void merge_splits(const Job& job, int64_t index, char*, Scratch& w) {
+void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& w) {
     const Call& c = *job.c;
     const WorkItem item = item_at(c, job.panel, index);
     QueryTile tiles[kMaxPanel];
@@ -185,7 +189,7 @@ void merge_splits(const Job& job, int64_t index, char*, Scratch& w) {
     write_tile_padding(c, item, w);
 }
 
-void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
+void run_study(const ForwardJob& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
     const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
     char* memory = share + scratch_bytes(*c.p, c.method, c.decode);
@@ -195,7 +199,7 @@ void run_study(const Job& job, int64_t index, char* share, Scratch& w) {
 }
 
 // Scores of query-key pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
-void fill_scores(const Job& job, int64_t index, char*, Scratch&) {
+void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
     const Call& c = *job.c;
     const fa_attention_desc_t& d = c.p->d;
     const int64_t batch = index / d.heads_q, head = index % d.heads_q;
@@ -231,7 +235,7 @@ int panel_for(const Call& c, int64_t tiles, int64_t workers) {
     return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
 
-void run_preparation(const Job& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
+void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
 
 }  // namespace
 
@@ -268,8 +272,9 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     return s;
 }
 
-fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m) {
-    Job job;
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+                        Message* m) {
+    ForwardJob job;
     if (s.method.shared_bytes > 0) c.shared = memory;
     job.c = &c;
     job.s = &s;
@@ -277,14 +282,14 @@ fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64
     job.shares = memory + s.shared_bytes;
     job.flops = job.read = job.written = 0;
     fa_status_t status = FA_OK;
-    const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) {
+    const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const ForwardJob&, int64_t, char*, Scratch&)) {
         if (status != FA_OK) return;
         const int64_t team = workers < count ? workers : max_of(count, 1);
         partition_indices(job, begin, count, team);
         job.run = step;
         status = run_workers(threads, team, worker_loop, &job, m);
     };
-    const auto run = [&](int64_t count, void (*step)(const Job&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
+    const auto run = [&](int64_t count, void (*step)(const ForwardJob&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
     if (s.method.prepare_count > 0 && s.parallel_splits) run(s.method.prepare_count, run_preparation);
     const bool scores = c.p->has(FA_OPERAND_SCORES) && c.p->d.seqlen_q > 0 && c.p->d.seqlen_k > 0;
     if (scores) run(c.p->d.batch * c.p->d.heads_q, fill_scores);

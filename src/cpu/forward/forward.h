@@ -8,12 +8,12 @@ namespace cpu {
 
 // How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct Schedule {
-    Method method, decode;    // as a Call has them
-    int64_t items;         // query tiles of all sequences and kv heads
-    int64_t num_splits;    // as the specification's split_keys takes them
+    Method method, decode;  // as a Call has them
+    int64_t items;          // query tiles of all sequences and kv heads
+    int64_t num_splits;     // as the specification's split_keys takes them
     int64_t split_size;
     int64_t max_splits;    // upper bound for any sequence
-    bool parallel_splits;     // split-KV: splits are work items, their states kept in the workspace and then merged
+    bool parallel_splits;  // split-KV: splits are work items, their states kept in the workspace and then merged
     double flops;
     int64_t worker_bytes;  // one worker's share of the workspace
     int64_t shared_bytes;  // beyond the workers' shares
@@ -23,7 +23,8 @@ struct Schedule {
 Schedule make_schedule(const Problem& p, const Kernels& k, bool count);
 
 // Runs the call on `workers` workers, each with its share of memory (shared part first).
-fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters, Message* m);
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+                        Message* m);
 
 // study.cc: the two baselines, for all row tiles of one sequence and kv head.
 int64_t study_bytes(const Problem& p, const Kernels& k);

@@ -58,7 +58,9 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t key
 }
 
 // How many of `keys` slots from `first` on are contiguous.
-int contiguous_slots(const Problem& p, KvSlot first, int keys) { return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys; }
+int contiguous_slots(const Problem& p, KvSlot first, int keys) {
+    return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys;
+}
 
 KvTensor kv_tensor(const Call& c, KvOperand operand) {
     const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
@@ -89,7 +91,9 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
     }
 }
 
-bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride) { return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged())); }
+bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride) {
+    return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
+}
 
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
     const KvTensor s = kv_tensor(c, operand);

@@ -17,7 +17,9 @@ MaskRule mask_rule(const Problem& p, const Sequence& s) {
 }
 
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
-bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) { return dtype == FA_F32 && p.group == 1 && t.rows == t.width; }
+bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) {
+    return dtype == FA_F32 && p.group == 1 && t.rows == t.width;
+}
 
 const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
     return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
@@ -79,9 +81,9 @@ void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
         return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
     }
-    RowCursor place(t, p.group);
-    for (int lane = 0; lane < t.rows; lane++, place.next())
-        factor[lane] = load_q(c, t, place.position, t.kv_head * p.group + place.group_head, lines + lane * dim);
+    RowCursor row(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, row.next())
+        factor[lane] = load_q(c, t, row.position, t.kv_head * p.group + row.group_head, lines + lane * dim);
     memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
     for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
     c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
@@ -91,7 +93,9 @@ void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
     const Problem& p = *c.p;
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next())
-        rows[lane] = element(static_cast<const char*>(c.a->q), query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
+        rows[lane] =
+            element(static_cast<const char*>(c.a->q),
+                    query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
 }
 
 void o_pointers(const Call& c, const QueryTile& t, char** rows) {
@@ -103,10 +107,10 @@ void o_pointers(const Call& c, const QueryTile& t, char** rows) {
     }
 }
 
-void init_state(const QueryTile& t, int64_t dim_v, PartialState& sums) {
-    if (sums.acc) memset(sums.acc, 0, size_t(dim_v) * (t.method->o_row_major ? t.rows : t.width) * sizeof(float));
-    memset(sums.l, 0, size_t(t.width) * sizeof(float));
-    float* const m = sums.m;
+void init_state(const QueryTile& t, int64_t dim_v, PartialState& state) {
+    if (state.acc) memset(state.acc, 0, size_t(dim_v) * (t.method->o_row_major ? t.rows : t.width) * sizeof(float));
+    memset(state.l, 0, size_t(t.width) * sizeof(float));
+    float* const m = state.m;
     for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
 }
 
@@ -132,35 +136,35 @@ void merge_states(const Call& c, const QueryTile& t, const PartialState& part, P
         }
 }
 
-void write_rows(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
+void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
     const Problem& p = *c.p;
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
     for (int lane = 0; lane < t.rows; lane++) {
-        RowState state{sums.m[lane], sums.l[lane] * kAccDescale};
+        RowState row{state.m[lane], state.l[lane] * kAccDescale};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
-            const Fold f = fold(state, sink_state(c.a->sinks[t.head(lane, p.group)]));
-            state = f.state;
+            const Fold f = fold(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
+            row = f.state;
             scale = f.scale_a;
         }
-        factor[lane] = scale * normaliser(state) * kAccDescale;
-        sums.m[lane] = state.m;
-        sums.l[lane] = state.l;
+        factor[lane] = scale * normaliser(row) * kAccDescale;
+        state.m[lane] = row.m;
+        state.l[lane] = row.l;
     }
     float scale = c.dropout_rescale * c.o_scale;
     if (!(fabsf(scale) <= FLT_MAX)) {  // 0 times both is 0
         scale = c.o_scale;
         for (float& f : factor) f *= c.dropout_rescale;
     }
-    float* lines = sums.acc;
+    float* lines = state.acc;
     bool written = false;
     if (!t.method->o_row_major) {
         written = evenly_spaced(p, t, p.d.o_dtype);
         if (written) prefetch_next_tile(c, t, o_row, dim);
         lines = written ? o_row(c, t, t.first) : w.v;
-        c.k->finish_o(sums.acc, t.vectors, dim, factor, scale);
-        c.k->transpose(sums.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
+        c.k->finish_o(state.acc, t.vectors, dim, factor, scale);
+        c.k->transpose(state.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
     }
     char* to[kMaxRows];
     if (!written) o_pointers(c, t, to);
@@ -170,10 +174,10 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& sums, Scratch& 
         if (t.method->o_row_major) c.k->finish_o_row(line, dim, factor[lane], scale);
         if (!written) c.k->narrow[type_index(p.d.o_dtype)](line, dim, to[lane]);
     }
-    RowCursor place(t, p.group);
-    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, place.next()) {
-        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + place.group_head, place.position);
-        c.a->lse[at] = log_sum_exp({sums.m[lane], sums.l[lane]});
+    RowCursor row(t, p.group);
+    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
+        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + row.group_head, row.position);
+        c.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
     }
     if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
 }

@@ -93,7 +93,8 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t k
         const int64_t* bs = p.d.bias_stride;
         lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
         stride = bs[2];
-        for (int r = 0; r < t.rows; r++) prefetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
+        for (int r = 0; r < t.rows; r++)
+            prefetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
     } else if (kind == Tile::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);
     } else {

@@ -9,9 +9,12 @@ namespace {
 
 float bias_value(const Problem& p, const void* bias, int64_t index) {
     switch (p.d.bias_dtype) {
-        case FA_F16: return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        case FA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
-        default: return static_cast<const float*>(bias)[index];
+        case FA_F16:
+            return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        case FA_BF16:
+            return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        default:
+            return static_cast<const float*>(bias)[index];
     }
 }
 
@@ -75,7 +78,8 @@ void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, c
     const Problem& p = *c.p;
     if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
     if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
-    if (c.has_score_mod) c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
+    if (c.has_score_mod)
+        c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
     if (task.kind == Tile::partial) {
         tile_bands(c, t, key, keys, w);
         c.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
@@ -121,11 +125,12 @@ namespace {
 // Prefetches a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which hardware prefetchers
 // do not follow.
 void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
-    const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares, count = keys * (share + 1) / shares - first;
+    const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares,
+                  count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
-    for (int side = 0; side < 2; side++) {
-        const int64_t bytes = (side ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
-        locate_kv_rows(c, t, side ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
+    for (int operand = 0; operand < 2; operand++) {
+        const int64_t bytes = (operand ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
+        locate_kv_rows(c, t, operand ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
         for (int64_t j = 0; j < count; j++)
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(rows[j] + x, 0, 2);
     }
@@ -133,7 +138,7 @@ void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, in
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in
 
-void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
+void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const Problem& p = *c.p;
     KeyBand visible[kMaxPanel];
     int64_t first = end, last = begin;
@@ -154,10 +159,11 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
             const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
             if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
-            c.k->online_softmax(w.s, t.vectors, keys, sums[i].m, sums[i].l, w.rescale);
+            c.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
             if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
             if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
-            c.k->pv(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale, sums[i].acc);
+            c.k->pv(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale,
+                    states[i].acc);
             if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
         }
     }
@@ -170,10 +176,12 @@ Method tile_method(const Problem& p, const Kernels& k) {
     constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
     const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
-    return {"tile", k.rows, int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)), false, 0, false, 0, 0, nullptr, nullptr, pack_q, mainloop};
+    return {
+        "tile", k.rows,  int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)), false, 0, false, 0, 0, nullptr, nullptr,
+        pack_q, mainloop};
 }
 
-void write_scores(const Call& c, const QueryTile& t, const PartialState& sums, Scratch& w) {
+void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w) {
     const Problem& p = *c.p;
     const int32_t stage = p.d.scores_stage;
     const int64_t* stride = p.d.scores_stride;
@@ -190,13 +198,13 @@ void write_scores(const Call& c, const QueryTile& t, const PartialState& sums, S
         const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
         for (int lane = 0; lane < t.rows; lane++) {
             const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
-            const RowState state{sums.m[lane], sums.l[lane]};
+            const RowState final_row{state.m[lane], state.l[lane]};
             float* row = c.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
             for (int j = 0; j < keys; j++) {
                 const float s = kept ? w.s[j * t.width + lane] : kNegInf;
                 float* to = row + (key + j) * stride[3];
                 if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
-                else *to = s == kNegInf ? 0.f : weight(s, state.m) * normaliser(state);
+                else *to = s == kNegInf ? 0.f : weight(s, final_row.m) * normaliser(final_row);
             }
         }
     }

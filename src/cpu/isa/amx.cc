@@ -32,8 +32,8 @@ namespace {
 #define FA_TILE_STORE(t, p, stride) __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"(int64_t(stride)) : "memory")
 #define FA_TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
 // Assemblers of today do not know tdpfp16ps.
-#define FA_TILE_DOT(c, a, b)                                                                                              \
-    if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c);                                        \
+#define FA_TILE_DOT(c, a, b)                                                         \
+    if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c); \
     else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
 constexpr int kRowBytes = kKeyBlock * 4;  // of S
@@ -53,12 +53,12 @@ void configure_tiles() {
 }
 
 // S and P of one step. The first-level cache is short of room, so a row's P lies in the first half of its S.
-constexpr int kWeightRow = 2 * kKeyBlock;
+constexpr int kPRow = 2 * kKeyBlock;
 struct ScoreStage {
     float* s;  // [2 row tiles][16][kKeyBlock]
     bool rescale;
     uint16_t* p() const { return reinterpret_cast<uint16_t*>(s); }
-    ScoreTile tile_of(int tile) const { return {s + tile * kTileScores, p() + tile * 16 * kWeightRow}; }
+    ScoreTile tile_of(int tile) const { return {s + tile * kTileScores, p() + tile * 16 * kPRow}; }
 };
 static_assert(3 * 2 * kTileScores * sizeof(float) == kMatrixStageBytes, "matrix.h says how much there is");
 
@@ -87,8 +87,8 @@ struct AccTiles {
 // the product of accumulator n. Tile loads and stores are many micro-operations each, and are spread: with all four loads in a row
 // before the products, a step of 64 dims took a tenth longer.
 template <int32_t T, int Rows, class Interleaved, class Begin>
-inline __attribute__((always_inline)) void gemm_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, const uint16_t* b, Interleaved& interleaved,
-                                                   const Begin& begin) {
+inline __attribute__((always_inline)) void gemm_2x2(const uint16_t* a0, const uint16_t* a1, int64_t a_stride, const uint16_t* b,
+                                                    Interleaved& interleaved, const Begin& begin) {
     FA_TILE_LOAD(4, a0, a_stride);
     interleaved.template interleave<Rows, 0>();
     FA_TILE_STREAM(6, b);
@@ -116,15 +116,17 @@ inline __attribute__((always_inline)) void zero_acc(int n) {
 
 // S = Q Kᵀ. Stores `before`, the accumulators of the product before this one, on the way.
 template <int32_t T, int Rows, class Interleaved>
-inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, const MainloopStep& step, ScoreStage& stage, Interleaved& interleaved, AccTiles before) {
+inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, const MainloopStep& step, ScoreStage& stage,
+                                                   Interleaved& interleaved, AccTiles before) {
     const uint16_t *q = step.block->q, *k = step.k;
     const int depth = shape.depth;
     const int64_t q_tile = int64_t(depth) * kTile;
     for (int half = 0; half < 2; half++) {
-        gemm_2x2<T, Rows>(q, q + q_tile, 64, k, interleaved, [&](int n) __attribute__((always_inline)) {
-            if (before.upper) before.store(n);
-            zero_acc(n);
-        });
+        gemm_2x2<T, Rows>(
+            q, q + q_tile, 64, k, interleaved, [&](int n) __attribute__((always_inline)) {
+                if (before.upper) before.store(n);
+                zero_acc(n);
+            });
         k += 2 * kTile;
         for (int c = 1; c < depth; c++, k += 2 * kTile) {
             const uint16_t* a = q + c * kTile;
@@ -137,24 +139,26 @@ inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, con
 
 // o += P V; the last accumulators are returned, to be stored later.
 template <int32_t T, int Rows, class Interleaved>
-inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage, Interleaved& interleaved) {
+inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage,
+                                                       Interleaved& interleaved) {
     const int columns = shape.columns;
     float *o0 = step.block->o, *o1 = o0 + int64_t(columns) * 256;
-    const uint16_t *p0 = stage.p(), *p1 = p0 + 16 * kWeightRow, *v = step.v;
+    const uint16_t *p0 = stage.p(), *p1 = p0 + 16 * kPRow, *v = step.v;
     const bool empty = step.block->acc_empty;
     step.block->acc_empty = false;
     if (__builtin_expect(stage.rescale && !empty, 0)) rescale_o(shape, *step.block);
     AccTiles before{};
     for (int column = 0; column < columns; column += 2, o0 += 512, o1 += 512) {
-        gemm_2x2<T, Rows>(p0, p1, kWeightRow * 2, v, interleaved, [&](int n) __attribute__((always_inline)) {
-            if (before.upper) before.store(n);
-            if (empty) zero_acc(n);
-            else if (n == 0) FA_TILE_LOAD(0, o0, 64);
-            else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
-            else if (n == 2) FA_TILE_LOAD(2, o1, 64);
-            else FA_TILE_LOAD(3, o1 + 256, 64);
-        });
-        gemm_2x2<T, Rows>(p0 + 32, p1 + 32, kWeightRow * 2, v + 2 * kTile, interleaved, [](int) {});
+        gemm_2x2<T, Rows>(
+            p0, p1, kPRow * 2, v, interleaved, [&](int n) __attribute__((always_inline)) {
+                if (before.upper) before.store(n);
+                if (empty) zero_acc(n);
+                else if (n == 0) FA_TILE_LOAD(0, o0, 64);
+                else if (n == 1) FA_TILE_LOAD(1, o0 + 256, 64);
+                else if (n == 2) FA_TILE_LOAD(2, o1, 64);
+                else FA_TILE_LOAD(3, o1 + 256, 64);
+            });
+        gemm_2x2<T, Rows>(p0 + 32, p1 + 32, kPRow * 2, v + 2 * kTile, interleaved, [](int) {});
         v += 4 * kTile;
         before = {o0, o1, 256, 64};
     }
@@ -163,15 +167,15 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
 
 // Lazy rescale of a row tile. P has replaced the scores, which are computed again into `spare`.
 template <int32_t T, Exp2Accuracy E>
-__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage, ScoreStage& spare, int tile,
-                                                const AccTiles& pending) {
+__attribute__((noinline, cold)) void lazy_rescale_step(const MatrixTask& t, const MainloopStep& step, ScoreStage& stage,
+                                                       ScoreStage& spare, int tile, const AccTiles& pending) {
     NoInterleave none;
     RowBlock& block = *step.block;
     if (pending.upper) pending.store();
     qk_gemm<T, 0>(t.shape, step, spare, none, AccTiles{});
     maybe_score_mod(t, step, spare.s, 0, kRowBlock);
     if (block.prescaled) prescale_rows(t, block, 0, kRowBlock, spare.s);
-    lazy_rescale<T, E, kWeightRow>(t, block, {spare.tile_of(tile).s, stage.tile_of(tile).p}, tile, block.l_index, stage.rescale);
+    lazy_rescale<T, E, kPRow>(t, block, {spare.tile_of(tile).s, stage.tile_of(tile).p}, tile, block.l_index, stage.rescale);
 }
 
 // Rows: how many rows of P are computed beside four products; enough to be done when the products are.
@@ -192,7 +196,7 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
         now.rescale = false;
         if (block.ref_unset) init_block(t, block, now.s);
         else if (__builtin_expect(block.prescaled, 0)) prescale_rows(t, block, 0, kRowBlock, now.s);
-        SoftmaxRows<T, E, kWeightRow> upper = softmax_rows<T, E, kWeightRow>(block, now.tile_of(0), 0, block.l_index);
+        SoftmaxRows<T, E, kPRow> upper = softmax_rows<T, E, kPRow>(block, now.tile_of(0), 0, block.l_index);
         AccTiles o{};
         if (i > 0) o = pv_gemm<T, Rows>(shape, steps[i - 1], other, upper);
         upper.finish();
@@ -200,11 +204,12 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
             lazy_rescale_step<T, E>(t, steps[i], now, stages[2], 0, o);
             o = {};
         }
-        SoftmaxRows<T, E, kWeightRow> lower = softmax_rows<T, E, kWeightRow>(block, now.tile_of(1), 1, block.l_index);
+        SoftmaxRows<T, E, kPRow> lower = softmax_rows<T, E, kPRow>(block, now.tile_of(1), 1, block.l_index);
         if (i + 1 < count) qk_gemm<T, Rows>(shape, steps[i + 1], other, lower, o);
         else if (o.upper) o.store();
         lower.finish();
-        if (__builtin_expect(exceeds_threshold(T, lower.largest), 0)) lazy_rescale_step<T, E>(t, steps[i], now, stages[2], 1, AccTiles{});
+        if (__builtin_expect(exceeds_threshold(T, lower.largest), 0))
+            lazy_rescale_step<T, E>(t, steps[i], now, stages[2], 1, AccTiles{});
         block.l_index = !block.l_index;
         if (i + 1 < count) maybe_score_mod(t, steps[i + 1], other.s, 0, kRowBlock);
     }
@@ -217,7 +222,8 @@ void mainloop_steps(const MatrixTask& task, const MainloopStep* steps, int64_t c
 template <int32_t T, Exp2Accuracy E>
 void mainloop_rows(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
     if (is_head_dim_64(t.shape)) return mainloop_resident<T, E>(t, steps, count);
-    const int groups = t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
+    const int groups =
+        t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
     if (groups <= 2) mainloop_steps<T, E, 8>(t, steps, count);
     else if (groups <= 4) mainloop_steps<T, E, 4>(t, steps, count);
     else if (groups <= 8) mainloop_steps<T, E, 2>(t, steps, count);
@@ -226,10 +232,10 @@ void mainloop_rows(const MatrixTask& t, const MainloopStep* steps, int64_t count
 
 void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
     if (count == 0) return;
-    const bool halves = t.shape.type == FA_F16;
-    if (t.lse && halves) mainloop_rows<FA_F16, Exp2Accuracy::high>(t, steps, count);
+    const bool fp16 = t.shape.type == FA_F16;
+    if (t.lse && fp16) mainloop_rows<FA_F16, Exp2Accuracy::high>(t, steps, count);
     else if (t.lse) mainloop_rows<FA_BF16, Exp2Accuracy::high>(t, steps, count);
-    else if (halves) mainloop_rows<FA_F16, Exp2Accuracy::medium>(t, steps, count);
+    else if (fp16) mainloop_rows<FA_F16, Exp2Accuracy::medium>(t, steps, count);
     else mainloop_rows<FA_BF16, Exp2Accuracy::low>(t, steps, count);
 }
 
@@ -251,18 +257,34 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
 #include "cpu/kernels/amx_decode.inc"
 #include "cpu/kernels/amx_backward.inc"
 
-constexpr MatrixKernels matrix_kernels(bool halves) {
+constexpr MatrixKernels matrix_kernels(bool fp16) {
     constexpr double speed = 8, backward_speed = 4;  // about 1 TFLOP/s a core
-    return {halves,      speed,       backward_speed, convert,    pack_q,   pack_k, pack_v,
-            pack_rows,   classify_keys,        init_refs_at_diagonal, mainloop,       finish_state, write_o, &kDecodeMatrix,
-            gemm,    pack_p_ds,      softmax_backward_packed, softmax_backward_tiles, transpose_k};
+    return {fp16,
+            speed,
+            backward_speed,
+            convert,
+            pack_q,
+            pack_k,
+            pack_v,
+            pack_rows,
+            classify_keys,
+            init_refs_at_diagonal,
+            mainloop,
+            finish_state,
+            write_o,
+            &kDecodeMatrix,
+            gemm,
+            pack_p_ds,
+            softmax_backward_packed,
+            softmax_backward_tiles,
+            transpose_k};
 }
-constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixHalves = matrix_kernels(true);
+constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixFp16 = matrix_kernels(true);
 
 }  // namespace
 
 const Kernels kKernels_amx = FA_KERNELS("amx", FA_ISA_AMX, &kMatrix);
-const Kernels kKernels_amx_fp16 = FA_KERNELS("amx_fp16", FA_ISA_AMX_FP16, &kMatrixHalves);
+const Kernels kKernels_amx_fp16 = FA_KERNELS("amx_fp16", FA_ISA_AMX_FP16, &kMatrixFp16);
 
 }  // namespace cpu
 }  // namespace fa

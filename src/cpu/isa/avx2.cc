@@ -57,7 +57,9 @@ struct Bf16 : StorageFormat<2, true> {
 };
 // Shifted by one bit, sign, exponent and mantissa of e4m3 are those of an f16 2^-8 as large, subnormals included.
 struct E4m3 : StorageFormat<1, true, 256, true> {
-    static V half(__m128i high_bytes) { return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(high_bytes, 1), _mm_set1_epi16(int16_t(0xbf80)))); }
+    static V half(__m128i high_bytes) {
+        return _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(high_bytes, 1), _mm_set1_epi16(int16_t(0xbf80))));
+    }
     static VecPair read(const char* at) { return {half(_mm_slli_epi16(read128(at), 8)), half(read128(at))}; }
 };
 struct E5m2 : StorageFormat<1, true> {

@@ -40,7 +40,8 @@ inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left
         for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * e.row + n * e.across) : V{};
     for (int part = 0; part < m.k_parts; part++)
         for (int k = 0; k < m.k_tiles; k++) {
-            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride, *b = right + part * m.b_part_stride + k * 2 * kTile;
+            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride,
+                           *b = right + part * m.b_part_stride + k * 2 * kTile;
             const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : e.pairs) * 32;
             for (; b < end; a += 2, b += 32) {
 #pragma GCC unroll 4
@@ -84,7 +85,7 @@ void gemm(const MatrixGemm* products, int count) {
 void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
     const int64_t tiles = int64_t(shape.depth) * kTile;
     gemm({step.block->q, tiles, kTile, 64, step.k, 2 * tiles, 1, 2, shape.depth, 1, 0, 0, s, kKeyBlock, false},
-             {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
+         {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
 }
 
 // S and P of a step.
@@ -97,9 +98,9 @@ struct ScoreStage {
 void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage) {
     RowBlock& block = *step.block;
     if (__builtin_expect(stage.rescale && !block.acc_empty, 0)) rescale_o(shape, block);
-    gemm(
-        {stage.p, 16 * kKeyBlock, 32, 2 * kKeyBlock, step.v, 4 * kTile, 1, shape.columns / 2, 2, 1, 0, 0, block.o, 16, !block.acc_empty},
-        {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
+    gemm({stage.p, 16 * kKeyBlock, 32, 2 * kKeyBlock, step.v, 4 * kTile, 1, shape.columns / 2, 2, 1, 0, 0, block.o, 16,
+          !block.acc_empty},
+         {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
     block.acc_empty = false;
 }
 
@@ -143,9 +144,9 @@ void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
 }
 
 constexpr double kSpeed = 1.8, kBackwardSpeed = 1.5;  // where the CPU prefers this table
-constexpr MatrixKernels kMatrix = {
-    false, kSpeed, kBackwardSpeed, convert, pack_q, pack_k, pack_v, pack_rows, classify_keys, init_refs_at_diagonal, mainloop, finish_state, write_o,
-    nullptr, gemm, pack_p_ds, softmax_backward_packed, nullptr, transpose_k};
+constexpr MatrixKernels kMatrix = {false,     kSpeed,        kBackwardSpeed,          convert,  pack_q,       pack_k,  pack_v,
+                                   pack_rows, classify_keys, init_refs_at_diagonal,   mainloop, finish_state, write_o, nullptr,
+                                   gemm,      pack_p_ds,     softmax_backward_packed, nullptr,  transpose_k};
 
 }  // namespace
 

@@ -90,10 +90,12 @@ struct Kernels {
     void (*softcap)(float* s, float* slope, float cap, int count);
     // Softmax's backward: scores, in log2 units once multiplied by a factor > 0, become P = 2^(factor · s − lse), and dp becomes dS
     // = P · (dp − delta), times slope unless that is NULL; both 0 for a removed key, and in a lane whose lse is +inf.
-    void (*softmax_backward)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta, const float* slope);
+    void (*softmax_backward)(float* s, float* dp, int vectors, int keys, float factor, const float* lse, const float* delta,
+                             const float* slope);
 
     // to[column · to_stride + row] = from[row · from_stride + column] · factor[row], a factor of NULL being 1.
-    void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to, int64_t to_stride);
+    void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, const float* factor, float* to,
+                      int64_t to_stride);
     // Normalises the accumulators: o[dim][width] = o · factor · scale, a product of finite values ending at the largest float.
     void (*finish_o)(float* o, int vectors, int64_t dim, const float* factor, float scale);
     void (*finish_o_row)(float* o, int64_t dim, float factor, float scale);  // of one row by itself

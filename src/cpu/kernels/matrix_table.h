@@ -18,9 +18,9 @@ constexpr int kRowBlock = 32, kKeyBlock = 64, kTileBytes = 1024;
 constexpr int64_t kMatrixStageBytes = 3 * kRowBlock * kKeyBlock * 4;  // bytes of scratch for S and P of three steps
 
 struct MatrixShape {
-    int32_t type;         // FA_BF16 or FA_F16
+    int32_t type;  // FA_BF16 or FA_F16
     int dim_qk, dim_v;
-    int depth, columns;   // tiles of 32 dims of q and k; tiles of 16 columns of v, an even number
+    int depth, columns;  // tiles of 32 dims of q and k; tiles of 16 columns of v, an even number
     int64_t q_bytes() const { return int64_t(2) * depth * kTileBytes; }
     int64_t k_bytes() const { return int64_t(4) * depth * kTileBytes; }  // of a step
     int64_t v_bytes() const { return int64_t(2) * columns * kTileBytes; }
@@ -29,31 +29,31 @@ struct MatrixShape {
 
 // What a row's score mod and mask need of it. Keys are counted within the sequence.
 struct MatrixRow {
-    int64_t begin, end;   // keys that the band leaves the row
-    int64_t bias, mask;   // element index of key 0
-    float slope;          // ALiBi's, in log2 units
-    int64_t diagonal;     // the key at distance 0
+    int64_t begin, end;  // keys that the band leaves the row
+    int64_t bias, mask;  // element index of key 0
+    float slope;         // ALiBi's, in log2 units
+    int64_t diagonal;    // the key at distance 0
 };
 
 // The state of 32 rows during the mainloop. Scores are measured from row_ref, the lazily moved row maximum (lazy rescale).
 struct RowBlock {
     uint16_t* q;
-    float* o;                          // [2 row tiles][columns][16][16]: accumulators
-    float* l[2];                       // [32][16]: row sums of each lane; `l_index` says which of the two is current
-    float *neg_ref, *rescale;          // [32]; added to log2 scores before exp2: p_scale_log2 − row_ref; factor of the accumulators
-    float* factor;                     // [32]; from products to log2 units
-    MatrixRow* rows;                   // [32]; those without a query see no key
+    float* o;                  // [2 row tiles][columns][16][16]: accumulators
+    float* l[2];               // [32][16]: row sums of each lane; `l_index` says which of the two is current
+    float *neg_ref, *rescale;  // [32]; added to log2 scores before exp2: p_scale_log2 − row_ref; factor of the accumulators
+    float* factor;             // [32]; from products to log2 units
+    MatrixRow* rows;           // [32]; those without a query see no key
     int l_index;
-    bool acc_empty;                    // no step has been added, and o is not set
-    bool ref_unset;                    // `neg_ref` and `factor` are not known yet
-    bool prescaled;                    // some row's factor is 1: its scores are multiplied by themselves, before exp2's argument is formed
+    bool acc_empty;  // no step has been added, and o is not set
+    bool ref_unset;  // `neg_ref` and `factor` are not known yet
+    bool prescaled;  // some row's factor is 1: its scores are multiplied by themselves, before exp2's argument is formed
 };
 
 struct MainloopStep {
     RowBlock* block;
     const uint16_t *k, *v;
-    int64_t key;                       // the first
-    bool masked;                       // a band or a mask removes some key of some row
+    int64_t key;  // the first
+    bool masked;  // a band or a mask removes some key of some row
 };
 
 enum class KeptKeys { none, some, all };
@@ -61,17 +61,17 @@ enum class KeptKeys { none, some, all };
 // What all steps of a mainloop have in common.
 struct MatrixTask {
     MatrixShape shape;
-    float factor;                      // from products to log2 units
-    bool has_score_mod;                // products are first multiplied by `scale`, for softcap, bias or ALiBi
+    float factor;        // from products to log2 units
+    bool has_score_mod;  // products are first multiplied by `scale`, for softcap, bias or ALiBi
     float scale, cap;
     const void* bias;
     int32_t bias_dtype;
-    int64_t bias_step;                 // elements between keys
+    int64_t bias_step;  // elements between keys
     const uint8_t* mask;
     int64_t mask_step;
     bool alibi;
-    bool lse;                          // the caller wants the LSE: row sums need the accurate exp2
-    char* stages;                      // kMatrixStageBytes of scratch
+    bool lse;      // the caller wants the LSE: row sums need the accurate exp2
+    char* stages;  // kMatrixStageBytes of scratch
 };
 
 // c[m][n] = or += a · b, bf16 with f32 accumulators, for backward and decoding of matrices in tiles: of a 16 rows × 32 values, of b 16 pairs
@@ -80,12 +80,12 @@ struct MatrixGemm {
     const uint16_t* a;
     int64_t a_m_stride, a_k_stride, a_row_bytes;  // values between tiles along m and along the depth; bytes between rows
     const uint16_t* b;
-    int64_t b_n_stride;                           // values between pairs of column tiles; along the depth a pair follows the other
-    int m_pairs, n_pairs, k_tiles;                // pairs of row tiles, pairs of column tiles, tiles of the depth in each part
+    int64_t b_n_stride;             // values between pairs of column tiles; along the depth a pair follows the other
+    int m_pairs, n_pairs, k_tiles;  // pairs of row tiles, pairs of column tiles, tiles of the depth in each part
     int k_parts;
-    int64_t a_part_stride, b_part_stride;         // values between the parts
+    int64_t a_part_stride, b_part_stride;  // values between the parts
     float* c;
-    int64_t c_stride;                             // floats
+    int64_t c_stride;  // floats
     bool accumulate;
 };
 
@@ -150,7 +150,8 @@ struct MatrixKernels {
     // The state of the block's first rows as PartialState has it, o times `scale`, unless it is NULL.
     void (*finish_state)(const MatrixShape&, const RowBlock&, int rows, float scale, float* o, float* m, float* l);
     // The table's finish_o_row() of that o, as bf16, row by row.
-    void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale, char* const* to);
+    void (*write_o)(const MatrixShape&, const RowBlock&, int rows, float scale, const float* factor, float o_scale,
+                    char* const* to);
 
     const DecodeMatrixKernels* decode;  // NULL: none
 

@@ -9,7 +9,7 @@ namespace cpu {
 namespace {
 
 constexpr int kPanel = 8;
-constexpr int kPrepareSteps = 16;                         // key blocks that a worker packs as one item
+constexpr int kPrepareSteps = 16;                      // key blocks that a worker packs as one item
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
 MatrixShape shape_of(const Problem& p) {
@@ -32,7 +32,7 @@ struct MatrixScratch {
     RowBlock* blocks;
     MainloopStep* steps;
     char* stages;
-    uint16_t* packed;   // a chunk of keys, where they are not packed for all
+    uint16_t* packed;     // a chunk of keys, where they are not packed for all
     uint16_t* converted;  // rows of k or v
 };
 
@@ -40,7 +40,7 @@ struct MatrixScratch {
 int64_t lay_out_scratch(const Problem& p, char* memory) {
     const MatrixShape s = shape_of(p);
     Arena arena{memory, 0};
-    MatrixScratch* const place = arena.allocate<MatrixScratch>(1);
+    MatrixScratch* const header = arena.allocate<MatrixScratch>(1);
     MatrixScratch scratch;
     scratch.shape = s;
     scratch.blocks = arena.allocate<RowBlock>(kPanel);
@@ -59,7 +59,7 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
     scratch.stages = arena.allocate<char>(kMatrixStageBytes);
     scratch.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
     scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
-    if (memory) *place = scratch;
+    if (memory) *header = scratch;
     return arena.used;
 }
 
@@ -70,8 +70,8 @@ const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<con
 using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros.
-void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim, uint16_t* to,
-               const MatrixScratch& scratch) {
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim,
+               uint16_t* to, const MatrixScratch& scratch) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
@@ -160,7 +160,8 @@ MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scrat
     const Problem& p = *c.p;
     MatrixTask task{};
     task.shape = scratch.shape;
-    task.scale = finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.scale =
+        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
     task.factor = task.scale * kLog2e;
     task.cap = p.d.softcap;
     task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
@@ -176,10 +177,10 @@ MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scrat
     return task;
 }
 
-void finish_block(const Call& c, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& sums) {
+void finish_block(const Call& c, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& state) {
     const float scale = v_descale(c, t);
     if (block.acc_empty) memset(block.o, 0, size_t(shape.o_bytes()));
-    c.k->matrix->finish_state(shape, block, t.rows, scale, sums.acc, sums.m, sums.l);
+    c.k->matrix->finish_state(shape, block, t.rows, scale, state.acc, state.m, state.l);
 }
 
 void write_o(const Call& c, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
@@ -199,10 +200,11 @@ VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t
 }
 
 // The steps of a row block within a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps, const uint16_t* packed,
-                   MainloopStep* to) {
+int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps,
+                   const uint16_t* packed, MainloopStep* to) {
     const MatrixShape& shape = task.shape;
-    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk), end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
+    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk),
+                  end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
     int64_t n = 0;
     if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
@@ -239,7 +241,8 @@ bool is_masked(const VisibleKeys& visible) {
     return begin < visible.all.begin || end > visible.all.end;
 }
 
-void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* sums, Scratch& w) {
+void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
+                     Scratch& w) {
     const MatrixScratch& scratch = scratch_of(w);
     const MatrixShape& shape = scratch.shape;
     const MatrixTask task = task_of(c, tiles[0], scratch);
@@ -249,7 +252,8 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         init_block(scratch.blocks[i]);
         visible[i] = visible_of(c, tiles[i], begin, end);
         if (visible[i].some.begin >= visible[i].some.end) continue;
-        if (task.has_score_mod || task.mask || is_masked(visible[i])) init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
+        if (task.has_score_mod || task.mask || is_masked(visible[i]))
+            init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
         if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch, scratch.blocks[i]);
         first = min_of(first, visible[i].some.begin);
         last = max_of(last, visible[i].some.end);
@@ -259,12 +263,14 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kKeyBlock) - chunk);
         uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
         if (!c.shared)
-            for (int64_t s = 0; s < steps; s++) pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), scratch);
+            for (int64_t s = 0; s < steps; s++)
+                pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), scratch);
         int64_t n = 0;
-        for (int i = 0; i < count; i++) n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
+        for (int i = 0; i < count; i++)
+            n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
         c.k->matrix->mainloop(task, scratch.steps, n);
     }
-    for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], sums[i]);
+    for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], states[i]);
 }
 
 }  // namespace
@@ -276,10 +282,24 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     // P as f16 has not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
-    if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride)) return false;
+    if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
+        !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
+        return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix", kRowBlock, kPanel, false, lay_out_scratch(p, nullptr), true, 0, 0, prepare, begin, pack_q_tiles, matrix_mainloop,
-          d.o_dtype == FA_BF16 ? write_o : nullptr, k.matrix->speed};
+    *m = {"matrix",
+          kRowBlock,
+          kPanel,
+          false,
+          lay_out_scratch(p, nullptr),
+          true,
+          0,
+          0,
+          prepare,
+          begin,
+          pack_q_tiles,
+          matrix_mainloop,
+          d.o_dtype == FA_BF16 ? write_o : nullptr,
+          k.matrix->speed};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
     if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

@@ -12,9 +12,9 @@ static inline void rotate(float* x, const float* cos, const float* sin, int64_t 
     for (int64_t t = 0; t < half; t++) {
         float& a = x[interleaved ? 2 * t : t];
         float& b = x[interleaved ? 2 * t + 1 : t + half];
-        const float turned = a * cos[t] - b * sin[t];
+        const float rotated = a * cos[t] - b * sin[t];
         b = a * sin[t] + b * cos[t];
-        a = turned;
+        a = rotated;
     }
 }
 

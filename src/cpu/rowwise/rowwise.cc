@@ -1,3 +1,4 @@
+// fa_merge, fa_append_kv and fa_rotary: each row by itself, in chunks of rows that workers take from one counter.
 #include "cpu/rowwise/rowwise.h"
 #include <atomic>
 #include <float.h>
@@ -11,7 +12,7 @@ namespace {
 
 constexpr int64_t kChunk = 64;
 
-struct Rows {
+struct RowsJob {
     void (*row)(const void*, int64_t);
     const void* context;
     int64_t count;
@@ -19,7 +20,7 @@ struct Rows {
 };
 
 void worker_loop(void* arg, int64_t) {
-    Rows& rows = *static_cast<Rows*>(arg);
+    RowsJob& rows = *static_cast<RowsJob*>(arg);
     for (int64_t i; (i = rows.next.fetch_add(kChunk, std::memory_order_relaxed)) < rows.count;)
         for (int64_t r = i; r < min_of(i + kChunk, rows.count); r++) rows.row(rows.context, r);
 }
@@ -96,8 +97,8 @@ float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype 
 
 // One token's k or v of all heads into its slot. cos NULL: no rotation.
 void append_token(const Append& x, const void* from, int64_t from_at, int64_t from_head, int64_t dim, const float* cos,
-                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t* descale_stride, int64_t outer,
-                  int64_t slot) {
+                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t* descale_stride,
+                  int64_t outer, int64_t slot) {
     const fa_attention_desc_t& d = x.p.d;
     const bool small = type_bytes(d.k_dtype) == 1;
     for (int64_t h = 0; h < d.heads_k; h++) {
@@ -107,13 +108,14 @@ void append_token(const Append& x, const void* from, int64_t from_at, int64_t fr
         if (descale) {
             float* factor = descale + outer * descale_stride[0] + slot * descale_stride[1] + h * descale_stride[2];
             if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
-                float top = 0.f;
-                for (int64_t c = 0; c < dim; c++) top = max_fn(top, fabsf(line[c]));
-                *factor = dynamic_descale(top, largest_value(d.k_dtype));
+                float largest = 0.f;
+                for (int64_t c = 0; c < dim; c++) largest = max_fn(largest, fabsf(line[c]));
+                *factor = dynamic_descale(largest, largest_value(d.k_dtype));
             }
             for (int64_t c = 0; c < dim; c++) line[c] /= *factor;
         }
-        x.k.narrow[type_index(d.k_dtype)](line, dim, element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.k_dtype));
+        x.k.narrow[type_index(d.k_dtype)](line, dim,
+                                          element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.k_dtype));
     }
 }
 
@@ -145,9 +147,11 @@ void append_row(const void* context, int64_t index) {
     const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
     const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
     append_token(x, a.k_new, batch * a.k_new_stride[0] + row * a.k_new_stride[1], a.k_new_stride[2], d.dim_qk, cos, sin, a.k,
-                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr, d.k_descale_stride, outer, slot);
+                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr, d.k_descale_stride, outer,
+                 slot);
     append_token(x, a.v_new, batch * a.v_new_stride[0] + row * a.v_new_stride[1], a.v_new_stride[2], d.dim_v, nullptr, nullptr, a.v,
-                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr, d.v_descale_stride, outer, slot);
+                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr, d.v_descale_stride, outer,
+                 slot);
 }
 
 struct Rotary {
@@ -170,7 +174,8 @@ void rotary_row(const void* context, int64_t index) {
     const float* sin = a.sin + position * (a.rotary_dim / 2);
     for (int64_t h = 0; h < d.heads_q; h++) {
         float line[kMaxDim];
-        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype), d.dim_qk, line);
+        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype),
+                                         d.dim_qk, line);
         rotate(line, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
         const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
         x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
@@ -179,8 +184,9 @@ void rotary_row(const void* context, int64_t index) {
 
 }  // namespace
 
-fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context, Message* m) {
-    Rows rows;
+fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context,
+                     Message* m) {
+    RowsJob rows;
     rows.row = row;
     rows.context = context;
     rows.count = count;

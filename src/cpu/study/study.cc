@@ -10,7 +10,7 @@ namespace cpu {
 namespace {
 
 struct Study {
-    Call quiet;      // without the loaders' own counting
+    Call quiet;  // without the loaders' own counting
     bool count;
     Counters* counters;
     int64_t q_row, o_row, k_row, v_row;  // bytes
@@ -24,8 +24,13 @@ struct Study {
 
 Study make_study(const Call& c, Scratch& w) {
     const fa_attention_desc_t& d = c.p->d;
-    Study s{c, c.count, &w.counters, d.dim_qk * type_bytes(d.q_dtype), d.dim_v * type_bytes(d.o_dtype),
-            d.dim_qk * type_bytes(d.k_dtype), d.dim_v * type_bytes(d.k_dtype)};
+    Study s{c,
+            c.count,
+            &w.counters,
+            d.dim_qk * type_bytes(d.q_dtype),
+            d.dim_v * type_bytes(d.o_dtype),
+            d.dim_qk * type_bytes(d.k_dtype),
+            d.dim_v * type_bytes(d.k_dtype)};
     s.quiet.count = false;
     return s;
 }
@@ -33,19 +38,20 @@ Study make_study(const Call& c, Scratch& w) {
 // A row tile's scores of all keys, [key][width], within the head's matrix.
 float* tile_scores(const Call& c, const QueryTile& t, float* matrix) { return matrix + t.first * c.p->d.seqlen_k; }
 
-void finish(const Call& c, const QueryTile& t, PartialState& sums, Scratch& w) {
-    write_rows(c, t, sums, w);
+void finish(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
+    write_rows(c, t, state, w);
     if (!c.p->has(FA_OPERAND_SCORES)) return;
     QueryTile packed = t;
     pack_q(c, packed, 0, w);
-    write_scores(c, packed, sums, w);
+    write_scores(c, packed, state, w);
 }
 
 // The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
 float* o_row(const Call& c, const QueryTile& t, int lane) {
     const Problem& p = *c.p;
     const int64_t* s = p.d.o_stride;
-    const int64_t at = (p.packed_q() ? 0 : t.batch * s[0]) + (t.seq.q_begin + t.position(lane, p.group)) * s[1] + t.head(lane, p.group) * s[2];
+    const int64_t at =
+        (p.packed_q() ? 0 : t.batch * s[0]) + (t.seq.q_begin + t.position(lane, p.group)) * s[1] + t.head(lane, p.group) * s[2];
     return static_cast<float*>(c.a->o) + at;
 }
 
@@ -91,19 +97,19 @@ void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, S
     }
     for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
         float* scores = tile_scores(c, t, matrix);
-        PartialState& sums = w.total[0];
-        init_state(t, p.d.dim_v, sums);
-        c.k->online_softmax(scores, t.vectors, int(t.seq.k_len), sums.m, sums.l, w.rescale);
+        PartialState& state = w.total[0];
+        init_state(t, p.d.dim_v, state);
+        c.k->online_softmax(scores, t.vectors, int(t.seq.k_len), state.m, state.l, w.rescale);
         if (c.has_dropout) apply_dropout(c, t, 0, int(t.seq.k_len), t.width, 1, scores);
         s.add(0, t.rows * t.seq.k_len * 4, t.rows * t.seq.k_len * 4);
         for (int lane = 0; lane < t.width; lane++) w.rescale[lane] = 1.f;
         for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
             const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
             const KvRowsF32 v = load_v(s.quiet, t, key, keys, w.v, w);
-            c.k->pv(scores + key * t.width, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, sums.acc);
+            c.k->pv(scores + key * t.width, t.vectors, v.data, v.stride, keys, int(p.d.dim_v), w.rescale, state.acc);
             s.add(2 * t.rows * keys * p.d.dim_v, keys * s.v_row + int64_t(t.rows) * keys * 4, 0);
         }
-        finish(s.quiet, t, sums, w);
+        finish(s.quiet, t, state, w);
         s.add(0, 0, t.rows * s.o_row);
     }
 }
@@ -142,8 +148,8 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
     }
     for (int64_t block = 0; block < c.blocks && init_tile(c, batch, kv_head, block, &t); block++) {
         load_o(c, t, w.total[0].acc);
-        PartialState sums{w.total[0].acc, m + t.first, l + t.first};
-        finish(s.quiet, t, sums, w);
+        PartialState state{w.total[0].acc, m + t.first, l + t.first};
+        finish(s.quiet, t, state, w);
         s.add(0, t.rows * s.o_row, t.rows * s.o_row);
     }
 }
