@@ -83,27 +83,29 @@ void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x) {
     mk.pack_rows(v, rows, x.matrix.dout_rows);
 }
 
+// S or dP of one step: 64 keys × dims times dims × 64 rows.
+static MatrixGemm score_gemm(int64_t step, const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) {
+    const int depth = operand_shape(dim).depth;
+    return {.a = keys + step * step_values(dim),
+            .a_m_stride = depth * kTileValues,
+            .a_k_stride = kTileValues,
+            .a_row_bytes = 64,
+            .b = rows,
+            .b_n_stride = 2 * depth * kTileValues,
+            .m_pairs = 2,
+            .n_pairs = 2,
+            .k_tiles = depth,
+            .k_parts = 1,
+            .a_part_stride = 0,
+            .b_part_stride = 0,
+            .c = c,
+            .c_stride = kMaxRows,
+            .accumulate = false};
+}
+
 static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
-    const auto product = [&](const uint16_t* keys, const uint16_t* rows, int64_t dim, float* c) -> MatrixGemm {
-        const int depth = operand_shape(dim).depth;
-        return {keys + step * step_values(dim),
-                depth * kTileValues,
-                kTileValues,
-                64,
-                rows,
-                2 * depth * kTileValues,
-                2,
-                2,
-                depth,
-                1,
-                0,
-                0,
-                c,
-                kMaxRows,
-                false};
-    };
-    const MatrixGemm both[] = {product(m.k, m.q, g.c.p->d.dim_qk, x.w.s), product(m.v, m.dout, g.c.p->d.dim_v, x.dp)};
+    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s), score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->gemm(both, 2);
 }
 
@@ -160,15 +162,15 @@ bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const Ke
     if (mk.softmax_backward_tiles && task.kind == Tile::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
         factor > 0) {
         const MatrixOperands& m = x.matrix;
-        unmasked.list[unmasked.count++] = {m.k + step * step_values(c.p->d.dim_qk),
-                                           m.v + step * step_values(c.p->d.dim_v),
-                                           m.q,
-                                           m.dout,
-                                           x.lse,
-                                           x.delta,
-                                           p,
-                                           ds,
-                                           pairs};
+        unmasked.list[unmasked.count++] = {.k = m.k + step * step_values(c.p->d.dim_qk),
+                                           .v = m.v + step * step_values(c.p->d.dim_v),
+                                           .q = m.q,
+                                           .dout = m.dout,
+                                           .lse = x.lse,
+                                           .delta = x.delta,
+                                           .p = p,
+                                           .ds = ds,
+                                           .ds_pairs = pairs};
         return true;
     }
     gemm_scores_dp(g, step, x);
@@ -242,58 +244,64 @@ LiveRange live_range(int count, const Live& live, const At& at, const BackwardSc
     return {first, end - first};
 }
 
+// dk or dv of one step, over the live tiles of the panel: (P or dS) × rows, added to the block's `acc`.
+MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows, int64_t columns,
+                    float* acc) {
+    const int64_t pairs = operand_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
+    return {.a = p_or_ds + tile_offset(step, run.first),
+            .a_m_stride = 16 * kMaxRows,
+            .a_k_stride = 32,
+            .a_row_bytes = 2 * kMaxRows,
+            .b = rows + run.first * values,
+            .b_n_stride = 4 * kTileValues,
+            .m_pairs = 2,
+            .n_pairs = int(pairs),
+            .k_tiles = 2,
+            .k_parts = run.count,
+            .a_part_stride = kTileElements,
+            .b_part_stride = values,
+            .c = acc + (panel.first + step) * kKeyBlock * stride,
+            .c_stride = stride,
+            .accumulate = true};
+}
+
+// dq of one tile, over the live steps of the panel: Kᵀ dS.
+MatrixGemm query_gemm(const Panel& panel, int tile, const LiveRange& run, const MatrixOperands& m, int64_t dim, float* acc) {
+    const int64_t values = step_values(dim);
+    return {.a = m.k_transposed + (panel.first + run.first) * values,
+            .a_m_stride = 2 * kTileValues,
+            .a_k_stride = kTileValues,
+            .a_row_bytes = 64,
+            .b = m.ds_pairs + tile_offset(run.first, tile),
+            .b_n_stride = 4 * kTileValues,
+            .m_pairs = operand_shape(dim).depth,
+            .n_pairs = 2,
+            .k_tiles = 2,
+            .k_parts = run.count,
+            .a_part_stride = values,
+            .b_part_stride = kBackwardPanel * kTileElements,
+            .c = acc,
+            .c_stride = kMaxRows,
+            .accumulate = true};
+}
+
 // dk and dv of each step, over the panel's rows; dq of each tile, over the block's keys.
 void gemm_dqkv(const BackwardCall& g, const Panel& panel, int64_t first_tile, const DqAcc& dq, const BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
     const int64_t dim = g.c.p->d.dim_qk, dim_v = g.c.p->d.dim_v;
     MatrixGemm products[2 * kMaxSteps + kBackwardPanel];
     int count = 0;
-    const auto over_rows = [&](int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows, int64_t columns,
-                               float* acc) -> MatrixGemm {
-        const int64_t pairs = operand_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
-        return {p_or_ds + tile_offset(step, run.first),
-                16 * kMaxRows,
-                32,
-                2 * kMaxRows,
-                rows + run.first * values,
-                4 * kTileValues,
-                2,
-                int(pairs),
-                2,
-                run.count,
-                kTileElements,
-                values,
-                acc + (panel.first + step) * kKeyBlock * stride,
-                stride,
-                true};
-    };
     for (int step = 0; step < panel.steps; step++) {
         const LiveRange run = live_range(
             panel.tiles, [&](int i) { return panel.live[step][i]; }, [&](int i) { return tile_offset(step, i); }, x);
         if (run.count == 0) continue;
-        if (g.a->dv) products[count++] = over_rows(step, run, m.p, m.dout_rows, dim_v, x.dv);
-        if (g.a->dk) products[count++] = over_rows(step, run, m.ds, m.q_rows, dim, x.dk);
+        if (g.a->dv) products[count++] = key_gemm(panel, step, run, m.p, m.dout_rows, dim_v, x.dv);
+        if (g.a->dk) products[count++] = key_gemm(panel, step, run, m.ds, m.q_rows, dim, x.dk);
     }
     for (int i = 0; g.a->dq && i < panel.tiles; i++) {
         const LiveRange run = live_range(
             panel.steps, [&](int step) { return panel.live[step][i]; }, [&](int step) { return tile_offset(step, i); }, x);
-        if (run.count == 0) continue;
-        const int64_t values = step_values(dim);
-        products[count++] = {m.k_transposed + (panel.first + run.first) * values,
-                             2 * kTileValues,
-                             kTileValues,
-                             64,
-                             m.ds_pairs + tile_offset(run.first, i),
-                             4 * kTileValues,
-                             operand_shape(dim).depth,
-                             2,
-                             2,
-                             run.count,
-                             values,
-                             kBackwardPanel * kTileElements,
-                             dq.tile(first_tile + i),
-                             kMaxRows,
-                             true};
+        if (run.count > 0) products[count++] = query_gemm(panel, i, run, m, dim, dq.tile(first_tile + i));
     }
     g.c.k->matrix->gemm(products, count);
 }

@@ -420,8 +420,15 @@ Method decode_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMaxPanelHeads) : 2;
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
-    return {"few",         int(rows),       int(panel), true, scratch,         true, 0, 0, nullptr, nullptr,
-            pack_decode_q, decode_mainloop, nullptr,    1,    use_matrix(p, k)};
+    return {.name = "few",
+            .rows = int(rows),
+            .panel = int(panel),
+            .panel_of_heads = true,
+            .method_bytes = scratch,
+            .o_row_major = true,
+            .pack_q = pack_decode_q,
+            .mainloop = decode_mainloop,
+            .matrix = use_matrix(p, k)};
 }
 
 }  // namespace cpu

@@ -302,9 +302,25 @@ fa_status_t synchronize(Context*, uint32_t, void*, Message*) { return FA_OK; }
 }  // namespace cpu
 
 extern const Backend kCpuBackend;
-const Backend kCpuBackend = {kBackendAbi,      FA_BACKEND_CPU,  "cpu",         cpu::usable,  cpu::device_count, cpu::device_info,
-                             cpu::create,      cpu::destroy,    cpu::set,      cpu::get,     cpu::plan,         cpu::forward,
-                             cpu::backward,    cpu::merge,      cpu::append_kv, cpu::rotary, cpu::allocate,     cpu::release,
-                             cpu::copy,        cpu::synchronize};
+const Backend kCpuBackend = {.abi = kBackendAbi,
+                             .id = FA_BACKEND_CPU,
+                             .name = "cpu",
+                             .usable = cpu::usable,
+                             .device_count = cpu::device_count,
+                             .device_info = cpu::device_info,
+                             .create = cpu::create,
+                             .destroy = cpu::destroy,
+                             .set = cpu::set,
+                             .get = cpu::get,
+                             .plan = cpu::plan,
+                             .forward = cpu::forward,
+                             .backward = cpu::backward,
+                             .merge = cpu::merge,
+                             .append_kv = cpu::append_kv,
+                             .rotary = cpu::rotary,
+                             .allocate = cpu::allocate,
+                             .release = cpu::release,
+                             .copy = cpu::copy,
+                             .synchronize = cpu::synchronize};
 
 }  // namespace fa

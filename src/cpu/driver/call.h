@@ -20,21 +20,21 @@ struct Scratch;
 // How query rows are run against keys: the shape of a query tile and its mainloop over the keys. Chosen from the problem and the
 // kernel table alone, since bits depend on it; the rest of this backend does not affect bits.
 struct Method {
-    const char* name;
-    int rows;    // of a full tile, at most kMaxRows
-    int panel;   // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
-    bool heads;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
-    int64_t method_bytes;  // scratch of the method, for each worker
-    bool o_row_major;      // PartialState.acc is [row][dim_v], not [dim_v][width]
+    const char* name = nullptr;
+    int rows = 0;    // of a full tile, at most kMaxRows
+    int panel = 0;   // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
+    bool panel_of_heads = false;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
+    int64_t method_bytes = 0;  // scratch of the method, for each worker
+    bool o_row_major = false;      // PartialState.acc is [row][dim_v], not [dim_v][width]
     // Work done once for all query tiles, before them, in so many independent items; its results are in Call.shared.
-    int64_t shared_bytes, prepare_count;
-    void (*prepare)(const Call&, int64_t index, Scratch&);
+    int64_t shared_bytes = 0, prepare_count = 0;
+    void (*prepare)(const Call&, int64_t index, Scratch&) = nullptr;
     // Initialises a worker's scratch of the method; NULL where nothing needs to be.
-    void (*begin)(const Problem&, const Kernels&, char* memory);
+    void (*init_scratch)(const Problem&, const Kernels&, char* memory) = nullptr;
     // Gathers the tile's rows of q, scaled, into the panel's buffer `panel_index`.
-    void (*pack_q)(const Call&, QueryTile&, int panel_index, Scratch&);
+    void (*pack_q)(const Call&, QueryTile&, int panel_index, Scratch&) = nullptr;
     // Runs keys [begin, end) into the initialised states of neighbouring query tiles.
-    void (*mainloop)(const Call&, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState*, Scratch&);
+    void (*mainloop)(const Call&, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState*, Scratch&) = nullptr;
     // Where the accumulators may stay with the method: mainloop() leaves them there for a PartialState whose acc is NULL, and this
     // writes the tile's rows of o, `factor` and `scale` being those of Kernels.finish_o_row(). NULL where they may not.
     void (*write_o)(const Call&, const QueryTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;

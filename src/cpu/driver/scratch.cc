@@ -7,7 +7,7 @@ namespace cpu {
 namespace {
 
 PartialState lay_out_state(const Problem& p, const Method& m, Arena& c) {
-    const int64_t width = m.heads ? m.rows : kMaxRows;
+    const int64_t width = m.panel_of_heads ? m.rows : kMaxRows;
     PartialState s;
     s.acc = c.allocate<float>(p.d.dim_v * width);
     s.m = c.allocate<float>(width);
@@ -17,8 +17,8 @@ PartialState lay_out_state(const Problem& p, const Method& m, Arena& c) {
 
 Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& c) {
     Scratch w;
-    const int64_t panel = m.heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
-    w.q = m.heads ? nullptr : c.allocate<float>(p.d.dim_qk * kMaxRows * panel);
+    const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
+    w.q = m.panel_of_heads ? nullptr : c.allocate<float>(p.d.dim_qk * kMaxRows * panel);
     w.s = c.allocate<float>(kTileKeys * kMaxRows);
     w.addend = c.allocate<float>(kTileKeys * kMaxRows);
     w.k = c.allocate<float>(kTileKeys * p.d.dim_qk);
@@ -30,7 +30,7 @@ Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode,
         w.total[i] = lay_out_state(p, m, c);
     }
     w.method_memory = c.allocate<char>(m.method_bytes);
-    w.decode_memory = m.heads ? w.method_memory : c.allocate<char>(decode.method_bytes);
+    w.decode_memory = m.panel_of_heads ? w.method_memory : c.allocate<char>(decode.method_bytes);
     w.band_begin = c.allocate<int32_t>(kMaxRows);
     w.band_end = c.allocate<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};

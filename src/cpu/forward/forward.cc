@@ -25,7 +25,7 @@ struct WorkItem {
 };
 
 int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
-    return m.heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
+    return m.panel_of_heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
 }
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
@@ -33,7 +33,7 @@ int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64
 WorkItem item_at(const Call& c, int panel, int64_t index) {
     const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
-    if (c.method.heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
+    if (c.method.panel_of_heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
     const int64_t panels = ceil_div(c.blocks, panel);
     const bool longest_last = c.p->causal() || c.p->has(FA_OPERAND_MASK);
     const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
@@ -90,7 +90,7 @@ void worker_loop(void* arg, int64_t worker) {
     ForwardJob& job = *static_cast<ForwardJob*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
     Scratch w = locate_scratch(*job.c->p, job.c->method, job.c->decode, share);
-    if (job.c->method.begin) job.c->method.begin(*job.c->p, *job.c->k, w.method_memory);
+    if (job.c->method.init_scratch) job.c->method.init_scratch(*job.c->p, *job.c->k, w.method_memory);
     const int64_t first = worker * job.ranges / job.workers;
     for (int n = 0; n < job.ranges; n++)
         for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
@@ -229,8 +229,8 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
 // Where memory bandwidth is the limit, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth
 // faster than with four.
 int panel_for(const Call& c, int64_t tiles, int64_t workers) {
-    const int64_t max_panel = c.method.panel, items_per_worker = c.method.heads ? 1 : 4;
-    if (workers == 1 && c.blocks > 0 && !c.method.heads && c.method.prepare_count == 0)
+    const int64_t max_panel = c.method.panel, items_per_worker = c.method.panel_of_heads ? 1 : 4;
+    if (workers == 1 && c.blocks > 0 && !c.method.panel_of_heads && c.method.prepare_count == 0)
         return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which load its keys by themselves
     return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
 }
@@ -260,7 +260,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
         s.extra_bytes = study_bytes(p, k);
         return s;
     }
-    const int64_t panels = s.method.heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
+    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
         s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
     if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) s.method.matrix = s.decode.matrix = false;
@@ -297,7 +297,7 @@ fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64
         run(s.items, run_study);
     } else {
         const int64_t parts = s.parallel_splits ? s.max_splits : 1;
-        const bool one_tile_items = c.count || (s.parallel_splits && !c.method.heads);  // as the formulas count
+        const bool one_tile_items = c.count || (s.parallel_splits && !c.method.panel_of_heads);  // as the formulas count
         job.panel = one_tile_items ? 1 : panel_for(c, s.items * parts, workers);
         const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
         if (s.parallel_splits) {

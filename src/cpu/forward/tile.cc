@@ -176,9 +176,11 @@ Method tile_method(const Problem& p, const Kernels& k) {
     constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
     const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
-    return {
-        "tile", k.rows,  int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)), false, 0, false, 0, 0, nullptr, nullptr,
-        pack_q, mainloop};
+    return {.name = "tile",
+            .rows = k.rows,
+            .panel = int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)),
+            .pack_q = pack_q,
+            .mainloop = mainloop};
 }
 
 void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w) {

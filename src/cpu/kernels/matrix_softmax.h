@@ -66,13 +66,13 @@ template <int32_t T, Exp2Accuracy E, int PRow>
 struct SoftmaxRows {
     const float* s;
     uint16_t* p;
-    const float *factor, *from, *l_before;
+    const float *factor, *neg_ref, *l_before;
     float* l;
     __m512i largest;
     int row;
 
     inline __attribute__((always_inline)) void next_row() {
-        const V scale = splat(factor[row]), offset = splat(from[row]);
+        const V scale = splat(factor[row]), offset = splat(neg_ref[row]);
         const float* at = s + row * kKeyBlock;
         uint16_t* to = p + row * PRow;
         V sum = V{};
@@ -191,7 +191,14 @@ inline __attribute__((always_inline)) SoftmaxRows<T, E, PRow> softmax_rows(const
                                                                            int l_index) {
     const int row = tile * 16;
     const float* const l = block.l[l_index] + row * 16;
-    return {part.s, part.p, block.factor + row, block.neg_ref + row, l, block.l[!l_index] + row * 16, _mm512_setzero_si512(), 0};
+    return {.s = part.s,
+            .p = part.p,
+            .factor = block.factor + row,
+            .neg_ref = block.neg_ref + row,
+            .l_before = l,
+            .l = block.l[!l_index] + row * 16,
+            .largest = _mm512_setzero_si512(),
+            .row = 0};
 }
 
 // The threshold of lazy rescale, 2^4 of the row's unit, as an f32's bits.

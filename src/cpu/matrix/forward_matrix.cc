@@ -63,7 +63,7 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
     return arena.used;
 }
 
-void begin(const Problem& p, const Kernels&, char* scratch) { lay_out_scratch(p, scratch); }
+void init_scratch(const Problem& p, const Kernels&, char* scratch) { lay_out_scratch(p, scratch); }
 
 const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
 
@@ -137,12 +137,12 @@ void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t 
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         const int64_t head = t.kv_head * p.group + at.group_head;
         const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
-        rows[lane] = {max_of(band.begin, begin),
-                      min_of(band.end, end),
-                      t.batch * bs[0] + head * bs[1] + at.position * bs[2],
-                      t.batch * ms[0] + head * ms[1] + at.position * ms[2],
-                      p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head]) : 0.f,
-                      at.position + t.rule.off};
+        rows[lane] = {.begin = max_of(band.begin, begin),
+                      .end = min_of(band.end, end),
+                      .bias = t.batch * bs[0] + head * bs[1] + at.position * bs[2],
+                      .mask = t.batch * ms[0] + head * ms[1] + at.position * ms[2],
+                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head]) : 0.f,
+                      .diagonal = at.position + t.rule.off};
     }
 }
 
@@ -286,20 +286,17 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
         !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
         return false;
     const MatrixShape s = shape_of(p);
-    *m = {"matrix",
-          kRowBlock,
-          kPanel,
-          false,
-          lay_out_scratch(p, nullptr),
-          true,
-          0,
-          0,
-          prepare,
-          begin,
-          pack_q_tiles,
-          matrix_mainloop,
-          d.o_dtype == FA_BF16 ? write_o : nullptr,
-          k.matrix->speed};
+    *m = {.name = "matrix",
+          .rows = kRowBlock,
+          .panel = kPanel,
+          .method_bytes = lay_out_scratch(p, nullptr),
+          .o_row_major = true,
+          .prepare = prepare,
+          .init_scratch = init_scratch,
+          .pack_q = pack_q_tiles,
+          .mainloop = matrix_mainloop,
+          .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
+          .speed = k.matrix->speed};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
     if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

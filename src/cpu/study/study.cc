@@ -24,13 +24,13 @@ struct Study {
 
 Study make_study(const Call& c, Scratch& w) {
     const fa_attention_desc_t& d = c.p->d;
-    Study s{c,
-            c.count,
-            &w.counters,
-            d.dim_qk * type_bytes(d.q_dtype),
-            d.dim_v * type_bytes(d.o_dtype),
-            d.dim_qk * type_bytes(d.k_dtype),
-            d.dim_v * type_bytes(d.k_dtype)};
+    Study s{.quiet = c,
+            .count = c.count,
+            .counters = &w.counters,
+            .q_row = d.dim_qk * type_bytes(d.q_dtype),
+            .o_row = d.dim_v * type_bytes(d.o_dtype),
+            .k_row = d.dim_qk * type_bytes(d.k_dtype),
+            .v_row = d.dim_v * type_bytes(d.k_dtype)};
     s.quiet.count = false;
     return s;
 }
@@ -49,10 +49,8 @@ void finish(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) 
 // The accumulators of a tile are kept in o between two key blocks of flash1; these move them.
 float* o_row(const Call& c, const QueryTile& t, int lane) {
     const Problem& p = *c.p;
-    const int64_t* s = p.d.o_stride;
-    const int64_t at =
-        (p.packed_q() ? 0 : t.batch * s[0]) + (t.seq.q_begin + t.position(lane, p.group)) * s[1] + t.head(lane, p.group) * s[2];
-    return static_cast<float*>(c.a->o) + at;
+    const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+    return static_cast<float*>(c.a->o) + query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
 }
 
 void load_o(const Call& c, const QueryTile& t, float* o) {

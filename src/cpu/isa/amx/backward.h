@@ -97,15 +97,15 @@ void backward_tiles(const BackwardTile* tiles, int count, int depth, int depth_v
     for (int n = 0; n < 4 * count; n++) {
         const TileQuarter now = quarter(tiles, n);
         const BackwardTile& tile = *now.tile;
-        float *const s = memory + n % 2 * 2 * kQuarterRows * kQuarterRows, *const other = memory + (n + 1) % 2 * 2 * kQuarterRows *
-                                                                                                       kQuarterRows;
-        SoftmaxBackwardBlock w{s,
-                               s + kQuarterRows * kQuarterRows,
-                               {tile.lse + now.row, tile.delta + now.row, factor},
-                               {tile.p, tile.ds, tile.ds_pairs},
-                               now.key,
-                               now.row,
-                               0};
+        constexpr int kStage = 2 * kQuarterRows * kQuarterRows;  // floats of S and dP
+        float *const s = memory + n % 2 * kStage, *const other = memory + (n + 1) % 2 * kStage;
+        SoftmaxBackwardBlock w{.s = s,
+                               .dp = s + kQuarterRows * kQuarterRows,
+                               .rows = {tile.lse + now.row, tile.delta + now.row, factor},
+                               .to = {tile.p, tile.ds, tile.ds_pairs},
+                               .first_key = now.key,
+                               .first_row = now.row,
+                               .key = 0};
         if (n + 1 < 4 * count) acc = gemm_s_dp<Pairs>(quarter(tiles, n + 1), depth, depth_v, other, acc, w);
         else acc.store();
         w.finish();

@@ -78,8 +78,22 @@ void gemm(const MatrixGemm* products, int count) {
 
 void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
     const int64_t tiles = int64_t(shape.depth) * kTile;
-    gemm({step.block->q, tiles, kTile, 64, step.k, 2 * tiles, 1, 2, shape.depth, 1, 0, 0, s, kKeyBlock, false},
-         {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
+    const MatrixGemm m = {.a = step.block->q,
+                          .a_m_stride = tiles,
+                          .a_k_stride = kTile,
+                          .a_row_bytes = 64,
+                          .b = step.k,
+                          .b_n_stride = 2 * tiles,
+                          .m_pairs = 1,
+                          .n_pairs = 2,
+                          .k_tiles = shape.depth,
+                          .k_parts = 1,
+                          .a_part_stride = 0,
+                          .b_part_stride = 0,
+                          .c = s,
+                          .c_stride = kKeyBlock,
+                          .accumulate = false};
+    gemm(m, {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
 }
 
 // S and P of a step.
@@ -92,9 +106,22 @@ struct ScoreStage {
 void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage) {
     RowBlock& block = *step.block;
     if (__builtin_expect(stage.rescale && !block.acc_empty, 0)) rescale_o(shape, block);
-    gemm({stage.p, 16 * kKeyBlock, 32, 2 * kKeyBlock, step.v, 4 * kTile, 1, shape.columns / 2, 2, 1, 0, 0, block.o, 16,
-          !block.acc_empty},
-         {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
+    const MatrixGemm m = {.a = stage.p,
+                          .a_m_stride = 16 * kKeyBlock,
+                          .a_k_stride = 32,
+                          .a_row_bytes = 2 * kKeyBlock,
+                          .b = step.v,
+                          .b_n_stride = 4 * kTile,
+                          .m_pairs = 1,
+                          .n_pairs = shape.columns / 2,
+                          .k_tiles = 2,
+                          .k_parts = 1,
+                          .a_part_stride = 0,
+                          .b_part_stride = 0,
+                          .c = block.o,
+                          .c_stride = 16,
+                          .accumulate = !block.acc_empty};
+    gemm(m, {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
     block.acc_empty = false;
 }
 
