@@ -158,6 +158,25 @@ void run_dbias(const BackwardJob& job, int64_t index, BackwardScratch& x) {
 }
 void run_dsink(const BackwardJob& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
 
+// The steps of a call, one after the other: in each, workers take all indices.
+struct BackwardRun {
+    const Threads* threads;
+    int64_t workers;
+    Message* m;
+    fa_status_t status;
+    BackwardJob job;
+
+    BackwardRun(const Threads* threads_, int64_t workers_, Message* m_)
+        : threads(threads_), workers(workers_), m(m_), status(FA_OK) {}
+    void all(int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&)) {
+        if (status != FA_OK) return;
+        job.next = 0;
+        job.count = count;
+        job.run = step;
+        status = run_workers(*threads, workers < count ? workers : max_of(count, 1), worker_loop, &job, m);
+    }
+};
+
 }  // namespace
 
 BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
@@ -207,27 +226,19 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;
-    BackwardJob job;
-    job.g = &g;
-    job.s = &s;
-    job.shared = memory;
-    job.shares = memory + s.shared_bytes;
-    fa_status_t status = FA_OK;
-    const auto run = [&](int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&)) {
-        if (status != FA_OK) return;
-        job.next = 0;
-        job.count = count;
-        job.run = step;
-        status = run_workers(threads, workers < count ? workers : max_of(count, 1), worker_loop, &job, m);
-    };
+    BackwardRun run{&threads, workers, m};
+    run.job.g = &g;
+    run.job.s = &s;
+    run.job.shared = memory;
+    run.job.shares = memory + s.shared_bytes;
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
-    if ((dq || dkv) && s.chunks > 1) run(s.heads * s.tiles, compute_tile_deltas);
-    if (dq || dkv) run(s.items(), backward_chunk);
-    if (dq && s.chunks > 1) run(s.heads * s.tiles, merge_chunks);
-    if (a.dbias && rows && keys) run(dbias_blocks(g), run_dbias);
-    if (a.dsinks) run(p.d.heads_q, run_dsink);
-    return status;
+    if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
+    if (dq || dkv) run.all(s.items(), backward_chunk);
+    if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);
+    if (a.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
+    if (a.dsinks) run.all(p.d.heads_q, run_dsink);
+    return run.status;
 }
 
 }  // namespace cpu

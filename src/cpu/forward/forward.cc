@@ -237,6 +237,61 @@ int panel_for(const Call& c, int64_t tiles, int64_t workers) {
 
 void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
 
+// The steps of a call, one after the other: in each, workers take all indices of a range.
+struct ForwardRun {
+    using Step = void (*)(const ForwardJob&, int64_t index, char* share, Scratch&);
+    Call* c;
+    ForwardJob job;
+    const Threads* threads;
+    int64_t workers;
+    Message* m;
+    fa_status_t status = FA_OK;
+
+    void range(int64_t begin, int64_t count, Step step) {
+        if (status != FA_OK) return;
+        const int64_t team = workers < count ? workers : max_of(count, 1);
+        partition_indices(job, begin, count, team);
+        job.run = step;
+        status = run_workers(*threads, team, worker_loop, &job, m);
+    }
+    void all(int64_t count, Step step) { range(0, count, step); }
+
+    int64_t items() const { return job.s->items > 0 ? c->p->d.batch * panels_of_batch(*c->p, c->method, c->blocks, job.panel) : 0; }
+    // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would wait for
+    // each other after each.
+    void prepared_items() {
+        const int64_t heads = c->p->d.batch * c->p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
+        const int64_t panels = items() / max_of(heads, 1), chunks = job.s->method.prepare_count / max_of(heads, 1);
+        for (; c->first_head < heads; c->first_head += at_once) {
+            range(c->first_head * chunks, at_once * chunks, run_preparation);
+            range(c->first_head * panels, at_once * panels, run_item);
+        }
+    }
+    void flash_steps() {
+        const Schedule& s = *job.s;
+        const int64_t parts = s.parallel_splits ? s.max_splits : 1;
+        const bool one_tile_items = c->count || (s.parallel_splits && !c->method.panel_of_heads);  // as the formulas count
+        job.panel = one_tile_items ? 1 : panel_for(*c, s.items * parts, workers);
+        if (s.parallel_splits) {
+            all(items() * parts, run_split);
+            job.panel = 1;  // merging is short, and everything waits for it
+            all(items(), merge_splits);
+        } else if (s.method.prepare_count > 0) {
+            prepared_items();
+        } else {
+            all(items(), run_item);
+        }
+    }
+    void all_steps() {
+        const Schedule& s = *job.s;
+        const fa_attention_desc_t& d = c->p->d;
+        if (s.method.prepare_count > 0 && s.parallel_splits) all(s.method.prepare_count, run_preparation);
+        if (c->p->has(FA_OPERAND_SCORES) && d.seqlen_q > 0 && d.seqlen_k > 0) all(d.batch * d.heads_q, fill_scores);
+        if (d.algorithm != FA_ALGORITHM_FLASH) all(s.items, run_study);
+        else flash_steps();
+    }
+};
+
 }  // namespace
 
 Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
@@ -274,51 +329,21 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
 
 fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
                         Message* m) {
-    ForwardJob job;
+    ForwardRun run;
     if (s.method.shared_bytes > 0) c.shared = memory;
+    run.c = &c;
+    run.threads = &threads;
+    run.workers = workers;
+    run.m = m;
+    ForwardJob& job = run.job;
     job.c = &c;
     job.s = &s;
     job.shared = memory + s.method.shared_bytes;
     job.shares = memory + s.shared_bytes;
     job.flops = job.read = job.written = 0;
-    fa_status_t status = FA_OK;
-    const auto run_part = [&](int64_t begin, int64_t count, void (*step)(const ForwardJob&, int64_t, char*, Scratch&)) {
-        if (status != FA_OK) return;
-        const int64_t team = workers < count ? workers : max_of(count, 1);
-        partition_indices(job, begin, count, team);
-        job.run = step;
-        status = run_workers(threads, team, worker_loop, &job, m);
-    };
-    const auto run = [&](int64_t count, void (*step)(const ForwardJob&, int64_t, char*, Scratch&)) { run_part(0, count, step); };
-    if (s.method.prepare_count > 0 && s.parallel_splits) run(s.method.prepare_count, run_preparation);
-    const bool scores = c.p->has(FA_OPERAND_SCORES) && c.p->d.seqlen_q > 0 && c.p->d.seqlen_k > 0;
-    if (scores) run(c.p->d.batch * c.p->d.heads_q, fill_scores);
-    if (c.p->d.algorithm != FA_ALGORITHM_FLASH) {
-        run(s.items, run_study);
-    } else {
-        const int64_t parts = s.parallel_splits ? s.max_splits : 1;
-        const bool one_tile_items = c.count || (s.parallel_splits && !c.method.panel_of_heads);  // as the formulas count
-        job.panel = one_tile_items ? 1 : panel_for(c, s.items * parts, workers);
-        const auto items = [&] { return s.items > 0 ? c.p->d.batch * panels_of_batch(*c.p, c.method, c.blocks, job.panel) : 0; };
-        if (s.parallel_splits) {
-            run(items() * parts, run_split);
-            job.panel = 1;  // merging is short, and everything waits for it
-            run(items(), merge_splits);
-        } else if (s.method.prepare_count > 0) {
-            // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several
-            // would wait for each other after each.
-            const int64_t heads = c.p->d.batch * c.p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
-            const int64_t panels = items() / max_of(heads, 1), pieces = s.method.prepare_count / max_of(heads, 1);
-            for (; c.first_head < heads; c.first_head += at_once) {
-                run_part(c.first_head * pieces, at_once * pieces, run_preparation);
-                run_part(c.first_head * panels, at_once * panels, run_item);
-            }
-        } else {
-            run(items(), run_item);
-        }
-    }
+    run.all_steps();
     *counters = {job.flops, job.read, job.written};
-    return status;
+    return run.status;
 }
 
 }  // namespace cpu

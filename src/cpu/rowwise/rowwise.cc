@@ -42,6 +42,20 @@ Span span_of(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b
     return s;
 }
 
+// A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are normalised.
+struct MergedRow {
+    RowState state;
+    float acc[kMaxDim];
+    int64_t dim;
+    void add(const float* part, float part_lse) {
+        const RowState s = from_lse(part_lse);
+        if (s.l == 0.f) return;
+        const Fold f = fold(state, s);
+        state = f.state;
+        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
+    }
+};
+
 void merge_row(const void* context, int64_t index) {
     const Merge& x = *static_cast<const Merge*>(context);
     const fa_attention_desc_t& d = x.p.d;
@@ -53,38 +67,30 @@ void merge_row(const void* context, int64_t index) {
 
     void* o = element(a.o, batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2], d.o_dtype);
     float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
-    float sum[kMaxDim] = {};
-    RowState state = empty_row();
-    const auto add = [&](const float* part, float part_lse) {
-        const RowState s = from_lse(part_lse);
-        if (s.l == 0.f) return;
-        const Fold f = fold(state, s);
-        state = f.state;
-        // In the units of kAccScale: several parts at the type's limit must not overflow before they are averaged.
-        for (int64_t c = 0; c < d.dim_v; c++) sum[c] = sum[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
-    };
+    MergedRow merged{empty_row(), {}, d.dim_v};
     if (i < span.length) {
-        if (a.flags & FA_MERGE_ACCUMULATE) add(static_cast<const float*>(o), *lse);
+        if (a.flags & FA_MERGE_ACCUMULATE) merged.add(static_cast<const float*>(o), *lse);
         for (int64_t part = 0; part < a.parts; part++) {
             const int64_t* so = a.o_parts_stride;
             const int64_t* sl = a.lse_parts_stride;
-            add(a.o_parts + part * so[0] + batch * so[1] + row * so[2] + h * so[3],
-                a.lse_parts[part * sl[0] + batch * sl[1] + h * sl[2] + row * sl[3]]);
+            merged.add(a.o_parts + part * so[0] + batch * so[1] + row * so[2] + h * so[3],
+                       a.lse_parts[part * sl[0] + batch * sl[1] + h * sl[2] + row * sl[3]]);
         }
         if (x.p.has(FA_OPERAND_SINKS)) {
-            const Fold f = fold(state, sink_state(a.sinks[h]));
-            for (int64_t c = 0; c < d.dim_v; c++) sum[c] *= f.scale_a;
-            state = f.state;
+            const Fold f = fold(merged.state, sink_state(a.sinks[h]));
+            for (int64_t c = 0; c < d.dim_v; c++) merged.acc[c] *= f.scale_a;
+            merged.state = f.state;
         }
     }
-    const float factor = normaliser(state) * kAccDescale, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    const float factor = normaliser(merged.state) * kAccDescale, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
     for (int64_t c = 0; c < d.dim_v; c++) {
-        float average = sum[c] * factor;
-        if (isinf(average) && isfinite(sum[c])) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
-        sum[c] = average * scale;
+        float average = merged.acc[c] * factor;
+        if (isinf(average) && isfinite(merged.acc[c]))
+            average = copysignf(FLT_MAX, average);  // an average of finite values is finite
+        merged.acc[c] = average * scale;
     }
-    x.k.narrow[type_index(d.o_dtype)](sum, d.dim_v, o);
-    if (lse) *lse = log_sum_exp(state);
+    x.k.narrow[type_index(d.o_dtype)](merged.acc, d.dim_v, o);
+    if (lse) *lse = log_sum_exp(merged.state);
 }
 
 struct Append {
@@ -95,27 +101,38 @@ struct Append {
 
 float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
 
-// One token's k or v of all heads into its slot. cos NULL: no rotation.
-void append_token(const Append& x, const void* from, int64_t from_at, int64_t from_head, int64_t dim, const float* cos,
-                  const float* sin, void* cache, const int64_t stride[4], float* descale, const int64_t* descale_stride,
-                  int64_t outer, int64_t slot) {
+// k or v: rows of new tokens, and the cache that they go to. cos NULL: no rotation; descale NULL: none.
+struct AppendOperand {
+    const void* from;
+    const int64_t* from_stride;
+    int64_t dim;
+    const float *cos, *sin;
+    void* cache;
+    const int64_t* stride;
+    float* descale;
+    const int64_t* descale_stride;
+};
+
+// One token's k or v of all heads into its slot; `block` is the page, or the cache's sequence.
+void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_t row, int64_t block, int64_t slot) {
     const fa_attention_desc_t& d = x.p.d;
     const bool small = type_bytes(d.k_dtype) == 1;
+    const int64_t from_at = batch * o.from_stride[0] + row * o.from_stride[1];
     for (int64_t h = 0; h < d.heads_k; h++) {
         float line[kMaxDim];
-        x.k.widen[type_index(d.q_dtype)](element(from, from_at + h * from_head, d.q_dtype), dim, line);
-        if (cos) rotate(line, cos, sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
-        if (descale) {
-            float* factor = descale + outer * descale_stride[0] + slot * descale_stride[1] + h * descale_stride[2];
+        x.k.widen[type_index(d.q_dtype)](element(o.from, from_at + h * o.from_stride[2], d.q_dtype), o.dim, line);
+        if (o.cos) rotate(line, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        if (o.descale) {
+            float* factor = o.descale + block * o.descale_stride[0] + slot * o.descale_stride[1] + h * o.descale_stride[2];
             if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
                 float largest = 0.f;
-                for (int64_t c = 0; c < dim; c++) largest = max_fn(largest, fabsf(line[c]));
+                for (int64_t c = 0; c < o.dim; c++) largest = max_fn(largest, fabsf(line[c]));
                 *factor = dynamic_descale(largest, largest_value(d.k_dtype));
             }
-            for (int64_t c = 0; c < dim; c++) line[c] /= *factor;
+            for (int64_t c = 0; c < o.dim; c++) line[c] /= *factor;
         }
-        x.k.narrow[type_index(d.k_dtype)](line, dim,
-                                          element(cache, outer * stride[0] + slot * stride[1] + h * stride[2], d.k_dtype));
+        const int64_t to = block * o.stride[0] + slot * o.stride[1] + h * o.stride[2];
+        x.k.narrow[type_index(d.k_dtype)](line, o.dim, element(o.cache, to, d.k_dtype));
     }
 }
 
@@ -138,20 +155,34 @@ void append_row(const void* context, int64_t index) {
     if (a.positions) slot = a.positions[a.cu_seqlens_new ? begin + t : b * a.seqlen_new + t];
     if (slot < 0) return;
     const int64_t position = slot - leftpad;
-    int64_t outer = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    int64_t block = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
     if (x.p.paged()) {
-        outer = a.page_table[outer * d.page_table_stride + slot / d.page_size];
+        block = a.page_table[block * d.page_table_stride + slot / d.page_size];
         slot %= d.page_size;
     }
     const int64_t row = begin + t;
     const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
     const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
-    append_token(x, a.k_new, batch * a.k_new_stride[0] + row * a.k_new_stride[1], a.k_new_stride[2], d.dim_qk, cos, sin, a.k,
-                 d.k_stride, x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr, d.k_descale_stride, outer,
-                 slot);
-    append_token(x, a.v_new, batch * a.v_new_stride[0] + row * a.v_new_stride[1], a.v_new_stride[2], d.dim_v, nullptr, nullptr, a.v,
-                 d.v_stride, x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr, d.v_descale_stride, outer,
-                 slot);
+    const AppendOperand k{.from = a.k_new,
+                          .from_stride = a.k_new_stride,
+                          .dim = d.dim_qk,
+                          .cos = cos,
+                          .sin = sin,
+                          .cache = a.k,
+                          .stride = d.k_stride,
+                          .descale = x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr,
+                          .descale_stride = d.k_descale_stride};
+    const AppendOperand v{.from = a.v_new,
+                          .from_stride = a.v_new_stride,
+                          .dim = d.dim_v,
+                          .cos = nullptr,
+                          .sin = nullptr,
+                          .cache = a.v,
+                          .stride = d.v_stride,
+                          .descale = x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr,
+                          .descale_stride = d.v_descale_stride};
+    append_token(x, k, batch, row, block, slot);
+    append_token(x, v, batch, row, block, slot);
 }
 
 struct Rotary {
