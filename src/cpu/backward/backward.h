@@ -7,7 +7,7 @@
 namespace fa {
 namespace cpu {
 
-// How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
+// How a call is partitioned. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct BackwardSchedule {
     int64_t heads;        // sequences times kv heads
     int64_t rows, tiles;  // rows of each, group-major, and query tiles, for the longest sequence

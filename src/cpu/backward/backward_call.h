@@ -19,7 +19,7 @@ struct BackwardCall {
 };
 
 bool use_matrix_backward(const Problem& p, const Kernels& k);
-// As matrix.h takes rows of so many dims.
+// The shape as which matrix_table.h packs rows of so many dims.
 MatrixShape operand_shape(int64_t dim);
 
 // Accumulators of dq of all query tiles, [tile][dim_qk][width]. A tile's are zeroed when they are first needed: in the cache, and

@@ -10,7 +10,7 @@ static_assert(kKeyBlock == kTileKeys && kMaxRows == kTileKeys, "tiles are square
 static_assert(kBackwardTileFloats == kTileKeys * kMaxRows, "the scratch of scores serves");
 
 constexpr int kMaxSteps = 4;  // of a panel whose P and dS are kept, 384 KB of them
-constexpr int64_t kTileValues = kTileBytes / 2, kTileElements = kMaxRows * kTileKeys;
+constexpr int64_t kTileElements = kMaxRows * kTileKeys;
 
 int64_t step_values(int64_t dim) { return 4 * operand_shape(dim).depth * kTileValues; }  // of 64 rows, however they are packed
 
@@ -105,7 +105,8 @@ static MatrixGemm score_gemm(int64_t step, const uint16_t* keys, const uint16_t*
 
 static void gemm_scores_dp(const BackwardCall& g, int64_t step, BackwardScratch& x) {
     const MatrixOperands& m = x.matrix;
-    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s), score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
+    const MatrixGemm both[] = {score_gemm(step, m.k, m.q, g.c.p->d.dim_qk, x.w.s),
+                               score_gemm(step, m.v, m.dout, g.c.p->d.dim_v, x.dp)};
     g.c.k->matrix->gemm(both, 2);
 }
 
@@ -245,8 +246,8 @@ LiveRange live_range(int count, const Live& live, const At& at, const BackwardSc
 }
 
 // dk or dv of one step, over the live tiles of the panel: (P or dS) × rows, added to the block's `acc`.
-MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows, int64_t columns,
-                    float* acc) {
+MatrixGemm key_gemm(const Panel& panel, int step, const LiveRange& run, const uint16_t* p_or_ds, const uint16_t* rows,
+                    int64_t columns, float* acc) {
     const int64_t pairs = operand_shape(columns).depth, stride = 32 * pairs, values = step_values(columns);
     return {.a = p_or_ds + tile_offset(step, run.first),
             .a_m_stride = 16 * kMaxRows,

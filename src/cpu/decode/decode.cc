@@ -85,7 +85,7 @@ DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int 
         scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
         scratch.matrix.products = floats(kDecodeProducts);
         scratch.matrix.p = arena.allocate<uint16_t>(kDecodeChunkKeys * kDecodeRows);
-        scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileBytes / 2);
+        scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileValues);
         scratch.limbs = arena.allocate<char>(panel * limb_bytes(p));
         scratch.has_limbs = arena.allocate<bool>(panel);
         if (memory) memset(scratch.matrix.zeros, 0, size_t(dim) * 2);

@@ -21,11 +21,13 @@ struct Scratch;
 // kernel table alone, since bits depend on it; the rest of this backend does not affect bits.
 struct Method {
     const char* name = nullptr;
-    int rows = 0;    // of a full tile, at most kMaxRows
-    int panel = 0;   // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
-    bool panel_of_heads = false;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
+    int rows = 0;  // of a full tile, at most kMaxRows
+    int panel =
+        0;  // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
+    bool panel_of_heads =
+        false;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
     int64_t method_bytes = 0;  // scratch of the method, for each worker
-    bool o_row_major = false;      // PartialState.acc is [row][dim_v], not [dim_v][width]
+    bool o_row_major = false;  // PartialState.acc is [row][dim_v], not [dim_v][width]
     // Work done once for all query tiles, before them, in so many independent items; its results are in Call.shared.
     int64_t shared_bytes = 0, prepare_count = 0;
     void (*prepare)(const Call&, int64_t index, Scratch&) = nullptr;
@@ -108,6 +110,12 @@ struct RowCursor {
         position++;
     }
 };
+
+// Prefetches into the second-level cache, for rows so far apart that hardware prefetchers do not follow them.
+static inline void prefetch_bytes(const void* from, int64_t bytes) {
+    constexpr int64_t kCacheLine = 64;
+    for (int64_t x = 0; x < bytes; x += kCacheLine) __builtin_prefetch(static_cast<const char*>(from) + x, 0, 2);
+}
 
 // Lays out 64-byte aligned buffers one after another; with a NULL base it only adds up their sizes.
 struct Arena {

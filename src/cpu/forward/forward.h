@@ -6,7 +6,7 @@
 namespace fa {
 namespace cpu {
 
-// How a call is cut up. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
+// How a call is partitioned. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
 struct Schedule {
     Method method, decode;  // as a Call has them
     int64_t items;          // query tiles of all sequences and kv heads
@@ -26,7 +26,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count);
 fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
                         Message* m);
 
-// study.cc: the two baselines, for all row tiles of one sequence and kv head.
+// study/study.cc: the two baselines, for all query tiles of one sequence and kv head.
 int64_t study_bytes(const Problem& p, const Kernels& k);
 void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
 void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);

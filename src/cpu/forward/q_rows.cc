@@ -31,10 +31,8 @@ float* o_row(const Call& c, const QueryTile& t, int64_t position) {
 // Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
 template <class T>
 void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
-    constexpr int64_t kLine = 64 / sizeof(float);
     const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
-    for (int64_t i = t.first + t.rows; i < end; i++)
-        for (int64_t x = 0; x < dim; x += kLine) __builtin_prefetch(row(c, t, i) + x, 0, 2);
+    for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(c, t, i), dim * int64_t(sizeof(float)));
 }
 
 }  // namespace

@@ -17,12 +17,6 @@ bool unit_key_stride(const Problem& p) {
     return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
 }
 
-// Prefetches what the next block of keys will need of a row: hardware prefetchers do not follow rows that lie so far apart.
-void prefetch_next(const char* from, int64_t bytes) {
-    constexpr int64_t kCacheLine = 64;
-    for (int64_t x = 0; x < bytes; x += kCacheLine) __builtin_prefetch(from + x, 0, 2);
-}
-
 // One row's bias, −inf where the band or the mask removes the key.
 void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
     const Problem& p = *c.p;
@@ -37,14 +31,14 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
     if (p.has(FA_OPERAND_BIAS)) {
         const char* bias = static_cast<const char*>(c.a->bias) + (t.batch * bs[0] + head * bs[1] + position * bs[2] + at) * size;
         c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
-        prefetch_next(bias + count * size, kTileKeys * size);
+        prefetch_bytes(bias + count * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));
     }
     if (p.has(FA_OPERAND_MASK)) {
         const uint8_t* mask = c.a->mask + t.batch * ms[0] + head * ms[1] + position * ms[2] + at;
         c.k->apply_mask(mask, line + begin, count);
-        prefetch_next(reinterpret_cast<const char*>(mask) + count, kTileKeys);
+        prefetch_bytes(mask + count, kTileKeys);
     }
 }
 
@@ -56,7 +50,7 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
     RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.group_head) * ms[1] + at.position * ms[2] + key;
-        prefetch_next(reinterpret_cast<const char*>(masks[lane]) + keys, kTileKeys);
+        prefetch_bytes(masks[lane] + keys, kTileKeys);
     }
     const int kept = c.k->count_masks(masks, t.rows, keys);
     if (kept > 0 && kept < t.rows * keys) c.k->expand_masks(masks, t.rows, keys, lines);
@@ -93,8 +87,7 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t k
         const int64_t* bs = p.d.bias_stride;
         lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
         stride = bs[2];
-        for (int r = 0; r < t.rows; r++)
-            prefetch_next(reinterpret_cast<const char*>(lines + r * stride + keys), kTileKeys * sizeof(float));
+        for (int r = 0; r < t.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
     } else if (kind == Tile::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);
     } else {

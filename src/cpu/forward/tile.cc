@@ -131,8 +131,7 @@ void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, in
     for (int operand = 0; operand < 2; operand++) {
         const int64_t bytes = (operand ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
         locate_kv_rows(c, t, operand ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
-        for (int64_t j = 0; j < count; j++)
-            for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(rows[j] + x, 0, 2);
+        for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], bytes);
     }
 }
 

@@ -120,7 +120,7 @@ struct Kernels {
     void (*decode_online_softmax)(float* s, int rows, float* m, float* l, float* rescale);
     DecodeKernels decode[kTypes];
 
-    const MatrixKernels* matrix = nullptr;  // matrix.h
+    const MatrixKernels* matrix = nullptr;  // matrix_table.h
 };
 
 // The best table of a level (FA_ISA_…, 0: of those that this CPU prefers) for this CPU; NULL when the CPU lacks the level that is named.

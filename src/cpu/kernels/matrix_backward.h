@@ -12,10 +12,7 @@ inline __m512i pack_two(V low, V high) { return (__m512i)_mm512_cvtne2ps_pbh(hig
 // Stores P and dS of 64 rows for a pair of keys, as operands.
 struct PackedPds {
     uint16_t *p, *ds, *pairs;
-    // Index that interleaves values 0 … 15 of one key and of the next.
-    __m512i interleave_index =
-        _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009, 0x00280008, 0x00270007,
-                         0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002, 0x00210001, 0x00200000);
+    __m512i interleaved = interleave_index();
 
     inline void put(int key, int row, const V a[2][2], const V b[2][2]) const {
         __m512i narrowed[2];
@@ -24,10 +21,10 @@ struct PackedPds {
             _mm512_storeu_si512(p + (key + i) * 64 + row, pack_two(a[i][0], a[i][1]));
             _mm512_storeu_si512(ds + (key + i) * 64 + row, narrowed[i]);
         }
-        uint16_t* const tile = pairs + (row / 32 * 2 + key / 32) * 2 * kTile + key % 32 / 2 * 32;
+        uint16_t* const tile = pairs + (row / 32 * 2 + key / 32) * 2 * kTileValues + key % 32 / 2 * 32;
         for (int n = 0; n < 2; n++) {
-            const __m512i index = _mm512_add_epi16(interleave_index, _mm512_set1_epi16(int16_t(n * 16)));
-            _mm512_storeu_si512(tile + n * kTile, _mm512_permutex2var_epi16(narrowed[0], index, narrowed[1]));
+            const __m512i index = _mm512_add_epi16(interleaved, _mm512_set1_epi16(int16_t(n * 16)));
+            _mm512_storeu_si512(tile + n * kTileValues, _mm512_permutex2var_epi16(narrowed[0], index, narrowed[1]));
         }
     }
     void clear(int key) const {
@@ -136,9 +133,9 @@ void transpose_k(const MatrixShape& shape, const uint16_t* k, uint16_t* to) {
     for (int c = 0; c < shape.depth; c++)
         for (int half = 0; half < 2; half++)
             for (int pair = 0; pair < 16; pair++) {
-                const uint16_t* const at = k + (half * shape.depth + c) * 2 * kTile + pair * 32;
-                const __m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + kTile);
-                uint16_t* const tile = to + ((2 * c + pair / 8) * 2 + half) * kTile + 2 * pair % 16 * 32;
+                const uint16_t* const at = k + (half * shape.depth + c) * 2 * kTileValues + pair * 32;
+                const __m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + kTileValues);
+                uint16_t* const tile = to + ((2 * c + pair / 8) * 2 + half) * kTileValues + 2 * pair % 16 * 32;
                 _mm512_storeu_si512(tile, _mm512_permutex2var_epi16(a, low, b));
                 _mm512_storeu_si512(tile + 32, _mm512_permutex2var_epi16(a, high, b));
             }

@@ -49,7 +49,7 @@ inline void transpose(__m512i r[16]) {
 void pack_q(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to) {
     for (int tile = 0; tile < 2; tile++)
         for (int c = 0; c < shape.depth; c++) {
-            uint16_t* at = to + (tile * shape.depth + c) * kTile;
+            uint16_t* at = to + (tile * shape.depth + c) * kTileValues;
             for (int r = 0; r < 16; r++) _mm512_storeu_si512(at + r * 32, row_values(rows[tile * 16 + r], c * 32, shape.dim_qk));
         }
 }
@@ -57,7 +57,7 @@ void pack_q(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to)
 void pack_k(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to) {
     for (int tile = 0; tile < 4; tile++)
         for (int c = 0; c < shape.depth; c++) {
-            uint16_t* at = to + ((tile / 2 * shape.depth + c) * 2 + tile % 2) * kTile;
+            uint16_t* at = to + ((tile / 2 * shape.depth + c) * 2 + tile % 2) * kTileValues;
             __m512i r[16];
             for (int i = 0; i < 16; i++) r[i] = row_values(rows[tile * 16 + i], c * 32, shape.dim_qk);
             transpose(r);
@@ -69,19 +69,17 @@ void pack_k(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to)
 template <int Distance>
 void pack_pairs(const MatrixShape& shape, const uint16_t* const* rows, uint16_t* to) {
     constexpr int kNext = Distance == 1 ? 2 : 1;  // from a pair's first row to the next pair's
-    const __m512i low =
-        _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009, 0x00280008, 0x00270007,
-                         0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002, 0x00210001, 0x00200000);
+    const __m512i low = interleave_index();
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     for (int pair = 0; pair < shape.columns / 2; pair++)
         for (int half = 0; half < 2; half++) {
-            uint16_t* at = to + (pair * 2 + half) * 2 * kTile;
+            uint16_t* at = to + (pair * 2 + half) * 2 * kTileValues;
             for (int i = 0; i < 16; i++) {
                 const uint16_t* const* const row = rows + half * 32 + kNext * i;
                 const __m512i first = row_values(row[0], pair * 32, shape.dim_v),
                               second = row_values(row[Distance], pair * 32, shape.dim_v);
                 _mm512_storeu_si512(at + i * 32, _mm512_permutex2var_epi16(first, low, second));
-                _mm512_storeu_si512(at + kTile + i * 32, _mm512_permutex2var_epi16(first, high, second));
+                _mm512_storeu_si512(at + kTileValues + i * 32, _mm512_permutex2var_epi16(first, high, second));
             }
         }
 }

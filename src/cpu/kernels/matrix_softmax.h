@@ -9,15 +9,13 @@ namespace fa {
 namespace cpu {
 namespace {
 
-constexpr int kTile = kTileBytes / 2;  // 16-bit values
-
 // log2 of the factor that P, and so row sums and accumulators, are kept times. For bf16: what it cannot hold of P is then below
 // 2^-110 of the row's largest, and sums of 2^16 values at the type's limit do not overflow. For f16: what it cannot hold is below
 // 2^-34.
 constexpr int p_scale_log2(int32_t type) { return type == FA_BF16 ? -16 : 10; }
 // From accumulators in that unit to PartialState's.
 constexpr float acc_scale(int32_t type) { return type == FA_BF16 ? 0x1p-16f : 0x1p-42f; }
-static_assert(kAccScale == 0x1p-32f, "unit_factor() leads to it");
+static_assert(kAccScale == 0x1p-32f, "acc_scale() leads to it");
 
 constexpr float kUnsetNegRef = FLT_MAX;  // RowBlock.neg_ref of a row_ref below every score, of rows that have seen none
 

@@ -14,7 +14,7 @@
 namespace fa {
 namespace cpu {
 
-constexpr int kRowBlock = 32, kKeyBlock = 64, kTileBytes = 1024;
+constexpr int kRowBlock = 32, kKeyBlock = 64, kTileBytes = 1024, kTileValues = kTileBytes / 2;
 constexpr int64_t kMatrixStageBytes = 3 * kRowBlock * kKeyBlock * 4;  // bytes of scratch for S and P of three steps
 
 struct MatrixShape {

@@ -32,7 +32,7 @@ inline __attribute__((always_inline)) void gemm_block(const MatrixGemm& m, const
     for (int part = 0; part < m.k_parts; part++)
         for (int k = part == 0; k < m.k_tiles; k++) {
             const uint16_t* const left = a + part * m.a_part_stride + k * m.a_k_stride;
-            const uint16_t* const right = b + part * m.b_part_stride + k * 2 * kTile;
+            const uint16_t* const right = b + part * m.b_part_stride + k * 2 * kTileValues;
             gemm_2x2<FA_BF16, 0>(left, left + m.a_m_stride, m.a_row_bytes, right, none, [](int) {});
         }
     before = {c, lower, 16, stride};
@@ -63,7 +63,7 @@ inline TileQuarter quarter(const BackwardTile* tiles, int n) {
 template <int Pairs, class Interleaved>
 inline __attribute__((always_inline)) AccTiles gemm_quarter(const uint16_t* left, const uint16_t* right, int depth, float* s,
                                                             AccTiles before, Interleaved& interleaved, bool waits) {
-    const uint16_t* lower = left + depth * kTile;
+    const uint16_t* lower = left + depth * kTileValues;
     NoInterleave none;
     const auto begin = [&](int n) __attribute__((always_inline)) {
         if (before.upper) before.store(n);
@@ -72,7 +72,8 @@ inline __attribute__((always_inline)) AccTiles gemm_quarter(const uint16_t* left
     if (waits) gemm_2x2<FA_BF16, 0>(left, lower, 64, right, none, begin);
     else gemm_2x2<FA_BF16, Pairs>(left, lower, 64, right, interleaved, begin);
     for (int c = 1; c < depth; c++)
-        gemm_2x2<FA_BF16, Pairs>(left + c * kTile, lower + c * kTile, 64, right + c * 2 * kTile, interleaved, [](int) {});
+        gemm_2x2<FA_BF16, Pairs>(left + c * kTileValues, lower + c * kTileValues, 64, right + c * 2 * kTileValues, interleaved,
+                                 [](int) {});
     return {s, s + 16 * kQuarterRows, 16, kQuarterRows * 4};
 }
 
@@ -81,8 +82,8 @@ inline __attribute__((always_inline)) AccTiles gemm_quarter(const uint16_t* left
 template <int Pairs, class Interleaved>
 inline __attribute__((always_inline)) AccTiles gemm_s_dp(const TileQuarter& q, int depth, int depth_v, float* to,
                                                          const AccTiles& before, Interleaved& interleaved) {
-    const int k_at = q.key / 16 * depth * kTile, v_at = q.key / 16 * depth_v * kTile;
-    const int q_at = q.row / 16 * depth * kTile, dout_at = q.row / 16 * depth_v * kTile;
+    const int k_at = q.key / 16 * depth * kTileValues, v_at = q.key / 16 * depth_v * kTileValues;
+    const int q_at = q.row / 16 * depth * kTileValues, dout_at = q.row / 16 * depth_v * kTileValues;
     const AccTiles s = gemm_quarter<Pairs>(q.tile->k + k_at, q.tile->q + q_at, depth, to, before, interleaved, true);
     return gemm_quarter<Pairs>(q.tile->v + v_at, q.tile->dout + dout_at, depth_v, to + kQuarterRows * kQuarterRows, s, interleaved,
                                false);

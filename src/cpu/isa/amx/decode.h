@@ -63,11 +63,11 @@ inline __attribute__((always_inline)) void interleave_keys(const char* const* ro
         const char *const even = rows[2 * i], *const odd = rows[2 * i + 1];
         if (Type == FA_I8) {
             _mm512_storeu_si512(to + i * 32, pack_bf16_pairs(widen_bytes(even + x), widen_bytes(odd + x)));
-            _mm512_storeu_si512(to + kTile + i * 32, pack_bf16_pairs(widen_bytes(even + x + 16), widen_bytes(odd + x + 16)));
+            _mm512_storeu_si512(to + kTileValues + i * 32, pack_bf16_pairs(widen_bytes(even + x + 16), widen_bytes(odd + x + 16)));
         } else {
             const __m512i a = _mm512_loadu_si512(even + x * 2), b = _mm512_loadu_si512(odd + x * 2);
             _mm512_storeu_si512(to + i * 32, _mm512_unpacklo_epi16(a, b));
-            _mm512_storeu_si512(to + kTile + i * 32, _mm512_unpackhi_epi16(a, b));
+            _mm512_storeu_si512(to + kTileValues + i * 32, _mm512_unpackhi_epi16(a, b));
         }
     }
 }
@@ -80,12 +80,13 @@ void pv_tiles(const char* const* rows, const KvRows& next, int dim, const Decode
     // Pairs are written well before they are loaded as a tile, which waits for writes to reach the cache.
     interleave_keys<Type, Fetch>(rows, prefetch_cursor, 0, memory.pairs);
     for (int x = 0; x < dim; x += 32) {
-        uint16_t *const now = memory.pairs + x / 32 % 2 * 2 * kTile, *const after = memory.pairs + (x / 32 + 1) % 2 * 2 * kTile;
+        uint16_t *const now = memory.pairs + x / 32 % 2 * 2 * kTileValues, *const after =
+                                                                               memory.pairs + (x / 32 + 1) % 2 * 2 * kTileValues;
         FA_TILE_LOAD(5, o + x, dim * 4);
         FA_TILE_LOAD(6, o + x + 16, dim * 4);
         if (x + 32 < dim) interleave_keys<Type, Fetch>(rows, prefetch_cursor, x + 32, after);
         FA_TILE_LOAD(3, now, 64);
-        FA_TILE_LOAD(4, now + kTile, 64);
+        FA_TILE_LOAD(4, now + kTileValues, 64);
         FA_TILE_DOT(5, 7, 3);
         FA_TILE_DOT(6, 7, 4);
         FA_TILE_STORE(5, o + x, dim * 4);

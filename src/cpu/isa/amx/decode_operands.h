@@ -129,17 +129,13 @@ inline int limb_rows(int rows) { return rows > 2 ? 4 : rows; }
 
 // Tile registers 0 and 1: products of k and q, 2: q, 3 and 4: other operands, 5 and 6: accumulators of o, 7: P.
 void decode_configure(int rows, bool limbs) {
-    struct alignas(64) {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c = {};
+    TileConfig c = {};
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = uint16_t(i < 3 ? (limbs ? kLimbs * limb_rows(rows) : decode_columns(rows)) * 4 : 64);
         c.rows[i] = uint8_t(i < 5 ? 16 : rows);
     }
-    __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
+    c.load();
 }
 void decode_release() { __asm__ volatile("tilerelease"); }
 

@@ -31,16 +31,16 @@ inline __attribute__((always_inline)) void qk_gemm(const MatrixShape& shape, con
                                                    Interleaved& interleaved, AccTiles before) {
     const uint16_t *q = step.block->q, *k = step.k;
     const int depth = shape.depth;
-    const int64_t q_tile = int64_t(depth) * kTile;
+    const int64_t q_tile = int64_t(depth) * kTileValues;
     for (int half = 0; half < 2; half++) {
         gemm_2x2<T, Rows>(
             q, q + q_tile, 64, k, interleaved, [&](int n) __attribute__((always_inline)) {
                 if (before.upper) before.store(n);
                 zero_acc(n);
             });
-        k += 2 * kTile;
-        for (int c = 1; c < depth; c++, k += 2 * kTile) {
-            const uint16_t* a = q + c * kTile;
+        k += 2 * kTileValues;
+        for (int c = 1; c < depth; c++, k += 2 * kTileValues) {
+            const uint16_t* a = q + c * kTileValues;
             gemm_2x2<T, Rows>(a, a + q_tile, 64, k, interleaved, [](int) {});
         }
         before = {stage.s + half * 32, stage.s + half * 32 + 16 * kKeyBlock, 16, kRowBytes};
@@ -69,8 +69,8 @@ inline __attribute__((always_inline)) AccTiles pv_gemm(const MatrixShape& shape,
                 else if (n == 2) FA_TILE_LOAD(2, o1, 64);
                 else FA_TILE_LOAD(3, o1 + 256, 64);
             });
-        gemm_2x2<T, Rows>(p0 + 32, p1 + 32, kPRow * 2, v + 2 * kTile, interleaved, [](int) {});
-        v += 4 * kTile;
+        gemm_2x2<T, Rows>(p0 + 32, p1 + 32, kPRow * 2, v + 2 * kTileValues, interleaved, [](int) {});
+        v += 4 * kTileValues;
         before = {o0, o1, 256, 64};
     }
     return before;

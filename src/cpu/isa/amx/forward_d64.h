@@ -28,7 +28,7 @@ struct TileStep {
         return {steps, n, count - n, 0, 0};
     }
     const MainloopStep& step() const { return run[at]; }
-    const uint16_t* q() const { return run->block->q + tile * 2 * kTile; }
+    const uint16_t* q() const { return run->block->q + tile * 2 * kTileValues; }
     float* o() const { return run->block->o + tile * 4 * 256; }
     // The next one; false behind the last.
     bool advance() {
@@ -80,7 +80,7 @@ inline __attribute__((always_inline)) void qk_16_keys(const uint16_t* k, float* 
     FA_TILE_STREAM(7, k);
     FA_TILE_DOT(4, 5, 7);
     interleaved.template interleave<Rows, First + 1>();
-    FA_TILE_STREAM(7, k + 2 * kTile);
+    FA_TILE_STREAM(7, k + 2 * kTileValues);
     FA_TILE_DOT(4, 6, 7);
     FA_TILE_STORE(4, s, kRowBytes);
 }
@@ -93,13 +93,13 @@ inline __attribute__((always_inline)) void pv_32_keys(const uint16_t* p, const u
     FA_TILE_STREAM(4, v);
     FA_TILE_DOT(0, 7, 4);
     interleaved.template interleave<Rows, 1>();
-    FA_TILE_STREAM(4, v + kTile);
+    FA_TILE_STREAM(4, v + kTileValues);
     FA_TILE_DOT(1, 7, 4);
     interleaved.template interleave<Rows, 2>();
-    FA_TILE_STREAM(4, v + 4 * kTile);
+    FA_TILE_STREAM(4, v + 4 * kTileValues);
     FA_TILE_DOT(2, 7, 4);
     interleaved.template interleave<Rows, 3>();
-    FA_TILE_STREAM(4, v + 5 * kTile);
+    FA_TILE_STREAM(4, v + 5 * kTileValues);
     FA_TILE_DOT(3, 7, 4);
 }
 
@@ -109,15 +109,15 @@ template <int32_t T, int Half, class Interleaved>
 inline __attribute__((always_inline)) void half_step(const TileStep* last, const uint16_t* p, const TileStep* next, float* s,
                                                      Interleaved& interleaved) {
     if (next) {
-        const uint16_t* const k = next->step().k + Half * 4 * kTile;
+        const uint16_t* const k = next->step().k + Half * 4 * kTileValues;
         if (Half == 0 && next->at == 0) {
             FA_TILE_LOAD(5, next->q(), 64);
-            FA_TILE_LOAD(6, next->q() + kTile, 64);
+            FA_TILE_LOAD(6, next->q() + kTileValues, 64);
         }
         qk_16_keys<T, 4, 0>(k, s + Half * 32, interleaved);
-        qk_16_keys<T, 4, 2>(k + kTile, s + Half * 32 + 16, interleaved);
+        qk_16_keys<T, 4, 2>(k + kTileValues, s + Half * 32 + 16, interleaved);
     }
-    if (last) pv_32_keys<T, 4>(p + Half * 32, last->step().v + Half * 2 * kTile, interleaved);
+    if (last) pv_32_keys<T, 4>(p + Half * 32, last->step().v + Half * 2 * kTileValues, interleaved);
 }
 
 template <int32_t T>

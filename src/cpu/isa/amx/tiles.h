@@ -19,18 +19,23 @@ namespace {
     if (T == FA_BF16) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c); \
     else __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((~(b)&15) << 3 | 3), "i"(0xc0 | (c) << 3 | (a)))
 
+// What ldtilecfg reads: rows, and bytes of a row, of each tile register.
+struct alignas(64) TileConfig {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+    inline __attribute__((always_inline)) void load() const { __asm__ volatile("ldtilecfg %0" ::"m"(*this) : "memory"); }
+};
+
+// All tile registers of 16 rows of 64 bytes.
 void configure_tiles() {
-    struct alignas(64) {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c = {};
+    TileConfig c = {};
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = 64;
         c.rows[i] = 16;
     }
-    __asm__ volatile("ldtilecfg %0" ::"m"(c) : "memory");
+    c.load();
 }
 
 struct NoInterleave {
@@ -66,7 +71,7 @@ inline __attribute__((always_inline)) void gemm_2x2(const uint16_t* a0, const ui
     begin(0);
     FA_TILE_DOT(0, 4, 6);
     interleaved.template interleave<Rows, 1>();
-    FA_TILE_STREAM(7, b + kTile);
+    FA_TILE_STREAM(7, b + kTileValues);
     begin(1);
     FA_TILE_DOT(1, 4, 7);
     interleaved.template interleave<Rows, 2>();

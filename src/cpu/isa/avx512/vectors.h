@@ -34,6 +34,13 @@ inline V divide(V a, V b) {
     return a * r * fma_v(-b, r, splat(2.f));
 }
 
+// Index for permutex2var_epi16: values 0 … 15 of two vectors, interleaved.
+inline __m512i interleave_index() {
+    return _mm512_set_epi32(0x002f000f, 0x002e000e, 0x002d000d, 0x002c000c, 0x002b000b, 0x002a000a, 0x00290009, 0x00280008,
+                            0x00270007, 0x00260006, 0x00250005, 0x00240004, 0x00230003, 0x00220002, 0x00210001, 0x00200000);
+}
+
+// The lowest `count` bits, of up to 64.
 inline uint64_t first_bits(int64_t count) { return count >= 64 ? ~uint64_t(0) : count <= 0 ? 0 : (uint64_t(1) << count) - 1; }
 
 inline void keep_in_register(V& a) { __asm__("" : "+v"(a)); }

@@ -35,11 +35,11 @@ inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left
     for (int part = 0; part < m.k_parts; part++)
         for (int k = 0; k < m.k_tiles; k++) {
             const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride,
-                           *b = right + part * m.b_part_stride + k * 2 * kTile;
+                           *b = right + part * m.b_part_stride + k * 2 * kTileValues;
             const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : e.pairs) * 32;
             for (; b < end; a += 2, b += 32) {
 #pragma GCC unroll 4
-                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.b_n_stride + n % 2 * kTile);
+                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.b_n_stride + n % 2 * kTileValues);
 #pragma GCC unroll 4
                 for (int r = 0; r < kDotRows; r++) {
                     int32_t two;
@@ -77,10 +77,10 @@ void gemm(const MatrixGemm* products, int count) {
 }
 
 void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
-    const int64_t tiles = int64_t(shape.depth) * kTile;
+    const int64_t tiles = int64_t(shape.depth) * kTileValues;
     const MatrixGemm m = {.a = step.block->q,
                           .a_m_stride = tiles,
-                          .a_k_stride = kTile,
+                          .a_k_stride = kTileValues,
                           .a_row_bytes = 64,
                           .b = step.k,
                           .b_n_stride = 2 * tiles,
@@ -111,7 +111,7 @@ void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStag
                           .a_k_stride = 32,
                           .a_row_bytes = 2 * kKeyBlock,
                           .b = step.v,
-                          .b_n_stride = 4 * kTile,
+                          .b_n_stride = 4 * kTileValues,
                           .m_pairs = 1,
                           .n_pairs = shape.columns / 2,
                           .k_tiles = 2,
