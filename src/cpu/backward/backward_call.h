@@ -1,5 +1,6 @@
 // One backward call on the CPU (BackwardCall), and the tile of query rows that a worker holds in it (BackwardScratch). Scores come
 // from the forward's own tiles (driver/call.h).
+//
 // Products with rows of q and dout need these by columns, lanes being rows, as the forward does; those that sum over rows need them
 // by rows, in panels of columns that fit the kernels' register blocks.
 #pragma once

@@ -15,6 +15,7 @@ static inline void order_stores() { asm volatile("" ::: "memory"); }
 // The register block of all products: c[r][N vectors] = Σ_k a(r, k) · b[k][N vectors], r < M, a(r, k) broadcast from rows of k (nn:
 // a[r · stride + k]) or from columns of v (tn: a[k · stride + r]). `accumulate`: c is added to. pv is tn with online softmax's
 // rescaling: c is multiplied by `rescale`, and what is added is in other units.
+//
 // The last step stores each row right after its own accumulators are complete. All stores at the end, waiting for the last
 // accumulators, fill the core's store queue; the next block's first products then wait behind them, and a block of 32 steps takes a
 // fifth longer.

@@ -1,5 +1,6 @@
 // The kernel table of an instruction set: functions on one tile (Q Kᵀ, score mods, online softmax, P V), and nothing about
 // blocking, the meaning of masks or threads. One table for each line of isa.def; driver/cpuid.cc selects it.
+//
 // A tile is up to kMaxRows query rows against up to kTileKeys keys, in f32. Lanes are query rows: S, P and o are stored
 // [key][width] and [column][width], so a row's maximum, sum and rescaling need no shuffles, and every row's arithmetic is its own:
 // its bits depend on its scores alone, never on its neighbours or on its index in the tile.

@@ -1,5 +1,6 @@
 // The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS; Zen 4 and later, Cooper Lake): what AMX does on tiles,
 // on vectors. Operands are packed alike (matrix_table.h).
+//
 // exp2 needs the execution units that dot products need, so that nothing is won by interleaving both as AMX does: a step's products
 // and its softmax follow each other.
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
