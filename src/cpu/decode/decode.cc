@@ -386,26 +386,20 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);
     panel.v = make_source(c, KvOperand::v, panel.scratch.v);
-    int64_t first = end, last = begin;
-    for (int i = 0; i < count; i++) {
-        const KeyBand visible = panel.visible[i] = visible_keys(tiles[i], p, begin, end);
-        if (visible.begin >= visible.end) continue;
-        first = min_of(first, visible.begin);
-        last = max_of(last, visible.end);
-    }
-    if (first >= last) return;
+    const KeyBand range = visible_range(tiles, count, p, begin, end, panel.visible);
+    if (range.begin >= range.end) return;
     const int64_t stride = padded(*c.k, p.d.dim_v);
     for (int i = 0; i < count; i++) memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
-    // Blocks start at fixed distances from the deinterleaved's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    const int64_t start = panel.start = begin + (first - begin) / kTileKeys * kTileKeys;
+    // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    const int64_t start = panel.start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
     if (panel.matrix) {
         for (int i = 0; i < count; i++) {
-            panel.k_factor[i] = head_descale(c, tiles[i], panel.k, first);
-            panel.v_factor[i] = head_descale(c, tiles[i], panel.v, first);
+            panel.k_factor[i] = head_descale(c, tiles[i], panel.k, range.begin);
+            panel.v_factor[i] = head_descale(c, tiles[i], panel.v, range.begin);
         }
         c.k->matrix->decode->configure(tiles[0].rows, panel.limbs);
     }
-    for (int64_t key = start; key < last + kTileKeys; key += kTileKeys) process_block(panel, key, start, last, w);
+    for (int64_t key = start; key < range.end + kTileKeys; key += kTileKeys) process_block(panel, key, start, range.end, w);
     if (panel.matrix) c.k->matrix->decode->release();
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }

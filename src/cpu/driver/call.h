@@ -21,13 +21,11 @@ struct Scratch;
 // kernel table alone, since bits depend on it; the rest of this backend does not affect bits.
 struct Method {
     const char* name = nullptr;
-    int rows = 0;  // of a full tile, at most kMaxRows
-    int panel =
-        0;  // query tiles that a worker takes at once, so that each block of k and v is loaded once for all of them: no bits
-    bool panel_of_heads =
-        false;  // a panel is of neighbouring kv heads, and one tile holds all rows of each; otherwise of one head's tiles
-    int64_t method_bytes = 0;  // scratch of the method, for each worker
-    bool o_row_major = false;  // PartialState.acc is [row][dim_v], not [dim_v][width]
+    int rows = 0;   // of a full tile, at most kMaxRows
+    int panel = 0;  // query tiles that a worker takes at once, to load each block of k and v once for all of them: no bits
+    bool panel_of_heads = false;  // a panel is of neighbouring kv heads, whose tiles hold all their rows; else of one head's tiles
+    int64_t method_bytes = 0;     // scratch of the method, for each worker
+    bool o_row_major = false;     // PartialState.acc is [row][dim_v], not [dim_v][width]
     // Work done once for all query tiles, before them, in so many independent items; its results are in Call.shared.
     int64_t shared_bytes = 0, prepare_count = 0;
     void (*prepare)(const Call&, int64_t index, Scratch&) = nullptr;
@@ -230,6 +228,8 @@ void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int
 void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);
 // Keys that any row of the tile may see, within [begin, end).
 KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end);
+// The same of each of `count` tiles, and the range that holds all of these; empty: begin >= end.
+KeyBand visible_range(const QueryTile* tiles, int count, const Problem& p, int64_t begin, int64_t end, KeyBand* visible);
 // Writes the scores output for the tile's rows; m and l in `state` are final.
 void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w);
 

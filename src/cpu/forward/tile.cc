@@ -40,6 +40,17 @@ KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_
     return {max_of(begin, first.begin), min_of(end, last.end)};
 }
 
+KeyBand visible_range(const QueryTile* tiles, int count, const Problem& p, int64_t begin, int64_t end, KeyBand* visible) {
+    KeyBand range{end, begin};
+    for (int i = 0; i < count; i++) {
+        visible[i] = visible_keys(tiles[i], p, begin, end);
+        if (visible[i].begin >= visible[i].end) continue;
+        range.begin = min_of(range.begin, visible[i].begin);
+        range.end = max_of(range.end, visible[i].end);
+    }
+    return range;
+}
+
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
@@ -140,19 +151,13 @@ constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum 
 void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const Problem& p = *c.p;
     KeyBand visible[kMaxPanel];
-    int64_t first = end, last = begin;
-    for (int i = 0; i < count; i++) {
-        visible[i] = visible_keys(tiles[i], p, begin, end);
-        if (visible[i].begin >= visible[i].end) continue;
-        first = min_of(first, visible[i].begin);
-        last = max_of(last, visible[i].end);
-    }
+    const KeyBand range = visible_range(tiles, count, p, begin, end, visible);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    for (int64_t key = begin + (first - begin) / kTileKeys * kTileKeys; key < last; key += kTileKeys) {
-        KeyBlock block{key, int(min_of(kTileKeys, last - key)), {}, {}};
+    for (int64_t key = begin + (range.begin - begin) / kTileKeys * kTileKeys; key < range.end; key += kTileKeys) {
+        KeyBlock block{key, int(min_of(kTileKeys, range.end - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const QueryTile& t = tiles[i];
-            prefetch_kv(c, t, key + kTileKeys, last, i, count);
+            prefetch_kv(c, t, key + kTileKeys, range.end, i, count);
             if (visible[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
@@ -171,7 +176,7 @@ void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, i
 }  // namespace
 
 Method tile_method(const Problem& p, const Kernels& k) {
-    // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second cache.
+    // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second-level cache.
     constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
     const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
     const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
