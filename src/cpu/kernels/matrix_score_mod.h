@@ -91,7 +91,7 @@ template <bool Capped>
 __attribute__((noinline)) void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, const RowScoreMod& e,
                                              uint64_t visible, float* s) {
     const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, none = splat(kNegInf);
-    const bool invertible = has_inverse(t.cap);
+    const bool invertible = t.cap > kMinInvertible && t.cap < kMaxInvertible;
     const float factor = Capped && invertible ? e.factor / t.cap : e.factor, distance = float(key - row.diagonal);
 #pragma GCC unroll 4
     for (int j = 0; j < kKeyBlock; j += 16) {

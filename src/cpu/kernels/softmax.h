@@ -13,7 +13,7 @@ static void scale_scores(float* s, float factor, int count) {
 
 static void score_mod(float* s, const float* addend, float cap, int count) {
     const V none = splat(kNegInf);
-    const bool invertible = has_inverse(cap);
+    const bool invertible = cap > kMinInvertible && cap < kMaxInvertible;
     const float inverse = invertible ? 1 / cap : 0.f;
     for (int i = 0; i < count; i += kLanes) {
         V x = load(s + i);
@@ -91,7 +91,7 @@ static void online_softmax(float* s, int vectors, int keys, float* m, float* l, 
 }
 
 static void softcap(float* s, float* slope, float cap, int count) {
-    const bool invertible = has_inverse(cap);
+    const bool invertible = cap > kMinInvertible && cap < kMaxInvertible;
     const float inverse = invertible ? 1 / cap : 0.f;
     for (int i = 0; i < count; i += kLanes) {
         const V x = load(s + i), t = tanh_v(invertible ? x * inverse : x / cap);

@@ -46,8 +46,8 @@ static inline T divide(T a, T b) {
     return a / b;
 }
 
-// Whether 1 / x is a normal number, so that multiplying by it is as good as dividing by x.
-static inline bool has_inverse(float x) { return x > 0x1p-100f && x < 0x1p+100f; }
+// Between these, the softcap's inverse is a normal number, so that multiplying by it is as good as dividing by the cap.
+constexpr float kMinInvertible = 0x1p-100f, kMaxInvertible = 0x1p+100f;
 
 // Relative error 3e-7 everywhere: with e = 2^y − 1, tanh is e / (e + 2), and e = (2^f − 1) · 2^n + (2^n − 1) cancels nothing where it is
 // small. 2^f − 1 is f times a degree-5 minimax polynomial (relative error 1e-8).
