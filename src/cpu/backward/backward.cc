@@ -6,8 +6,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// A worker holds dk and dv of a block of keys while all query tiles are multiplied with it, so that packing these is shared by many keys: of f32 tiles that
-// is worth more than that k, v, dk and dv of the block fit a second-level cache of 512 KB.
+// A worker holds dk and dv of a block of keys while all query tiles are multiplied with it, so that packing these is shared by many
+// keys: of f32 tiles that is worth more than that k, v, dk and dv of the block fit a second-level cache of 512 KB.
 constexpr int64_t kBlockBytes = 1 << 20, kMaxBlockKeys = 512;
 // Blocks are smaller, down to kMinBlockKeys, where there would be too few of them to occupy some cores.
 constexpr int64_t kMinBlockKeys = 256, kMinBlocks = 16;

@@ -27,7 +27,12 @@ DbiasBlock dbias_block(const BackwardCall& g, int64_t index) {
     const fa_attention_desc_t& d = g.c.p->d;
     const DbiasGrid grid = dbias_grid(g);
     const int64_t key = index % grid.keys, head = index / grid.keys % grid.heads, batch = index / grid.keys / grid.heads;
-    DbiasBlock p{.batch_begin = 0, .batch_end = d.batch, .head_begin = 0, .head_end = d.heads_k, .key_begin = 0, .key_end = d.seqlen_k};
+    DbiasBlock p{.batch_begin = 0,
+                 .batch_end = d.batch,
+                 .head_begin = 0,
+                 .head_end = d.heads_k,
+                 .key_begin = 0,
+                 .key_end = d.seqlen_k};
     if (g.a->dbias_stride[0]) p.batch_begin = batch, p.batch_end = batch + 1;
     if (g.a->dbias_stride[1]) p.head_begin = head, p.head_end = head + 1;
     if (g.a->dbias_stride[3]) p.key_begin = key * kDbiasBlockKeys, p.key_end = min_of(p.key_begin + kDbiasBlockKeys, d.seqlen_k);

@@ -86,7 +86,8 @@ void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64
 
 namespace {
 
-// The tile's rows of q or dout as f32: in place where memory already holds them so, else in x.lines, with zeros for lanes that take no part.
+// The tile's rows of q or dout as f32: in place where memory already holds them so, else in x.lines, with zeros for lanes that take
+// no part.
 struct RowsF32 {
     const float* data;
     int64_t stride;

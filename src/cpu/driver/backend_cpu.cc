@@ -104,7 +104,8 @@ fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
     if (pool == FA_POOL_OPENMP && !built_with_openmp())
         return fail(m, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
     if (pool == FA_POOL_CALLER && !c->threads.parallel_for)
-        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create", (long long)pool);
+        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create",
+                    (long long)pool);
     c->threads.pool = pool;
     return FA_OK;
 }
@@ -174,7 +175,8 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     // The matrix of a head is the only memory that can outgrow the machine's address space.
     int64_t elements;
     if (d.algorithm == FA_ALGORITHM_STANDARD &&
-        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) || elements > INT64_MAX / 65536))
+        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) ||
+         elements > INT64_MAX / 65536))
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
     const Schedule& s = schedule_of(c, p);
@@ -184,17 +186,21 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
              names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
-             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "", threads_text(c.threads, workers).text);
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
+             threads_text(c.threads, workers).text);
     return FA_OK;
 }
 
-int64_t backward_workers(const Context& c, const BackwardSchedule& s) { return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops); }
+int64_t backward_workers(const Context& c, const BackwardSchedule& s) {
+    return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops);
+}
 
 fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
-        return fail(m, FA_UNSUPPORTED, "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
+        return fail(m, FA_UNSUPPORTED,
+                    "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
                     (long long)p.d.seqlen_q, (long long)p.group);
     const BackwardSchedule s = make_backward_schedule(p, *c.kernels);
     const int64_t workers = backward_workers(c, s);
@@ -228,8 +234,10 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
     return c->scratch;
 }
 
-// The share of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was sized.
-fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory, Message* m) {
+// The share of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
+// sized.
+fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory,
+                           Message* m) {
     const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
     if (given && bytes > size) {
         *workers = (int64_t(size) - shared) / share;
@@ -246,10 +254,12 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     const Schedule& s = schedule_of(*c, *p);
     int64_t workers = forward_workers(*c, s);
     char* memory;
-    const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    const fa_status_t status =
+        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran = run_forward(make_call(*p, *a, *c->kernels, s.method, s.decode, c->count), s, c->threads, workers, memory, &counters, m);
+    const fa_status_t ran =
+        run_forward(make_call(*p, *a, *c->kernels, s.method, s.decode, c->count), s, c->threads, workers, memory, &counters, m);
     if (ran == FA_OK && c->count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;
@@ -262,7 +272,8 @@ fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, 
     const BackwardSchedule s = make_backward_schedule(*p, *c->kernels);
     int64_t workers = backward_workers(*c, s);
     char* memory;
-    const fa_status_t status = take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    const fa_status_t status =
+        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
     return status != FA_OK ? status : run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory, m);
 }
 

@@ -1,5 +1,5 @@
-// OpenMP's threads as a pool, without the ways in which its runtimes end the process or hang: threads that the system refuses, and teams
-// in a child of fork(). A build without OpenMP has the stubs at the end.
+// OpenMP's threads as a pool, without the ways in which its runtimes end the process or hang: threads that the system refuses, and
+// teams in a child of fork(). A build without OpenMP has the stubs at the end.
 #include "cpu/driver/openmp.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -14,8 +14,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// The process that first asked the runtime anything, 0 before. Its children must not: GNU's hangs there in a team after a team of the parent's,
-// LLVM's at any question when a thread of the parent was about to ask its first one.
+// The process that first asked the runtime anything, 0 before. Its children must not: GNU's hangs there in a team after a team of
+// the parent's, LLVM's at any question when a thread of the parent was about to ask its first one.
 std::atomic<int> owner{0};
 std::atomic<int64_t> last_limit{INT64_MAX};
 
@@ -70,8 +70,8 @@ int64_t granted(int64_t threads, uint64_t stack_bytes) {
     return chain.started;
 }
 
-// The runtimes end the process where they are refused a thread. So threads of our own try first, and those of a team start while no other
-// team of this library does.
+// The runtimes end the process where they are refused a thread. So threads of our own try first, and those of a team start while no
+// other team of this library does.
 void start_team(int64_t size, uint64_t stack_bytes) {
     int cancellable;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);  // to wait for a thread is a point of cancellation
@@ -86,7 +86,8 @@ void start_team(int64_t size, uint64_t stack_bytes) {
     pthread_setcancelstate(cancellable, nullptr);
 }
 
-// The calling thread's team, of `size` threads if they can be had. A program whose own regions are smaller has ended some since the last call.
+// The calling thread's team, of `size` threads if they can be had. A program whose own regions are smaller has ended some since the
+// last call.
 const Team& team_of(int64_t size, uint64_t stack_bytes) {
     const bool refused = size > team.size && team.refused_until != 0 && monotonic_ns() < team.refused_until;
     if ((size != team.size && !refused) || (team.size > 1 && !alive(team.last))) start_team(size, stack_bytes);

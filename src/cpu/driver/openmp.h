@@ -9,8 +9,8 @@ bool built_with_openmp();
 
 // False in a child of fork() whose parent had asked for any of this: runtimes hang there.
 bool openmp_usable();
-// The most threads that the program wants a region of the calling thread to have (OMP_NUM_THREADS, omp_set_num_threads()), in a child what
-// the parent was told last; INT64_MAX in a build without OpenMP.
+// The most threads that the program wants a region of the calling thread to have (OMP_NUM_THREADS, omp_set_num_threads()), in a
+// child what the parent was told last; INT64_MAX in a build without OpenMP.
 int64_t openmp_limit();
 bool inside_openmp_region();
 

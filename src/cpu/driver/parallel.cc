@@ -1,4 +1,5 @@
-// Chooses the pool and the number of workers of a call by its work in flops, and runs them with the caller's floating-point environment.
+// Chooses the pool and the number of workers of a call by its work in flops, and runs them with the caller's floating-point
+// environment.
 #include "cpu/driver/parallel.h"
 #include <fenv.h>
 #include <sched.h>
@@ -13,11 +14,11 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Work for one thread, in flops of f32 tiles, from which a second one pays. Measured on two cores of a Granite Rapids, [1,4,n,64]: a team
-// that still spins from the call before costs 1 µs, and pays from 0.3 to 1 MFLOP on; one that fell asleep costs 20 µs, and pays from 2.4
-// to 3 MFLOP on (AMX tiles, of eight times the speed: from 10 to 17 when it spins). At the limit, some 20 µs of work, a call gains a fifth
-// where the team spins and loses as much where it sleeps. The same with the library's own pool on two cores of a Zen 3, which pays from 1
-// MFLOP on where it spins and from 4 where it sleeps; a team that sleeps there pays from 13 on.
+// Work for one thread, in flops of f32 tiles, from which a second one pays. Measured on two cores of a Granite Rapids, [1,4,n,64]:
+// a team that still spins from the call before costs 1 µs, and pays from 0.3 to 1 MFLOP on; one that fell asleep costs 20 µs, and
+// pays from 2.4 to 3 MFLOP on (AMX tiles, of eight times the speed: from 10 to 17 when it spins). At the limit, some 20 µs of work,
+// a call gains a fifth where the team spins and loses as much where it sleeps. The same with the library's own pool on two cores of
+// a Zen 3, which pays from 1 MFLOP on where it spins and from 4 where it sleeps; a team that sleeps there pays from 13 on.
 constexpr double kSmallWork = 2e6;
 
 // The most threads of a call; those of every OpenMP team, unless a call has more workers.
@@ -101,8 +102,8 @@ fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(vo
     bodies.ran = 0;
     fegetenv(&bodies.caller);
     if (pool == FA_POOL_CALLER) return run_callers(threads, workers, bodies, m);
-    // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does not need,
-    // and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.
+    // Every team has the same size, also where some threads find nothing to do: libgomp ends the threads that a smaller team does
+    // not need, and starts others for the next larger one, which takes hundreds of microseconds with 16 of them.
     run_team(max_of(workers, team_size(threads)), threads.openmp_stack_bytes, workers, run_body, &bodies);
     return FA_OK;
 }

@@ -22,12 +22,12 @@ const char* pool_name(int64_t pool);
 // A byte that is read from memory or a far cache takes as long as so many flops of f32 tiles: 25 GB/s a core beside 100 GFLOP/s.
 constexpr double kFlopsOfByte = 4;
 
-// How many workers a call should use with `items` pieces of work that take as long as `flops` of f32 tiles: one when waking others takes
-// longer, when already inside a parallel region, or in a forked child where OpenMP would hang.
+// How many workers a call should use with `items` pieces of work that take as long as `flops` of f32 tiles: one when waking others
+// takes longer, when already inside a parallel region, or in a forked child where OpenMP would hang.
 int64_t worker_count(const Threads& threads, int64_t items, double flops);
 
-// Runs body(arg, 0) … body(arg, workers − 1), each of which takes work until none is left: where the pool is the library's own, one that
-// comes too late for that is left out. Fails only where the caller's pool does.
+// Runs body(arg, 0) … body(arg, workers − 1), each of which takes work until none is left: where the pool is the library's own, one
+// that comes too late for that is left out. Fails only where the caller's pool does.
 fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void* arg, int64_t worker), void* arg, Message* m);
 
 // Hardware threads that the calling thread may run on.

@@ -1,5 +1,5 @@
-// The library's own thread pool. A caller reserves idle workers, posts its job to each, runs body 0 itself, and takes back what no worker
-// has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
+// The library's own thread pool. A caller reserves idle workers, posts its job to each, runs body 0 itself, and takes back what no
+// worker has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
 #include "cpu/driver/pool.h"
 #include <errno.h>
 #include <fenv.h>
@@ -17,16 +17,16 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// Nanoseconds that a thread looks for what it waits for before it sleeps: while the call goes on, whose steps follow each other at once, and
-// after it, which is all that the pool takes from other threads. To wake a thread costs 5 to 80 µs. Two cores of a Zen 3, decoding of 1024
-// keys with pauses of 3 ms, where one thread takes 735 µs of processor time: 20 within a call takes 485 µs by the clock and 954 of both
-// processors, 100 takes 447 and 927; 5 after it costs as much as 20.
+// Nanoseconds that a thread looks for what it waits for before it sleeps: while the call goes on, whose steps follow each other at
+// once, and after it, which is all that the pool takes from other threads. To wake a thread costs 5 to 80 µs. Two cores of a Zen 3,
+// decoding of 1024 keys with pauses of 3 ms, where one thread takes 735 µs of processor time: 20 within a call takes 485 µs by the
+// clock and 954 of both processors, 100 takes 447 and 927; 5 after it costs as much as 20.
 constexpr int64_t kSpinWithin = 100 * 1000, kSpinAfter = 20 * 1000;
 // How long the pool makes do with the threads that it has, once the system has refused it one.
 constexpr int64_t kRefused = 1000 * 1000 * 1000;
 constexpr int64_t kMaxWorkers = CPU_SETSIZE - 1;
-// Bodies and what they call take less than 32 KB (gcc -fstack-usage), a signal's frame with AVX-512 and tile registers 12 KB; the C library
-// puts the program's thread-local variables there too.
+// Bodies and what they call take less than 32 KB (gcc -fstack-usage), a signal's frame with AVX-512 and tile registers 12 KB; the C
+// library puts the program's thread-local variables there too.
 constexpr size_t kStackBytes = 256 << 10;
 
 struct Worker;
@@ -39,8 +39,8 @@ struct PoolJob {
     std::atomic<Worker*> to_wake;  // a list
 };
 
-// The caller that moved a worker from kFree to kReserved owns it until it moves it back; all that the worker does is to move it from kPosted
-// to kRunning, and then to kDone. So a caller whose worker has not begun takes the job back, and waits for nothing.
+// The caller that moved a worker from kFree to kReserved owns it until it moves it back; all that the worker does is to move it
+// from kPosted to kRunning, and then to kDone. So a caller whose worker has not begun takes the job back, and waits for nothing.
 enum State : uint32_t { kFree, kReserved, kPosted, kRunning, kAwaited, kDone };
 
 struct alignas(64) Worker {
@@ -95,8 +95,8 @@ void await_job(Worker& w) {
     w.asleep.store(false, std::memory_order_relaxed);
 }
 
-// Whoever begins wakes two more: the caller, who has work to do, should not wake a whole machine. It empties the list before it takes workers
-// back; one that another call has by then, and this one's list leads to, is woken in vain.
+// Whoever begins wakes two more: the caller, who has work to do, should not wake a whole machine. It empties the list before it
+// takes workers back; one that another call has by then, and this one's list leads to, is woken in vain.
 void wake_two(PoolJob& job) {
     for (int woken = 0; woken < 2;) {
         Worker* w = job.to_wake.load(std::memory_order_acquire);

@@ -1,5 +1,5 @@
-// Runs a forward call: partitions it into work items (panels of query tiles, or their splits), distributes these to workers, and merges
-// the states of splits. The mainloop itself is the method's (tile.cc, decode/, matrix/).
+// Runs a forward call: partitions it into work items (panels of query tiles, or their splits), distributes these to workers, and
+// merges the states of splits. The mainloop itself is the method's (tile.cc, decode/, matrix/).
 #include "cpu/forward/forward.h"
 #include <atomic>
 #include "cpu/kernels/matrix_table.h"
@@ -257,8 +257,8 @@ struct ForwardRun {
     void all(int64_t count, Step step) { range(0, count, step); }
 
     int64_t items() const { return job.s->items > 0 ? c->p->d.batch * panels_of_batch(*c->p, c->method, c->blocks, job.panel) : 0; }
-    // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would wait for
-    // each other after each.
+    // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
+    // wait for each other after each.
     void prepared_items() {
         const int64_t heads = c->p->d.batch * c->p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
         const int64_t panels = items() / max_of(heads, 1), chunks = job.s->method.prepare_count / max_of(heads, 1);

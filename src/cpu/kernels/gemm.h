@@ -1,5 +1,5 @@
-// GEMM of the f32 tiles: a register block of rows and vectors, chains of additions that bound rounding errors, and the products made of
-// them: qk (S = Q Kᵀ), pv (O = O · rescale + P V), and the backward's gemm_nn, gemm_tn and dot.
+// GEMM of the f32 tiles: a register block of rows and vectors, chains of additions that bound rounding errors, and the products
+// made of them: qk (S = Q Kᵀ), pv (O = O · rescale + P V), and the backward's gemm_nn, gemm_tn and dot.
 #pragma once
 #include "cpu/kernels/vector_math.h"
 

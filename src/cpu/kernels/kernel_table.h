@@ -113,7 +113,8 @@ struct Kernels {
     // Zeroes the elements of P that dropout removes, of keys [key, key + keys).
     void (*apply_dropout)(float* p, int vectors, int keys, int64_t key, const Dropout& d, const DropoutRows& rows);
 
-    // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ± 127.
+    // Storage formats by type_index(), to and from f32, `count` elements in a row. Narrowing to FA_I8 rounds and saturates at ±
+    // 127.
     void (*widen[kTypes])(const void* from, int64_t count, float* to);
     void (*narrow[kTypes])(const float* from, int64_t count, void* to);
 
@@ -124,7 +125,8 @@ struct Kernels {
     const MatrixKernels* matrix = nullptr;  // matrix_table.h
 };
 
-// The best table of a level (FA_ISA_…, 0: of those that this CPU prefers) for this CPU; NULL when the CPU lacks the level that is named.
+// The best table of a level (FA_ISA_…, 0: of those that this CPU prefers) for this CPU; NULL when the CPU lacks the level that is
+// named.
 const Kernels* select_kernels(int64_t isa);
 
 }  // namespace cpu

@@ -1,5 +1,5 @@
-// What the matrix kernel tables of all instruction sets have in common: the parts of a mainloop and of the backward between the products, in
-// AVX-512.
+// What the matrix kernel tables of all instruction sets have in common: the parts of a mainloop and of the backward between the
+// products, in AVX-512.
 #pragma once
 #include "cpu/kernels/matrix_backward.h"
 #include "cpu/kernels/matrix_pack.h"

@@ -1,8 +1,8 @@
-// What the instruction sets with matrix instructions (AMX) or dot products of bf16 provide beside kernel_table.h: packed operands, and a
-// mainloop over blocks of keys.
+// What the instruction sets with matrix instructions (AMX) or dot products of bf16 provide beside kernel_table.h: packed operands,
+// and a mainloop over blocks of keys.
 //
-// A RowBlock is 32 query rows, two tiles of 16. A MainloopStep is a RowBlock against kKeyBlock keys: S = Q Kᵀ, P = exp2(S − row_ref),
-// acc += P V. Products are of bf16 or f16, with f32 accumulators. Packed operands are tiles of 1 KB:
+// A RowBlock is 32 query rows, two tiles of 16. A MainloopStep is a RowBlock against kKeyBlock keys: S = Q Kᵀ, P = exp2(S −
+// row_ref), acc += P V. Products are of bf16 or f16, with f32 accumulators. Packed operands are tiles of 1 KB:
 //     q   [2 row tiles][depth]         16 rows × 32 dims
 //     k   [2][depth][2 key tiles]      16 pairs of dims × 16 keys × 2: the layout of a product's right operand (VNNI)
 //     v   [columns / 2][2][2]          16 pairs of keys × 16 columns × 2, the pairs in the order of P: of bf16, keys 16 apart
@@ -74,8 +74,9 @@ struct MatrixTask {
     char* stages;  // kMatrixStageBytes of scratch
 };
 
-// c[m][n] = or += a · b, bf16 with f32 accumulators, for backward and decoding of matrices in tiles: of a 16 rows × 32 values, of b 16 pairs
-// of rows × 16 columns × 2, in pairs of tiles that follow each other, as packed k and v are. The depth may lie in several parts.
+// c[m][n] = or += a · b, bf16 with f32 accumulators, for backward and decoding of matrices in tiles: of a 16 rows × 32 values, of b
+// 16 pairs of rows × 16 columns × 2, in pairs of tiles that follow each other, as packed k and v are. The depth may lie in several
+// parts.
 struct MatrixGemm {
     const uint16_t* a;
     int64_t a_m_stride, a_k_stride, a_row_bytes;  // values between tiles along m and along the depth; bytes between rows
@@ -89,8 +90,8 @@ struct MatrixGemm {
     bool accumulate;
 };
 
-// A tile of the backward, 64 rows against 64 keys, that no mask, score mod or dropout touches: operands of its two products, and where P and
-// dS go.
+// A tile of the backward, 64 rows against 64 keys, that no mask, score mod or dropout touches: operands of its two products, and
+// where P and dS go.
 struct BackwardTile {
     const uint16_t *k, *v, *q, *dout;
     const float *lse, *delta;
@@ -117,8 +118,8 @@ struct DecodeMatrixScratch {
 };
 constexpr int kDecodeProducts = 2048;
 
-// Decoding by matrix instructions: DecodeKernels for up to kDecodeRows query rows of bf16 and dims that are multiples of 32. Accumulators of
-// o lie [row][dim], in an order of their own. The type is that of k and v.
+// Decoding by matrix instructions: DecodeKernels for up to kDecodeRows query rows of bf16 and dims that are multiples of 32.
+// Accumulators of o lie [row][dim], in an order of their own. The type is that of k and v.
 struct DecodeMatrixKernels {
     void (*configure)(int rows, bool limbs);  // tile registers, on each thread before the others; release() behind them
     void (*release)();
@@ -136,7 +137,8 @@ struct MatrixKernels {
     double speed, backward_speed;  // about: forward's and backward's, as multiples of the f32 tiles'
     // `count` values of an 8-bit storage type as `type` has them, exactly.
     void (*convert)(int32_t from_type, const void* from, int count, int32_t type, uint16_t* to);
-    // Packs rows given by pointers to values of the shape's type, NULL for a row of zeros: of q (16 for each tile), of k and v (kKeyBlock).
+    // Packs rows given by pointers to values of the shape's type, NULL for a row of zeros: of q (16 for each tile), of k and v
+    // (kKeyBlock).
     void (*pack_q)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
@@ -157,8 +159,8 @@ struct MatrixKernels {
 
     // For the backward, in bf16.
     void (*gemm)(const MatrixGemm*, int count);
-    // P and dS, [keys][64] and zeros behind them, to 64 × 64 values of the same layout, as left operands, and dS as a right operand too: the
-    // layout of a v of 64 columns.
+    // P and dS, [keys][64] and zeros behind them, to 64 × 64 values of the same layout, as left operands, and dS as a right operand
+    // too: the layout of a v of 64 columns.
     void (*pack_p_ds)(const float* p, const float* ds, int keys, uint16_t* to_p, uint16_t* to_ds, uint16_t* to_pairs);
     // The table's softmax_backward() and pack_p_ds() at once.
     void (*softmax_backward)(const float* s, const float* dp, int keys, float factor, const float* lse, const float* delta,

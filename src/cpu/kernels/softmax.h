@@ -1,5 +1,5 @@
-// Between the products of an f32 tile: score mods and masks, online softmax, and the backward's softcap with its derivative and softmax
-// backward. Lanes are query rows.
+// Between the products of an f32 tile: score mods and masks, online softmax, and the backward's softcap with its derivative and
+// softmax backward. Lanes are query rows.
 #pragma once
 #include "cpu/kernels/vector_math.h"
 

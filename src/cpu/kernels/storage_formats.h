@@ -1,5 +1,5 @@
-// What decode_kernels.h knows of a storage type: how a pair of vectors of it is read. An isa/*/formats.h derives F32, F16, Bf16, E4m3,
-// E5m2 and I8 from StorageFormat and adds
+// What decode_kernels.h knows of a storage type: how a pair of vectors of it is read. An isa/*/formats.h derives F32, F16, Bf16,
+// E4m3, E5m2 and I8 from StorageFormat and adds
 //     read(at)          the VecPair at `at`
 //     read(at, count)   where kMaskedReads is true: `count` elements of it and zeros behind, without touching a byte more
 #pragma once

@@ -1,5 +1,5 @@
-// The kernel table of an instruction set, put together from the headers beside this one. An isa/*/kernels.cc defines FA_ISA_VECTORS and
-// FA_ISA_FORMATS, the names of its vectors.h and formats.h, before it includes this.
+// The kernel table of an instruction set, put together from the headers beside this one. An isa/*/kernels.cc defines FA_ISA_VECTORS
+// and FA_ISA_FORMATS, the names of its vectors.h and formats.h, before it includes this.
 #pragma once
 #include "cpu/kernels/gemm.h"
 #include "cpu/kernels/softmax.h"

@@ -1,14 +1,15 @@
-// Loads, stores, exp2 and tanh on vectors, written once over the primitives that the instruction set's vectors.h (FA_ISA_VECTORS) defines:
+// Loads, stores, exp2 and tanh on vectors, written once over the primitives that the instruction set's vectors.h (FA_ISA_VECTORS)
+// defines:
 //     V, VI                      vectors of kLanes floats and 32-bit integers
 //     splat(x)                   x in every lane
 //     fma_v(a, b, c)             a · b + c
 //     max_v(a, b)                the larger; b where a is NaN
-//     exp2_split(x, f)           n with x = n + f, f in [0, 1], in a form for exp2_scale(p, n) = kExp2Scale · p · 2^n: 0 for x below
-//                                kMinLog2P and for −inf; NaN stays NaN
+//     exp2_split(x, f)           n with x = n + f, f in [0, 1], in a form for exp2_scale(p, n) = kExp2Scale · p · 2^n: 0 for x
+//                                below kMinLog2P and for −inf; NaN stays NaN
 //     kTileVectors               of a full tile: 3 or 4
 //     kGemmRows[]                rows of the register block for 1, 2, … vectors; the first is not used
-// All headers in kernels/ that include it are instantiated by every isa/*/kernels.cc, in unnamed namespaces: an object built for one
-// instruction set must not lend code to the others.
+// All headers in kernels/ that include it are instantiated by every isa/*/kernels.cc, in unnamed namespaces: an object built for
+// one instruction set must not lend code to the others.
 #pragma once
 #include "cpu/kernels/kernel_table.h"
 #include FA_ISA_VECTORS
@@ -24,9 +25,9 @@ static inline V load(const float* p) {
 }
 static inline void store(float* p, V v) { memcpy(p, &v, sizeof v); }
 
-// unit · 2^x for x <= 0, unit a power of two. Relative error 1e-7: a degree-5 minimax polynomial of 2^f on [0, 1) whose constant term is
-// exactly 1, because the factor of a row whose maximum did not move must be exactly 1. The unit goes into the coefficients: added to the
-// exponent x it would cost bits of it.
+// unit · 2^x for x <= 0, unit a power of two. Relative error 1e-7: a degree-5 minimax polynomial of 2^f on [0, 1) whose constant
+// term is exactly 1, because the factor of a row whose maximum did not move must be exactly 1. The unit goes into the coefficients:
+// added to the exponent x it would cost bits of it.
 static inline V exp2_v(V x, float unit) {
     V f;
     const V n = exp2_split(x, f);
@@ -49,8 +50,8 @@ static inline T divide(T a, T b) {
 // Between these, the softcap's inverse is a normal number, so that multiplying by it is as good as dividing by the cap.
 constexpr float kMinInvertible = 0x1p-100f, kMaxInvertible = 0x1p+100f;
 
-// Relative error 3e-7 everywhere: with e = 2^y − 1, tanh is e / (e + 2), and e = (2^f − 1) · 2^n + (2^n − 1) cancels nothing where it is
-// small. 2^f − 1 is f times a degree-5 minimax polynomial (relative error 1e-8).
+// Relative error 3e-7 everywhere: with e = 2^y − 1, tanh is e / (e + 2), and e = (2^f − 1) · 2^n + (2^n − 1) cancels nothing where
+// it is small. 2^f − 1 is f times a degree-5 minimax polynomial (relative error 1e-8).
 static inline V tanh_v(V x) {
     VI bits, sign;
     memcpy(&bits, &x, sizeof x);

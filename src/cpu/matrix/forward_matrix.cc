@@ -137,11 +137,12 @@ void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t 
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         const int64_t head = t.kv_head * p.group + at.group_head;
         const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
+        const int64_t slope = t.batch * p.d.alibi_batch_stride + head;
         rows[lane] = {.begin = max_of(band.begin, begin),
                       .end = min_of(band.end, end),
                       .bias = t.batch * bs[0] + head * bs[1] + at.position * bs[2],
                       .mask = t.batch * ms[0] + head * ms[1] + at.position * ms[2],
-                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[t.batch * p.d.alibi_batch_stride + head]) : 0.f,
+                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[slope]) : 0.f,
                       .diagonal = at.position + t.rule.off};
     }
 }

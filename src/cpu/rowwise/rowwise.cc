@@ -42,7 +42,8 @@ Span span_of(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b
     return s;
 }
 
-// A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are normalised.
+// A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are
+// normalised.
 struct MergedRow {
     RowState state;
     float acc[kMaxDim];

@@ -1,7 +1,7 @@
 // The two baselines that FlashAttention-2 is compared with, built from the same tile functions.
 //
 //   standard  S = q kᵀ for a whole head goes to memory; softmax reads S and writes P; o = P v reads P.
-//   flash1    keys in the outer loop: each block of k and v is read once, and every query tile's q, o, m and l are loaded and stored for it.
+//   flash1    keys in the outer loop: each block of k and v is read once, and all tiles' q, o, m and l are loaded and stored for it.
 //
 // Tiles count their traffic here rather than in the loaders, because what is "in fast memory" differs between the two.
 #include "cpu/forward/forward.h"

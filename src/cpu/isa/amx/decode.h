@@ -53,8 +53,8 @@ inline void rescale_acc(float* o, int rows, int dim, const float* rescale) {
     }
 }
 
-// Pairs of keys of columns [x, x + 32) to two tiles of 16 columns. Those of int8 are in their order; of other types, of each eight columns
-// the first four go to the first tile and the others to the second.
+// Pairs of keys of columns [x, x + 32) to two tiles of 16 columns. Those of int8 are in their order; of other types, of each eight
+// columns the first four go to the first tile and the others to the second.
 template <int32_t Type, bool Fetch>
 inline __attribute__((always_inline)) void interleave_keys(const char* const* rows, PrefetchCursor& prefetch_cursor, int x,
                                                            uint16_t* to) {

@@ -1,5 +1,5 @@
-// Operands of decoding on AMX: tile registers and their configuration, 8-bit values converted to bf16, rows gathered for tile loads with
-// their prefetches, and products transposed back to rows of scores.
+// Operands of decoding on AMX: tile registers and their configuration, 8-bit values converted to bf16, rows gathered for tile loads
+// with their prefetches, and products transposed back to rows of scores.
 #pragma once
 #include "cpu/isa/amx/tiles.h"
 

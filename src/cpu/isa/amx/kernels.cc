@@ -1,5 +1,6 @@
-// The kernel tables of AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with its
-// bf16 conversions. The forward's mainloops are in forward.h and forward_d64.h, decoding and the backward in files of their names.
+// The kernel tables of AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with
+// its bf16 conversions. The forward's mainloops are in forward.h and forward_d64.h, decoding and the backward in files of their
+// names.
 #define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
 #define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
 #include "cpu/isa/amx/backward.h"

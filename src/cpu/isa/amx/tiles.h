@@ -6,8 +6,8 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes. Products need none: what is volatile
-// keeps its order.
+// gcc 12's intrinsics for these have no memory clobber, and its ldtilecfg reads 8 of the 64 bytes. Products need none: what is
+// volatile keeps its order.
 #define FA_TILE_LOAD(t, p, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"(int64_t(stride)) : "memory")
 // Non-temporal, for what is read once a step: it then leaves room in the first-level cache for S, P and accumulators, whose way
 // back to the second level would take longer than the products.

@@ -1,4 +1,5 @@
-// How AVX2 with FMA reads pairs of vectors of each storage type, for decoding: kernels/storage_formats.h says what a format has.
+// Storage formats, by AVX2 with FMA: how decoding reads a pair of vectors of each type. kernels/storage_formats.h says what a
+// format defines.
 #pragma once
 #include "cpu/kernels/storage_formats.h"
 

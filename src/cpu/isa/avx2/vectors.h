@@ -1,4 +1,4 @@
-// Vector primitives of AVX2 with FMA, over which kernels/ are written: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
+// Vector primitives for kernels/, by AVX2 with FMA: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
 #pragma once
 #include <immintrin.h>
 #include "cpu/kernels/kernel_table.h"

@@ -1,4 +1,5 @@
-// How AVX-512 reads pairs of vectors of each storage type, for decoding: kernels/storage_formats.h says what a format has.
+// Storage formats, by AVX-512: how decoding reads a pair of vectors of each type. kernels/storage_formats.h says what a format
+// defines.
 #pragma once
 #include "cpu/kernels/storage_formats.h"
 

@@ -1,4 +1,5 @@
-// How compiler vector extensions of 4 floats reads pairs of vectors of each storage type, for decoding: kernels/storage_formats.h says what a format has.
+// Storage formats, by compiler vector extensions of 4 floats: how decoding reads a pair of vectors of each type.
+// kernels/storage_formats.h says what a format defines.
 #pragma once
 #include "cpu/kernels/storage_formats.h"
 

@@ -1,4 +1,5 @@
-// Vector primitives of compiler vector extensions of 4 floats, over which kernels/ are written: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
+// Vector primitives for kernels/, by compiler vector extensions of 4 floats: kernels/vector_math.h and kernels/decode_kernels.h say
+// what each is.
 #pragma once
 #include "cpu/kernels/kernel_table.h"
 

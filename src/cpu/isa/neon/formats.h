@@ -1,4 +1,5 @@
-// How NEON reads pairs of vectors of each storage type, for decoding: kernels/storage_formats.h says what a format has.
+// Storage formats, by NEON: how decoding reads a pair of vectors of each type. kernels/storage_formats.h says what a format
+// defines.
 #pragma once
 #include "cpu/kernels/storage_formats.h"
 

@@ -1,4 +1,4 @@
-// Vector primitives of NEON, over which kernels/ are written: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
+// Vector primitives for kernels/, by NEON: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
 #pragma once
 #include <arm_neon.h>
 #include "cpu/kernels/kernel_table.h"

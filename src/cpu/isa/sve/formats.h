@@ -1,4 +1,5 @@
-// How SVE with vectors of a fixed length reads pairs of vectors of each storage type, for decoding: kernels/storage_formats.h says what a format has.
+// Storage formats, by SVE with vectors of a fixed length: how decoding reads a pair of vectors of each type.
+// kernels/storage_formats.h says what a format defines.
 #pragma once
 #include "cpu/kernels/storage_formats.h"
 

@@ -1,4 +1,5 @@
-// Vector primitives of SVE with vectors of a fixed length, over which kernels/ are written: kernels/vector_math.h and kernels/decode_kernels.h say what each is.
+// Vector primitives for kernels/, by SVE with vectors of a fixed length: kernels/vector_math.h and kernels/decode_kernels.h say
+// what each is.
 #pragma once
 #include <arm_sve.h>
 #include "cpu/kernels/kernel_table.h"
