@@ -25,46 +25,46 @@ struct BackwardJob {
 };
 
 // The part of the forward's scratch that its tiles use here.
-Scratch lay_out_forward_scratch(const Problem& p, Arena& c) {
+Scratch lay_out_forward_scratch(const Problem& p, Arena& arena) {
     Scratch w{};
-    w.q = c.allocate<float>(p.d.dim_qk * kMaxRows);
-    w.s = c.allocate<float>(kTileKeys * kMaxRows);
-    w.addend = c.allocate<float>(kTileKeys * kMaxRows);
-    w.k = c.allocate<float>(kTileKeys * p.d.dim_qk);
-    w.band_begin = c.allocate<int32_t>(kMaxRows);
-    w.band_end = c.allocate<int32_t>(kMaxRows);
+    w.q = arena.allocate<float>(p.d.dim_qk * kMaxRows);
+    w.s = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.k = arena.allocate<float>(kTileKeys * p.d.dim_qk);
+    w.band_begin = arena.allocate<int32_t>(kMaxRows);
+    w.band_end = arena.allocate<int32_t>(kMaxRows);
     return w;
 }
 
-BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s, Arena& c) {
+BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s, Arena& arena) {
     const Problem& p = *g.c.p;
     const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
     BackwardScratch x{};
-    x.w = lay_out_forward_scratch(p, c);
-    x.lines = c.allocate<float>(kMaxRows * max_of(dim, dim_v));
-    x.dout = c.allocate<float>(dim_v * kMaxRows);
-    x.q_rows = c.allocate<float>(query_panels(g, dim).size());
-    x.dout_rows = c.allocate<float>(query_panels(g, dim_v).size());
-    x.dp = c.allocate<float>(kTileKeys * kMaxRows);
-    x.slope = c.allocate<float>(kTileKeys * kMaxRows);
-    x.lse = c.allocate<float>(kBackwardPanel * kMaxRows);
-    x.delta = c.allocate<float>(kBackwardPanel * kMaxRows);
+    x.w = lay_out_forward_scratch(p, arena);
+    x.lines = arena.allocate<float>(kMaxRows * max_of(dim, dim_v));
+    x.dout = arena.allocate<float>(dim_v * kMaxRows);
+    x.q_rows = arena.allocate<float>(query_panels(g, dim).size());
+    x.dout_rows = arena.allocate<float>(query_panels(g, dim_v).size());
+    x.dp = arena.allocate<float>(kTileKeys * kMaxRows);
+    x.slope = arena.allocate<float>(kTileKeys * kMaxRows);
+    x.lse = arena.allocate<float>(kBackwardPanel * kMaxRows);
+    x.delta = arena.allocate<float>(kBackwardPanel * kMaxRows);
     const int64_t keys = g.matrix ? kTileKeys : s.block_keys;  // dbias alone has f32 tiles then
-    x.k = c.allocate<float>(keys * dim);
-    x.v = c.allocate<float>(keys * dim_v);
-    x.dk = c.allocate<float>(key_panels(g, dim).size());
-    x.dv = c.allocate<float>(key_panels(g, dim_v).size());
-    x.dq = c.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
-    x.initialized = c.allocate<bool>(s.tiles);
-    if (g.matrix) lay_out_operands(p, s.block_keys, &x.matrix, c);
-    x.item_delta = c.allocate<float>(s.rows);
+    x.k = arena.allocate<float>(keys * dim);
+    x.v = arena.allocate<float>(keys * dim_v);
+    x.dk = arena.allocate<float>(key_panels(g, dim).size());
+    x.dv = arena.allocate<float>(key_panels(g, dim_v).size());
+    x.dq = arena.allocate<float>(s.chunks > 1 ? 0 : s.tiles * dq_floats(g));
+    x.initialized = arena.allocate<bool>(s.tiles);
+    if (g.matrix) lay_out_operands(p, s.block_keys, &x.matrix, arena);
+    x.item_delta = arena.allocate<float>(s.rows);
     return x;
 }
 
 void worker_loop(void* arg, int64_t worker) {
     BackwardJob& job = *static_cast<BackwardJob*>(arg);
-    Arena c{job.shares + worker * job.s->worker_bytes, 0};
-    BackwardScratch x = lay_out_scratch(*job.g, *job.s, c);
+    Arena arena{job.shares + worker * job.s->worker_bytes, 0};
+    BackwardScratch x = lay_out_scratch(*job.g, *job.s, arena);
     for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
 }
 
@@ -212,9 +212,9 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     if (s.matrix) s.flops /= k.matrix->backward_speed;
-    Arena c{nullptr, 0};
-    lay_out_scratch(g, s, c);
-    s.worker_bytes = c.used;
+    Arena arena{nullptr, 0};
+    lay_out_scratch(g, s, arena);
+    s.worker_bytes = arena.used;
     return s;
 }
 

@@ -86,7 +86,7 @@ int64_t dq_floats(const BackwardCall& g);
 bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t);
 
 // backward/backward_matrix.cc: tiles by matrix instructions.
-void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c);
+void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& arena);
 void pack_rows(const BackwardCall& g, const QueryTile& t, BackwardScratch& x);
 // All query tiles against a block of keys: adds to dk and dv of the block and to dq of the tiles.
 void backward_block_matrix(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t key, int keys, const DqAcc& dq,

@@ -38,19 +38,19 @@ MatrixShape operand_shape(int64_t dim) {
     return {FA_BF16, int(dim), int(dim), tiles, 2 * tiles};
 }
 
-void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& c) {
+void lay_out_operands(const Problem& p, int block_keys, MatrixOperands* m, Arena& arena) {
     const int64_t qk = step_values(p.d.dim_qk), v = step_values(p.d.dim_v), steps = block_keys / kKeyBlock;
-    m->k = c.allocate<uint16_t>(steps * qk);
-    m->v = c.allocate<uint16_t>(steps * v);
-    m->k_transposed = c.allocate<uint16_t>(steps * qk);
-    m->q = c.allocate<uint16_t>(kBackwardPanel * qk);
-    m->dout = c.allocate<uint16_t>(kBackwardPanel * v);
-    m->q_rows = c.allocate<uint16_t>(kBackwardPanel * qk);
-    m->dout_rows = c.allocate<uint16_t>(kBackwardPanel * v);
-    m->p = c.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->ds = c.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->ds_pairs = c.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
-    m->packed = c.allocate<uint16_t>(qk);
+    m->k = arena.allocate<uint16_t>(steps * qk);
+    m->v = arena.allocate<uint16_t>(steps * v);
+    m->k_transposed = arena.allocate<uint16_t>(steps * qk);
+    m->q = arena.allocate<uint16_t>(kBackwardPanel * qk);
+    m->dout = arena.allocate<uint16_t>(kBackwardPanel * v);
+    m->q_rows = arena.allocate<uint16_t>(kBackwardPanel * qk);
+    m->dout_rows = arena.allocate<uint16_t>(kBackwardPanel * v);
+    m->p = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    m->ds = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    m->ds_pairs = arena.allocate<uint16_t>(kMaxSteps * kBackwardPanel * kTileElements);
+    m->packed = arena.allocate<uint16_t>(qk);
 }
 
 static void pack_keys(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {

@@ -6,33 +6,33 @@ namespace fa {
 namespace cpu {
 namespace {
 
-PartialState lay_out_state(const Problem& p, const Method& m, Arena& c) {
+PartialState lay_out_state(const Problem& p, const Method& m, Arena& arena) {
     const int64_t width = m.panel_of_heads ? m.rows : kMaxRows;
     PartialState s;
-    s.acc = c.allocate<float>(p.d.dim_v * width);
-    s.m = c.allocate<float>(width);
-    s.l = c.allocate<float>(width);
+    s.acc = arena.allocate<float>(p.d.dim_v * width);
+    s.m = arena.allocate<float>(width);
+    s.l = arena.allocate<float>(width);
     return s;
 }
 
-Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& c) {
+Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& arena) {
     Scratch w;
     const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
-    w.q = m.panel_of_heads ? nullptr : c.allocate<float>(p.d.dim_qk * kMaxRows * panel);
-    w.s = c.allocate<float>(kTileKeys * kMaxRows);
-    w.addend = c.allocate<float>(kTileKeys * kMaxRows);
-    w.k = c.allocate<float>(kTileKeys * p.d.dim_qk);
-    w.v = c.allocate<float>(kTileKeys * p.d.dim_v);
-    w.line = c.allocate<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
-    w.rescale = c.allocate<float>(kMaxRows);
+    w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(p.d.dim_qk * kMaxRows * panel);
+    w.s = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.k = arena.allocate<float>(kTileKeys * p.d.dim_qk);
+    w.v = arena.allocate<float>(kTileKeys * p.d.dim_v);
+    w.line = arena.allocate<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
+    w.rescale = arena.allocate<float>(kMaxRows);
     for (int i = 0; i < panel; i++) {
-        w.partial[i] = lay_out_state(p, m, c);
-        w.total[i] = lay_out_state(p, m, c);
+        w.partial[i] = lay_out_state(p, m, arena);
+        w.total[i] = lay_out_state(p, m, arena);
     }
-    w.method_memory = c.allocate<char>(m.method_bytes);
-    w.decode_memory = m.panel_of_heads ? w.method_memory : c.allocate<char>(decode.method_bytes);
-    w.band_begin = c.allocate<int32_t>(kMaxRows);
-    w.band_end = c.allocate<int32_t>(kMaxRows);
+    w.method_memory = arena.allocate<char>(m.method_bytes);
+    w.decode_memory = m.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
+    w.band_begin = arena.allocate<int32_t>(kMaxRows);
+    w.band_end = arena.allocate<int32_t>(kMaxRows);
     w.counters = {0, 0, 0};
     return w;
 }
@@ -40,25 +40,25 @@ Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode,
 }  // namespace
 
 int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode) {
-    Arena c{nullptr, 0};
-    lay_out_scratch(p, m, decode, c);
-    return c.used;
+    Arena arena{nullptr, 0};
+    lay_out_scratch(p, m, decode, arena);
+    return arena.used;
 }
 
 int64_t state_bytes(const Problem& p, const Method& m) {
-    Arena c{nullptr, 0};
-    lay_out_state(p, m, c);
-    return c.used;
+    Arena arena{nullptr, 0};
+    lay_out_state(p, m, arena);
+    return arena.used;
 }
 
 Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory) {
-    Arena c{memory, 0};
-    return lay_out_scratch(p, m, decode, c);
+    Arena arena{memory, 0};
+    return lay_out_scratch(p, m, decode, arena);
 }
 
 PartialState locate_state(const Problem& p, const Method& m, char* memory) {
-    Arena c{memory, 0};
-    return lay_out_state(p, m, c);
+    Arena arena{memory, 0};
+    return lay_out_state(p, m, arena);
 }
 
 Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count) {
