@@ -27,7 +27,7 @@ file src/cpu/tile.cc <<<'#include "core/handle.h"'
 finds "cpu must not include core" "$tools/check_includes" "$tree"
 file src/cpu/tile.cc <<<'#include <vector>'
 finds "<vector>" "$tools/check_includes" "$tree"
-file src/cpu/isa_avx2.cc <<<'#include "tile.cc"'
+file src/cpu/isa/avx2/kernels.cc <<<'#include "cpu/tile.cc"'
 finds "an instruction set's file must not include" "$tools/check_includes" "$tree"
 
 rm -r "$tree/src"
@@ -53,12 +53,13 @@ object() {
     "$cc" -x c $flags -c - -o "$tree/$1"
 }
 flags=-O2
-object isa_generic.cc.o <<<'const int kKernels_generic = 1;'
-"$tools/check_isa_objects" "$tree/isa_generic.cc.o" >/dev/null
-object isa_generic.cc.o <<<'const int kKernels_generic = 1; int second;'
-finds "expected its tables as global symbols" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
-object isa_generic.cc.o <<<'const int kKernels_generic = 1; __attribute__((weak)) int merged(void) { return 1; }'
-finds "weak or unique symbols: merged" "$tools/check_isa_objects" "$tree/isa_generic.cc.o"
+mkdir -p "$tree/isa/generic"
+object isa/generic/kernels.cc.o <<<'const int kKernels_generic = 1;'
+"$tools/check_isa_objects" "$tree/isa/generic/kernels.cc.o" >/dev/null
+object isa/generic/kernels.cc.o <<<'const int kKernels_generic = 1; int second;'
+finds "expected its tables as global symbols" "$tools/check_isa_objects" "$tree/isa/generic/kernels.cc.o"
+object isa/generic/kernels.cc.o <<<'const int kKernels_generic = 1; __attribute__((weak)) int merged(void) { return 1; }'
+finds "weak or unique symbols: merged" "$tools/check_isa_objects" "$tree/isa/generic/kernels.cc.o"
 if [ "$(uname -m)" = x86_64 ]; then
     flags="-O3 -mavx2"
     object tile.cc.o <<<'void f(float* x) { for (int i = 0; i < 64; i++) x[i] *= 2; }'

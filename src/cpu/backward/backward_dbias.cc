@@ -1,0 +1,97 @@
+// dbias = dS, summed over what shares an element. Tiles are computed once more for it: a block owns its elements, so that each sum
+// is taken in one order, whatever the number of threads.
+#include "cpu/backward/backward_call.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// What a block covers: all of a dimension that dbias sums over, else one sequence, kv head or range of keys.
+struct DbiasBlock {
+    int64_t batch_begin, batch_end, head_begin, head_end, key_begin, key_end;
+};
+
+constexpr int64_t kDbiasBlockKeys = 4 * kTileKeys;
+
+struct DbiasGrid {
+    int64_t batches, heads, keys;
+};
+
+DbiasGrid dbias_grid(const BackwardCall& g) {
+    const fa_attention_desc_t& d = g.c.p->d;
+    const int64_t* s = g.a->dbias_stride;
+    return {s[0] ? d.batch : 1, s[1] ? d.heads_k : 1, s[3] ? ceil_div(d.seqlen_k, kDbiasBlockKeys) : 1};
+}
+
+DbiasBlock dbias_block(const BackwardCall& g, int64_t index) {
+    const fa_attention_desc_t& d = g.c.p->d;
+    const DbiasGrid grid = dbias_grid(g);
+    const int64_t key = index % grid.keys, head = index / grid.keys % grid.heads, batch = index / grid.keys / grid.heads;
+    DbiasBlock p{.batch_begin = 0,
+                 .batch_end = d.batch,
+                 .head_begin = 0,
+                 .head_end = d.heads_k,
+                 .key_begin = 0,
+                 .key_end = d.seqlen_k};
+    if (g.a->dbias_stride[0]) p.batch_begin = batch, p.batch_end = batch + 1;
+    if (g.a->dbias_stride[1]) p.head_begin = head, p.head_end = head + 1;
+    if (g.a->dbias_stride[3]) p.key_begin = key * kDbiasBlockKeys, p.key_end = min_of(p.key_begin + kDbiasBlockKeys, d.seqlen_k);
+    return p;
+}
+
+float* line_at(const BackwardCall& g, int64_t batch, int64_t head, int64_t position) {
+    const int64_t* s = g.a->dbias_stride;
+    return g.a->dbias + batch * s[0] + head * s[1] + position * s[2];
+}
+
+void clear_block(const BackwardCall& g, const DbiasBlock& block) {
+    const int64_t group = g.c.p->group, step = g.a->dbias_stride[3];
+    for (int64_t b = block.batch_begin; b < block.batch_end; b++)
+        for (int64_t h = block.head_begin * group; h < block.head_end * group; h++)
+            for (int64_t i = 0; i < g.c.p->d.seqlen_q; i++)
+                for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
+}
+
+void add_tile(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, const float* ds) {
+    const int64_t step = g.a->dbias_stride[3];
+    RowCursor at(t, g.c.p->group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        float* const line = line_at(g, t.batch, t.kv_head * at.group + at.group_head, at.position) + key * step;
+        for (int j = 0; j < keys; j++) line[j * step] += ds[j * t.width + lane];
+    }
+}
+
+void add_head(const BackwardCall& g, const DbiasBlock& block, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+    const Call& c = g.c;
+    compute_deltas(g, batch, kv_head, 0, c.p->d.seqlen_q * c.p->group, x.item_delta, x);
+    x.row_delta = x.item_delta;
+    QueryTile t;
+    for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
+        const KeyBand visible = visible_keys(t, *c.p, block.key_begin, min_of(block.key_end, t.seq.k_len));
+        if (visible.begin >= visible.end) continue;
+        load_rows(g, t, x);
+        const int64_t first = block.key_begin + (visible.begin - block.key_begin) / kTileKeys * kTileKeys;
+        for (int64_t key = first; key < visible.end; key += kTileKeys) {
+            const int keys = int(min_of(kTileKeys, visible.end - key));
+            KeyBlock tile{key, keys, {}, load_v(c, t, key, keys, x.v, x.w)};
+            if (softmax_backward_tile(g, t, tile, key, keys, false, x)) add_tile(g, t, key, keys, x.dp);
+        }
+    }
+}
+
+}  // namespace
+
+int64_t dbias_blocks(const BackwardCall& g) {
+    const DbiasGrid grid = dbias_grid(g);
+    return grid.batches * grid.heads * grid.keys;
+}
+
+void write_dbias(const BackwardCall& g, int64_t index, BackwardScratch& x) {
+    const DbiasBlock block = dbias_block(g, index);
+    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) clear_block(g, block);
+    for (int64_t b = block.batch_begin; b < block.batch_end; b++)
+        for (int64_t h = block.head_begin; h < block.head_end; h++) add_head(g, block, b, h, x);
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,217 @@
+// Rows of the backward: q and dout gathered into tiles, Δ computed from o and dout, and dq, dk, dv and dsinks written with one
+// rounding.
+#include "cpu/backward/backward_call.h"
+
+namespace fa {
+namespace cpu {
+
+void PanelLayout::put_row(float* base, int64_t row, const float* line) const {
+    for (int64_t column = 0; column < columns; column += widest) {
+        const int64_t given = min_of(columns - column, width(column));
+        float* const to = at(base, column, row);
+        memcpy(to, line + column, size_t(given) * sizeof(float));
+        memset(to + given, 0, size_t(width(column) - given) * sizeof(float));
+    }
+}
+
+void PanelLayout::get_row(float* base, int64_t row, float* line) const {
+    for (int64_t column = 0; column < columns; column += widest)
+        memcpy(line + column, at(base, column, row), size_t(min_of(columns - column, width(column))) * sizeof(float));
+}
+
+PanelLayout query_panels(const BackwardCall& g, int64_t columns) { return {columns, kMaxRows, g.c.k->lanes, g.c.k->rows}; }
+PanelLayout key_panels(const BackwardCall& g, int64_t columns) {
+    constexpr int kPair = 32;  // columns of two matrix tiles
+    if (g.matrix) return {columns, g.block_keys, kPair, int(round_up(columns, kPair))};
+    return {columns, g.block_keys, g.c.k->lanes, g.c.k->rows};
+}
+
+int64_t dq_floats(const BackwardCall& g) { return round_up(g.c.p->d.dim_qk, g.matrix ? 32 : 1) * kMaxRows; }
+
+bool init_rows(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+    if (!init_tile(g.c, batch, kv_head, block, t)) return false;
+    if (!g.matrix) return true;
+    t->width = kMaxRows;
+    t->vectors = kMaxRows / g.c.k->lanes;
+    return true;
+}
+
+namespace {
+
+// Writes a line of f32 into a gradient: rounded to its type, or added to what is there.
+void write_line(const BackwardCall& g, const float* line, int64_t dim, void* to, int64_t index, int32_t dtype) {
+    if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) return g.c.k->narrow[type_index(dtype)](line, dim, element(to, index, dtype));
+    float* const sum = static_cast<float*>(to) + index;
+    for (int64_t i = 0; i < dim; i++) sum[i] += line[i];
+}
+
+float lse_of(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
+    return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, head, position)];
+}
+
+void load_dout(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
+    const Problem& p = *g.c.p;
+    const int64_t at = query_index(p, g.a->dout_stride, s, batch, position, head);
+    g.c.k->widen[type_index(p.d.q_dtype)](element(g.a->dout, at, p.d.q_dtype), p.d.dim_v, line);
+}
+
+// Element index of a key's row of dk or dv.
+int64_t key_index(const Problem& p, const int64_t stride[4], int64_t batch, int64_t slot, int64_t kv_head) {
+    return (p.packed_k() ? 0 : batch * stride[0]) + slot * stride[1] + kv_head * stride[2];
+}
+
+void zero_lanes(float* lines, int64_t dim, int from, int to) {
+    memset(lines + from * dim, 0, size_t(to - from) * size_t(dim) * sizeof(float));
+}
+
+}  // namespace
+
+float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* lines) {
+    const Problem& p = *g.c.p;
+    const int64_t dim = p.d.dim_v, at = query_index(p, p.d.o_stride, s, batch, position, head);
+    float *const dout = lines, *const o = lines + dim;
+    load_dout(g, s, batch, position, head, dout);
+    g.c.k->widen[type_index(p.d.o_dtype)](element(g.inputs.o, at, p.d.o_dtype), dim, o);
+    const double sum = g.c.k->dot(dout, o, dim);  // what it is taken from cancels
+    return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
+}
+
+void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
+                    BackwardScratch& x) {
+    const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
+    const int64_t group = g.c.p->group;
+    for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
+        deltas[r] = row_delta(g, s, batch, r / group, kv_head * group + r % group, x.lines);
+}
+
+namespace {
+
+// The tile's rows of q or dout as f32: in place where memory already holds them so, else in x.lines, with zeros for lanes that take
+// no part.
+struct RowsF32 {
+    const float* data;
+    int64_t stride;
+};
+
+RowsF32 gather_rows(const BackwardCall& g, const QueryTile& t, const void* from, const int64_t stride[4], int64_t dim,
+                    const float* factor, bool scaled, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    bool in_place = p.d.q_dtype == FA_F32 && p.group == 1 && t.rows == t.width && !scaled;
+    for (int lane = 0; lane < t.rows; lane++) in_place &= factor[lane] != 0.f;
+    if (in_place) return {static_cast<const float*>(from) + query_index(p, stride, t.seq, t.batch, t.first, t.kv_head), stride[1]};
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        float* const line = x.lines + lane * dim;
+        const int64_t index = query_index(p, stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head);
+        if (factor[lane] == 0.f) zero_lanes(x.lines, dim, lane, lane + 1);
+        else g.c.k->widen[type_index(p.d.q_dtype)](element(from, index, p.d.q_dtype), dim, line);
+        for (int64_t i = 0; scaled && i < dim; i++) line[i] *= factor[lane];
+    }
+    zero_lanes(x.lines, dim, t.rows, t.width);
+    return {x.lines, dim};
+}
+
+}  // namespace
+
+void load_rows(const BackwardCall& g, QueryTile& t, BackwardScratch& x) {
+    const Call& c = g.c;
+    const Problem& p = *c.p;
+    const int64_t dim = p.d.dim_qk, dim_v = p.d.dim_v;
+    const PanelLayout q_rows = query_panels(g, dim), dout_rows = query_panels(g, dim_v);
+    float factor[kMaxRows] = {}, kept[kMaxRows] = {};
+    // Rows without keys may hold anything, and take no part.
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.width; lane++, at.next()) {
+        const float lse = lane < t.rows ? lse_of(g, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head) : kPosInf;
+        const bool none = has_no_keys(lse);
+        x.lse[lane] = none ? kPosInf : lse * kLog2e;
+        x.delta[lane] = none ? 0.f : x.row_delta[t.first + lane];
+        factor[lane] = none ? 0.f : c.factor.q;
+        kept[lane] = none ? 0.f : c.dropout_rescale;
+    }
+    if (g.matrix) return pack_rows(g, t, x);
+    const RowsF32 q = gather_rows(g, t, g.inputs.q, p.d.q_stride, dim, kept, false, x);
+    for (int lane = 0; lane < t.rows; lane++) q_rows.put_row(x.q_rows, lane, q.data + lane * q.stride);
+    t.q = x.w.q;
+    c.k->transpose(q.data, q.stride, t.width, dim, factor, t.q, t.width);
+
+    const RowsF32 dout = gather_rows(g, t, g.a->dout, g.a->dout_stride, dim_v, kept, c.has_dropout, x);
+    for (int lane = 0; lane < t.rows; lane++) dout_rows.put_row(x.dout_rows, lane, dout.data + lane * dout.stride);
+    c.k->transpose(dout.data, dout.stride, t.width, dim_v, nullptr, x.dout, t.width);
+}
+
+void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    const int64_t dim = p.d.dim_qk;
+    g.c.k->transpose(acc, t.width, dim, t.width, nullptr, x.lines, dim);
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        const int64_t head = t.kv_head * p.group + at.group_head;
+        float* const line = x.lines + lane * dim;
+        const bool empty = has_no_keys(lse_of(g, t.seq, t.batch, at.position, head));
+        for (int64_t i = 0; i < dim; i++) line[i] = empty ? 0.f : line[i] * p.d.scale;
+        write_line(g, line, dim, g.a->dq, query_index(p, g.a->dq_stride, t.seq, t.batch, at.position, head), p.d.q_dtype);
+    }
+}
+
+void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    if (p.packed_q()) return;  // gaps of a packed tensor are not ours
+    const Sequence s = sequence_of(p, *g.c.a, batch);
+    const int64_t first = block * g.c.k->rows, end = min_of(p.d.seqlen_q * p.group, first + g.c.k->rows);
+    zero_lanes(x.lines, p.d.dim_qk, 0, 1);
+    for (int64_t r = max_of(first, s.q_len * p.group); r < end; r++) {
+        const int64_t at = query_index(p, g.a->dq_stride, s, batch, r / p.group, kv_head * p.group + r % p.group);
+        write_line(g, x.lines, p.d.dim_qk, g.a->dq, at, p.d.q_dtype);
+    }
+}
+
+void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    const PanelLayout dk = key_panels(g, p.d.dim_qk), dv = key_panels(g, p.d.dim_v);
+    for (int j = 0; j < keys; j++) {
+        const int64_t slot = t.seq.k_begin + key + j;
+        if (g.a->dk) {
+            dk.get_row(x.dk, j, x.lines);
+            for (int64_t i = 0; i < p.d.dim_qk; i++) x.lines[i] *= p.d.scale;
+            write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
+        }
+        if (g.a->dv) {
+            dv.get_row(x.dv, j, x.lines);
+            write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, t.batch, slot, t.kv_head), p.d.k_dtype);
+        }
+    }
+}
+
+void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    if (p.packed_k()) return;
+    const Sequence s = sequence_of(p, *g.c.a, batch);
+    zero_lanes(x.lines, max_of(p.d.dim_qk, p.d.dim_v), 0, 1);
+    for (int64_t slot = 0; slot < p.d.seqlen_k; slot++) {
+        if (slot == s.k_begin) slot += max_of(s.k_len, 0);
+        if (slot >= p.d.seqlen_k) break;
+        if (g.a->dk) write_line(g, x.lines, p.d.dim_qk, g.a->dk, key_index(p, g.a->dk_stride, batch, slot, kv_head), p.d.k_dtype);
+        if (g.a->dv) write_line(g, x.lines, p.d.dim_v, g.a->dv, key_index(p, g.a->dv_stride, batch, slot, kv_head), p.d.k_dtype);
+    }
+}
+
+void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x) {
+    const Problem& p = *g.c.p;
+    const float sink = g.inputs.sinks[head];
+    const bool none = sink_state(sink).l == 0.f;
+    double sum = 0;
+    for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
+        const Sequence s = sequence_of(p, *g.c.a, b);
+        for (int64_t i = 0; i < s.q_len; i++) {
+            const float lse = lse_of(g, s, b, i, head);
+            if (has_no_keys(lse) || none) continue;
+            sum -= exp2(double(sink - lse) * double(kLog2e)) * double(row_delta(g, s, b, i, head, x.lines));
+        }
+    }
+    float* const to = g.a->dsinks + head;
+    *to = float(sum) + (g.a->flags & FA_BACKWARD_ACCUMULATE ? *to : 0.f);
+}
+
+}  // namespace cpu
+}  // namespace fa

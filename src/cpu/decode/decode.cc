@@ -1,0 +1,429 @@
+// Decoding: few query rows for a kv head, so that memory bandwidth of k and v is the limit. Keys and values are read once for all
+// rows, where they lie and as they are stored; lanes are elements of a head. A panel of kv heads goes through chunks of keys, Q Kᵀ
+// of one block interleaved with P V of the block before it, while the next chunk is prefetched.
+#include "cpu/driver/call.h"
+#include "cpu/kernels/matrix_table.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// From so many rows on that share a kv head, matrix instructions keep up with memory bandwidth better than vectors, which convert
+// bf16 for next to nothing, and fp8 for most of their time.
+int min_matrix_rows(int32_t type) { return type == FA_BF16 ? 4 : type == FA_I8 ? 2 : 1; }
+// Where heads are neighbours in memory, a worker takes several: for each chunk of keys, one head after the other, so that each page
+// of memory is used completely at once. Of a block of this size, a quarter and the next one are being loaded at a time.
+constexpr int64_t kPanelBytes = 1024 * 1024;
+// While one head's chunk is read, the next one's is prefetched: a chunk should take as long as memory latency.
+constexpr int64_t kMinChunkBytes = 4096;
+constexpr int kMaxChunkKeys = kDecodeChunkKeys;
+int chunk_keys(bool matrix, int64_t row_bytes) { return matrix || 16 * row_bytes < kMinChunkBytes ? kMaxChunkKeys : 16; }
+// Addresses of so many keys are looked up at once.
+constexpr int kLookupKeys = 4 * kTileKeys;
+constexpr int kMaxPanelHeads = 32;  // of a panel
+// De-scale factors are applied to S and P where that cannot overflow nor lose bits; others are applied to the converted values
+// first.
+constexpr float kMinDescale = 0x1p-40f, kMaxDescale = 0x1p40f;
+
+int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
+
+// Rows of k or v for kLookupKeys keys, of kv head 0, and how they are read.
+struct KvSource {
+    KvOperand operand;
+    int dim;
+    int64_t head_step;  // bytes
+    const char** rows;  // [kLookupKeys + kTileKeys]
+    bool in_place;      // the kernel reads all keys where they lie
+};
+
+// A worker's memory for this method: q, its factors, o, and, twice, s and rescale, of each tile of the panel; S and P lie
+// [row][kTileKeys].
+struct DecodeScratch {
+    float *q, *factor, *o, *s, *rescale, *addend, *widened;
+    const char **k, **v;
+    char* limbs;      // int8 limbs of q, of each tile of the panel
+    bool* has_limbs;  // whether the limbs represent all of q
+    DecodeMatrixScratch matrix;
+};
+
+// Whether scores of int8 k can be products of integers, with q split into limbs of 8 bits.
+bool use_int8_limbs(const Problem& p, int64_t rows) { return p.d.k_dtype == FA_I8 && rows <= kLimbRows && p.d.dim_qk % 64 == 0; }
+int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int64_t(sizeof(float)); }
+
+// Floats of a tile's q in either form.
+int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
+
+// Whether matrix instructions can take a call, in tiles of so many rows.
+bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
+    const fa_attention_desc_t& d = p.d;
+    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
+        return false;
+    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
+    return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) &&
+           descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
+}
+bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
+
+DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
+    DecodeScratch scratch{};
+    Arena arena{memory, 0};
+    const auto floats = [&](int64_t count) { return arena.allocate<float>(count); };
+    const auto list = [&] { return arena.allocate<const char*>(kLookupKeys + kTileKeys); };
+    scratch.q = floats(panel * q_floats(p, k, rows));
+    scratch.factor = floats(panel * kDecodeRows);
+    scratch.o = floats(panel * rows * padded(k, p.d.dim_v));
+    scratch.s = floats(2 * panel * rows * kTileKeys);
+    scratch.rescale = floats(2 * panel * rows);
+    scratch.addend = floats(rows * kTileKeys);
+    scratch.widened = floats(kMaxChunkKeys * padded(k, max_of(p.d.dim_qk, p.d.dim_v)));
+    scratch.k = list();
+    scratch.v = list();
+    if (use_matrix(p, k)) {
+        const int64_t dim = max_of(p.d.dim_qk, p.d.dim_v);
+        scratch.matrix.converted = arena.allocate<uint16_t>(kDecodeChunkKeys * dim);
+        scratch.matrix.zeros = arena.allocate<uint16_t>(dim);
+        scratch.matrix.products = floats(kDecodeProducts);
+        scratch.matrix.p = arena.allocate<uint16_t>(kDecodeChunkKeys * kDecodeRows);
+        scratch.matrix.pairs = arena.allocate<uint16_t>(4 * kTileValues);
+        scratch.limbs = arena.allocate<char>(panel * limb_bytes(p));
+        scratch.has_limbs = arena.allocate<bool>(panel);
+        if (memory) memset(scratch.matrix.zeros, 0, size_t(dim) * 2);
+    }
+    *bytes = arena.used;
+    return scratch;
+}
+
+DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
+    int64_t bytes;
+    return lay_out_scratch(*c.p, *c.k, c.decode.rows, c.decode.panel, w.decode_memory, &bytes);
+}
+
+// A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart; and back.
+void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
+    const int64_t lanes = k.lanes, pair = 2 * lanes;
+    for (int64_t first = 0; first < dim; first += pair, to += step) {
+        const int64_t count = min_of(pair, dim - first);
+        for (int64_t x = count; x < pair; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = 0.f;
+        for (int64_t x = 0; x < count; x++) to[deinterleaved ? x / 2 + (x & 1) * lanes : x] = from[first + x];
+    }
+}
+void from_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to) {
+    const int64_t lanes = k.lanes, pair = 2 * lanes;
+    for (int64_t first = 0; first < dim; first += pair)
+        for (int64_t x = first; x < min_of(first + pair, dim); x++)
+            to[x] = from[deinterleaved ? first + (x - first) / 2 + (x & 1) * lanes : x];
+}
+
+// A sequence's own rows decide, not those of longer ones in the call.
+bool use_matrix(const Call& c, const QueryTile& t) { return t.method->matrix && use_matrix(*c.p, *c.k, t.rows); }
+
+void pack_matrix_q(const Call& c, const QueryTile& t, int panel_index, const DecodeScratch& scratch) {
+    const Problem& p = *c.p;
+    const char* rows[kDecodeRows];
+    q_pointers(c, t, rows);
+    const DecodeMatrixKernels& decode = *c.k->matrix->decode;
+    const uint16_t* const* const values = reinterpret_cast<const uint16_t* const*>(rows);
+    scratch.has_limbs[panel_index] = use_int8_limbs(p, t.rows) && decode.pack_limbs(values, t.rows, int(p.d.dim_qk),
+                                                                                    scratch.limbs + panel_index * limb_bytes(p));
+    if (!scratch.has_limbs[panel_index])
+        decode.pack_q(values, t.rows, p.d.k_dtype, int(p.d.dim_qk), reinterpret_cast<uint16_t*>(t.q));
+    for (int r = 0; r < t.rows; r++)
+        scratch.factor[panel_index * kDecodeRows + r] = q_factor(c, t, t.position(r, p.group), t.head(r, p.group));
+}
+
+void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
+    const Problem& p = *c.p;
+    const int64_t stride = padded(*c.k, p.d.dim_qk);
+    const DecodeScratch scratch = lay_out_scratch(c, w);
+    t.q = scratch.q + panel_index * q_floats(p, *c.k, c.decode.rows);
+    t.width = t.rows;
+    if (use_matrix(c, t)) return pack_matrix_q(c, t, panel_index, scratch);
+    for (int first = 0, block; first < t.rows; first += block) {
+        block = decode_block_rows(t.rows - first, c.k->lanes);
+        for (int r = 0; r < block; r++) {
+            const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
+            for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
+            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].deinterleaved, w.line, p.d.dim_qk,
+                         t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
+        }
+    }
+}
+
+KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
+    const Problem& p = *c.p;
+    const bool k = operand == KvOperand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.k_dtype), rows,
+            !scaled && !c.k->decode[type_index(p.d.k_dtype)].can_read};
+}
+
+// Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
+// the last one stands for those that are missing.
+void look_up_rows(const Call& c, const QueryTile& t, int64_t key, int64_t end, const KvSource& source) {
+    const int known = int(min_of(kLookupKeys + kTileKeys, end - key));
+    locate_kv_rows(c, t, source.operand, 0, key, known, source.rows);
+    for (int j = known; j < min_of(round_up(known, kTileKeys) + kTileKeys, kLookupKeys + kTileKeys); j++)
+        source.rows[j] = source.rows[known - 1];
+}
+
+bool all_in_range(const float* factors, int n) {
+    bool all = true;
+    for (int i = 0; i < n; i++) all &= fabsf(factors[i]) >= kMinDescale && fabsf(factors[i]) <= kMaxDescale;
+    return all;
+}
+
+// A chunk of keys as the kernels get it.
+struct ChunkOperands {
+    const DecodeKernels* kernels;
+    KvRows rows;
+    int dim;
+    bool scaled;
+    float factors[kMaxChunkKeys];
+    const char* widened[kMaxChunkKeys];
+};
+
+// The `keys` keys from `key` on, whose rows of kv head 0 are listed. Those that the kernel cannot read as they are stored are
+// converted to f32 and multiplied by their factors.
+void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, const KvRows& rows, int64_t key, int keys,
+                  const DecodeScratch& scratch, ChunkOperands& chunk, Scratch& w) {
+    const Problem& p = *c.p;
+    const bool k = source.operand == KvOperand::k;
+    const DecodeKernels& kernels = c.k->decode[type_index(p.d.k_dtype)];
+    chunk.kernels = &kernels;
+    chunk.rows = rows;
+    chunk.dim = source.dim;
+    chunk.scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    if (chunk.scaled) {
+        for (float& factor : chunk.factors) factor = 1.f;
+        load_descales(c, t, source.operand, key, keys, chunk.factors);
+    }
+    const bool can_read = !kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim);
+    if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
+    const KvRowsF32 widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
+    chunk.kernels = &c.k->decode[FA_F32];
+    chunk.rows.row = chunk.widened;
+    chunk.rows.offset = 0;
+    chunk.dim = int(padded(*c.k, source.dim));
+    chunk.scaled = false;
+    for (int j = 0; j < kMaxChunkKeys; j++) {
+        float* row = scratch.widened + min_of(j, keys - 1) * chunk.dim;
+        if (j < keys)
+            to_vec_pairs(*c.k, kernels.deinterleaved, widened_rows.data + j * widened_rows.stride, source.dim, row, 2 * c.k->lanes);
+        chunk.widened[j] = reinterpret_cast<const char*>(row);
+    }
+}
+
+void scale_columns(float* s, int rows, int keys, const float* factors) {
+    for (int r = 0; r < rows; r++, s += kTileKeys)
+        for (int j = 0; j < keys; j++) s[j] *= factors[j];
+}
+
+// Masks what lies outside each row's band, and outside the block's keys.
+void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
+    for (int r = 0; r < t.rows; r++, s += kTileKeys) {
+        const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
+        const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
+        for (int64_t j = 0; j < begin; j++) s[j] = kNegInf;
+        for (int64_t j = end; j < kTileKeys; j++) s[j] = kNegInf;
+    }
+}
+
+// Turns scores of the block at `key` into P.
+void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& state, float* s, float* rescale,
+                   const DecodeScratch& scratch) {
+    if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
+    if (c.has_addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
+    if (c.has_score_mod) c.k->score_mod(s, c.has_addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
+    mask_bands(c, t, key, to, s);
+    c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
+    if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
+}
+
+// The state of a panel of tiles during its mainloop over the keys of a split.
+struct DecodePanel {
+    const Call* c;
+    const QueryTile* tiles;
+    int count;
+    PartialState* states;
+    KvSource k, v;
+    KeyBand visible[kMaxPanel];
+    int chunk_keys;
+    int64_t start;                                                         // of the first block
+    int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
+    DecodeScratch scratch;
+    const DecodeKernels* kernels;
+    bool matrix;                                     // by matrix instructions
+    mutable bool limbs;                              // tile registers are configured for products of integers
+    int rows;                                        // there is room for in a tile
+    int64_t o_step;                                  // floats from a tile's accumulators to the next one's
+    float k_factor[kMaxPanel], v_factor[kMaxPanel];  // de-scale factors that matrix instructions do not apply
+    int from(int i, int64_t key) const { return int(max_of(visible[i].begin - key, 0)); }
+    int to(int i, int64_t key) const { return int(min_of(visible[i].end - key, kTileKeys)); }
+    // S and P of one block lie beside those of the next (two stages).
+    float* s(int i, int64_t key) const { return scratch.s + buffer_index(i, key) * kTileKeys; }
+    float* rescale(int i, int64_t key) const { return scratch.rescale + buffer_index(i, key); }
+    int64_t buffer_index(int i, int64_t key) const { return ((key & kTileKeys ? c->decode.panel : 0) + i) * rows; }
+    float* o(int i) const { return scratch.o + i * o_step; }
+};
+
+// A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
+KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
+    const char* const* const rows = source.rows + panel.at(key) + first + skip;
+    const bool last = i + 1 == panel.count;
+    return {rows, panel.tiles[i].kv_head * source.head_step, last ? rows + panel.chunk_keys : rows,
+            panel.tiles[last ? 0 : i + 1].kv_head * source.head_step};
+}
+
+void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
+    const Call& c = *panel.c;
+    const DecodeMatrixKernels& decode = *c.k->matrix->decode;
+    float factor[kDecodeRows];
+    for (int r = 0; r < panel.tiles[i].rows; r++)
+        factor[r] = finite_or_nan(panel.scratch.factor[i * kDecodeRows + r] * panel.k_factor[i]);
+    if (chunk.limbs != panel.limbs) decode.configure(panel.tiles[i].rows, panel.limbs = chunk.limbs);
+    const void* const q = chunk.limbs ? static_cast<const void*>(panel.scratch.limbs + i * limb_bytes(*c.p)) : panel.tiles[i].q;
+    decode.qk(static_cast<const uint16_t*>(q), panel.tiles[i].rows, factor, chunk, panel.k.dim, panel.scratch.matrix, s);
+}
+
+// Scores of a tile and chunk [first, first + panel.chunk_keys) of the block at `key`: all of it, softmax_block() masks what lies
+// outside the band.
+void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scratch& w) {
+    const Call& c = *panel.c;
+    const QueryTile& t = panel.tiles[i];
+    const int to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
+    if (panel.from(i, key) >= first + panel.chunk_keys || first >= to) return;
+    const KvRows rows = kv_rows(panel, panel.k, i, key, first, 0);
+    float* s = panel.s(i, key) + first;
+    if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, to - first}, s);
+    if (panel.k.in_place) return panel.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
+    ChunkOperands chunk;
+    locate_chunk(c, t, panel.k, rows, key + first, to - first, panel.scratch, chunk, w);
+    chunk.kernels->qk(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
+    if (chunk.scaled) scale_columns(s, t.rows, to - first, chunk.factors);
+}
+
+// A tile's softmax follows its last scores at once: the softmax of all tiles together would keep memory idle for too long.
+void qk_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
+    for (int i = 0; i < panel.count; i++) {
+        qk_tile_chunk(panel, i, key, first, w);
+        if (first + panel.chunk_keys == kTileKeys && panel.from(i, key) < panel.to(i, key))
+            softmax_block(*panel.c, panel.tiles[i], key, panel.to(i, key), panel.states[i], panel.s(i, key), panel.rescale(i, key),
+                          panel.scratch);
+    }
+}
+
+void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
+    const Call& c = *panel.c;
+    static const float ones[kDecodeRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    for (int i = 0; i < panel.count; i++) {
+        const QueryTile& t = panel.tiles[i];
+        const int from = int(max_of(panel.from(i, key), first)), to = int(min_of(panel.to(i, key), first + panel.chunk_keys));
+        if (from >= to) continue;
+        const KvRows rows = kv_rows(panel, panel.v, i, key, first, from - first);
+        float *const p = panel.s(i, key) + from, *const o = panel.o(i);
+        const bool already_rescaled = first > 0 && panel.from(i, key) < first;
+        const float* const rescale = already_rescaled ? ones : panel.rescale(i, key);
+        if (panel.matrix) {
+            const DecodeChunk chunk{c.p->d.k_dtype, false, rows, to - from};
+            c.k->matrix->decode->pv(p, t.rows, chunk, panel.v.dim, already_rescaled ? nullptr : rescale, panel.scratch.matrix, o);
+            continue;
+        }
+        if (panel.v.in_place) {
+            panel.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
+            continue;
+        }
+        ChunkOperands chunk;
+        locate_chunk(c, t, panel.v, rows, key + from, to - from, panel.scratch, chunk, w);
+        if (chunk.scaled) scale_columns(p, t.rows, to - from, chunk.factors);
+        chunk.kernels->pv(p, t.rows, chunk.rows, to - from, chunk.dim, rescale, o);
+    }
+}
+
+// Software pipeline of two blocks: scores of the block at `key`, each chunk before P V of the same chunk of the block before it, so
+// that k and v are read at one steady pace.
+void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t last, Scratch& w) {
+    if (key < last && panel.at(key) == 0) look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
+    if (key > start && panel.at(key - kTileKeys) == 0) look_up_rows(*panel.c, panel.tiles[0], key - kTileKeys, last, panel.v);
+    for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
+        if (key < last) qk_chunk(panel, key, first, w);
+        if (key > start) pv_chunk(panel, key - kTileKeys, first, w);
+    }
+}
+
+// The head's de-scale factor of k or v that matrix instructions do not apply.
+float head_descale(const Call& c, const QueryTile& t, const KvSource& source, int64_t key) {
+    const Problem& p = *c.p;
+    float factor = 1.f;
+    if (p.has(source.operand == KvOperand::k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE))
+        load_descales(c, t, source.operand, key, 1, &factor);
+    return factor;
+}
+
+void write_acc(const DecodePanel& panel, int i, PartialState& state) {
+    const Call& c = *panel.c;
+    const int64_t dim = c.p->d.dim_v, stride = padded(*c.k, dim);
+    for (int r = 0; r < panel.tiles[i].rows; r++) {
+        const float* from = panel.o(i) + r * stride;
+        if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
+        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, state.acc + r * dim);
+    }
+}
+
+void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
+                     Scratch& w) {
+    const Problem& p = *c.p;
+    DecodePanel panel{};
+    panel.c = &c;
+    panel.tiles = tiles;
+    panel.count = count;
+    panel.states = states;
+    panel.matrix = use_matrix(c, tiles[0]);
+    panel.scratch = lay_out_scratch(c, w);
+    panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
+    panel.chunk_keys = chunk_keys(panel.matrix, p.d.dim_qk * type_bytes(p.d.k_dtype));
+    panel.kernels = &c.k->decode[type_index(p.d.k_dtype)];
+    panel.rows = c.decode.rows;
+    panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
+    panel.k = make_source(c, KvOperand::k, panel.scratch.k);
+    panel.v = make_source(c, KvOperand::v, panel.scratch.v);
+    const KeyBand range = visible_range(tiles, count, p, begin, end, panel.visible);
+    if (range.begin >= range.end) return;
+    const int64_t stride = padded(*c.k, p.d.dim_v);
+    for (int i = 0; i < count; i++) memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
+    // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    const int64_t start = panel.start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
+    if (panel.matrix) {
+        for (int i = 0; i < count; i++) {
+            panel.k_factor[i] = head_descale(c, tiles[i], panel.k, range.begin);
+            panel.v_factor[i] = head_descale(c, tiles[i], panel.v, range.begin);
+        }
+        c.k->matrix->decode->configure(tiles[0].rows, panel.limbs);
+    }
+    for (int64_t key = start; key < range.end + kTileKeys; key += kTileKeys) process_block(panel, key, start, range.end, w);
+    if (panel.matrix) c.k->matrix->decode->release();
+    for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
+}
+
+}  // namespace
+
+Method decode_method(const Problem& p, const Kernels& k) {
+    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows), bytes = type_bytes(p.d.k_dtype);
+    const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
+    const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
+    // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
+    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMaxPanelHeads) : 2;
+    int64_t scratch;
+    lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
+    return {.name = "few",
+            .rows = int(rows),
+            .panel = int(panel),
+            .panel_of_heads = true,
+            .method_bytes = scratch,
+            .o_row_major = true,
+            .pack_q = pack_decode_q,
+            .mainloop = decode_mainloop,
+            .matrix = use_matrix(p, k)};
+}
+
+}  // namespace cpu
+}  // namespace fa

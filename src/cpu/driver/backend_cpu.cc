@@ -1,0 +1,337 @@
+// The CPU backend: the handle's Context, its parameters, and the table of functions that the core calls (backend/backend.h).
+// Planning asks forward/ and backward/ for a schedule; a call then runs that schedule on the workspace and the workers chosen here.
+#include <stdlib.h>
+#include <sys/sysinfo.h>
+#include "backend/isa.h"
+#include "cpu/backward/backward.h"
+#include "cpu/forward/forward.h"
+#include "cpu/driver/openmp.h"
+#include "cpu/rowwise/rowwise.h"
+
+namespace fa {
+
+// What a CPU handle owns. Scratch memory is kept between calls and grows.
+struct Context {
+    Host host;
+    const cpu::Kernels* kernels;
+    int64_t max_isa;
+    cpu::Threads threads;
+    bool count;
+    cpu::Counters counters;
+    int64_t extra_bytes;
+    char* scratch;
+    uint64_t scratch_bytes;
+    bool planned;  // the schedule is of this problem
+    Problem problem;
+    cpu::Schedule schedule;
+};
+
+namespace cpu {
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+
+fa_status_t no_such_isa(int64_t isa, Message* m) {
+    char wanted[24], offered[64] = "";
+    snprintf(wanted, sizeof wanted, "%lld", (long long)isa);
+    for (const Word& word : kIsaWords) {
+        if (word.value == isa) snprintf(wanted, sizeof wanted, "%s", word.text);
+        if (comes_again(word) || !select_kernels(word.value)) continue;
+        const size_t used = strlen(offered);
+        snprintf(offered + used, sizeof offered - used, "%s%s", used ? ", " : "", word.text);
+    }
+    return fail(m, FA_UNSUPPORTED, "max_isa is %s: this CPU or build offers %s", wanted, offered);
+}
+
+fa_status_t no_streams(const void* stream, Message* m) {
+    return fail(m, FA_INVALID_ARGUMENT, "stream is %p: expected NULL, since the CPU backend has no streams", stream);
+}
+
+fa_status_t usable(Message*) { return FA_OK; }
+
+fa_status_t device_count(int32_t* count, Message*) {
+    *count = 1;
+    return FA_OK;
+}
+
+// "model name" of the processor, or its architecture where the system does not tell.
+void cpu_name(char* name, size_t n) {
+    snprintf(name, n, "CPU");
+    FILE* file = fopen("/proc/cpuinfo", "re");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        const char* colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        const char* value = colon + 1;
+        while (*value == ' ') value++;
+        snprintf(name, n, "%.*s", int(strcspn(value, "\n")), value);
+        break;
+    }
+    fclose(file);
+}
+
+fa_status_t device_info(int32_t device, fa_device_info_t* info, Message* m) {
+    if (device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", device);
+    info->compute_units = int32_t(available_threads());
+    struct sysinfo system;
+    if (sysinfo(&system) == 0) info->memory_bytes = uint64_t(system.totalram) * system.mem_unit;
+    cpu_name(info->name, sizeof info->name);
+    snprintf(info->arch, sizeof info->arch, "%s", select_kernels(0)->name);
+    return FA_OK;
+}
+
+fa_status_t create(const Host* host, const fa_create_info_t* info, Context** context, Message* m) {
+    if (info->device != 0) return fail(m, FA_NO_DEVICE, "device is %d: the CPU backend has one device, 0", info->device);
+    if (info->stream) return no_streams(info->stream, m);
+    Context* c = static_cast<Context*>(host->allocate(sizeof(Context), kAlignment));
+    if (!c) return fail(m, FA_OUT_OF_MEMORY, "no memory for a CPU handle");
+    *c = Context{};
+    c->host = *host;
+    c->threads = {info->parallel_for, info->parallel_user, 0, FA_POOL_AUTO, host->openmp_stack_bytes};
+    c->kernels = select_kernels(0);
+    *context = c;
+    return FA_OK;
+}
+
+void destroy(Context* c, bool) {
+    const Host host = c->host;
+    host.release(c->scratch);
+    host.release(c);
+}
+
+fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
+    if (pool == FA_POOL_OPENMP && !built_with_openmp())
+        return fail(m, FA_UNSUPPORTED, "thread_pool is %lld, OpenMP: this library was built without it", (long long)pool);
+    if (pool == FA_POOL_CALLER && !c->threads.parallel_for)
+        return fail(m, FA_INVALID_ARGUMENT, "thread_pool is %lld, the caller's: expected a parallel_for, given to fa_create",
+                    (long long)pool);
+    c->threads.pool = pool;
+    return FA_OK;
+}
+
+fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
+    c->planned = false;
+    switch (key) {
+        case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
+        case FA_PARAM_COUNT_WORK: c->count = value != 0; return FA_OK;
+        case FA_PARAM_THREAD_POOL: return set_pool(c, value, m);
+        case FA_PARAM_MAX_ISA: {
+            const Kernels* k = select_kernels(value);
+            if (!k) return no_such_isa(value, m);
+            c->kernels = k;
+            c->max_isa = value;
+            return FA_OK;
+        }
+        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+    }
+}
+
+fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
+    switch (key) {
+        case FA_PARAM_THREADS: *value = c->threads.wanted; return FA_OK;
+        case FA_PARAM_THREAD_POOL: *value = c->threads.pool; return FA_OK;
+        case FA_PARAM_MAX_ISA: *value = c->max_isa; return FA_OK;
+        case FA_INFO_ISA: *value = c->kernels->isa; return FA_OK;
+        case FA_PARAM_COUNT_WORK: *value = c->count; return FA_OK;
+        case FA_STAT_TILE_ROWS: *value = c->kernels->rows; return FA_OK;
+        case FA_STAT_TILE_KEYS: *value = kTileKeys; return FA_OK;
+        case FA_STAT_FLOPS: *value = c->counters.flops; return FA_OK;
+        case FA_STAT_BYTES_READ: *value = c->counters.read; return FA_OK;
+        case FA_STAT_BYTES_WRITTEN: *value = c->counters.written; return FA_OK;
+        case FA_STAT_EXTRA_BYTES: *value = c->extra_bytes; return FA_OK;
+        default: return fail(m, FA_INTERNAL, "the CPU backend has no parameter %d", key);
+    }
+}
+
+// Calls come with the problem that was just planned, and mostly with that of the call before.
+const Schedule& schedule_of(Context& c, const Problem& p) {
+    if (c.planned && memcmp(&c.problem, &p, sizeof p) == 0) return c.schedule;
+    memcpy(&c.problem, &p, sizeof p);  // padding and all
+    c.schedule = make_schedule(p, *c.kernels, c.count);
+    c.planned = true;
+    return c.schedule;
+}
+
+struct ThreadsText {
+    char text[64];
+};
+ThreadsText threads_text(const Threads& threads, int64_t workers) {
+    ThreadsText t{"1 thread"};
+    if (workers > 1) snprintf(t.text, sizeof t.text, "%lld threads of %s", (long long)workers, pool_name(pool_of(threads)));
+    return t;
+}
+
+int64_t forward_workers(const Context& c, const Schedule& s) {
+    return worker_count(c.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
+}
+
+fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
+    const fa_attention_desc_t& d = p.d;
+    const bool study = d.algorithm != FA_ALGORITHM_FLASH;
+    if (study && (d.num_splits > 1 || d.split_size > 0))
+        return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys", d.num_splits,
+                    (long long)d.split_size);
+    // The matrix of a head is the only memory that can outgrow the machine's address space.
+    int64_t elements;
+    if (d.algorithm == FA_ALGORITHM_STANDARD &&
+        (__builtin_mul_overflow(round_up(d.seqlen_q * p.group, c.kernels->rows), d.seqlen_k * 4, &elements) ||
+         elements > INT64_MAX / 65536))
+        return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
+                    (long long)d.seqlen_q, (long long)d.seqlen_k);
+    const Schedule& s = schedule_of(c, p);
+    const int64_t workers = forward_workers(c, s);
+    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    if (!plan->explain) return FA_OK;
+    const char* const names[] = {"flash", "standard", "flash1"};
+    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
+             names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
+             threads_text(c.threads, workers).text);
+    return FA_OK;
+}
+
+int64_t backward_workers(const Context& c, const BackwardSchedule& s) {
+    return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops);
+}
+
+fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
+    // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
+    constexpr double kMaxDqBytes = double(int64_t(1) << 48);
+    if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
+        return fail(m, FA_UNSUPPORTED,
+                    "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
+                    (long long)p.d.seqlen_q, (long long)p.group);
+    const BackwardSchedule s = make_backward_schedule(p, *c.kernels);
+    const int64_t workers = backward_workers(c, s);
+    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
+    if (!plan->explain) return FA_OK;
+    snprintf(plan->text, sizeof plan->text,
+             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s",
+             c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
+             threads_text(c.threads, workers).text);
+    return FA_OK;
+}
+
+fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* plan, Message* m) {
+    *plan = Plan{plan->explain, 0, {}};
+    if (op == FA_OP_FORWARD) return plan_forward(*c, *p, plan, m);
+    if (op == FA_OP_BACKWARD) return plan_backward(*c, *p, plan, m);
+    const char* const name = op == FA_OP_MERGE ? "merge" : op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
+    if (plan->explain)
+        snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
+    return FA_OK;
+}
+
+// The caller's workspace, or the handle's own memory grown to `bytes`.
+char* workspace(Context* c, void* given, uint64_t bytes) {
+    if (given) return static_cast<char*>(given);
+    if (c->scratch_bytes < bytes) {
+        c->host.release(c->scratch);
+        c->scratch = static_cast<char*>(c->host.allocate(bytes, kAlignment));
+        c->scratch_bytes = c->scratch ? bytes : 0;
+    }
+    return c->scratch;
+}
+
+// The share of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
+// sized.
+fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory,
+                           Message* m) {
+    const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
+    if (given && bytes > size) {
+        *workers = (int64_t(size) - shared) / share;
+        if (*workers < 1)
+            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)size,
+                        (unsigned long long)bytes);
+    }
+    *memory = workspace(c, given, bytes);
+    return *memory ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
+}
+
+fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    const Schedule& s = schedule_of(*c, *p);
+    int64_t workers = forward_workers(*c, s);
+    char* memory;
+    const fa_status_t status =
+        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    if (status != FA_OK) return status;
+    Counters counters{};
+    const fa_status_t ran =
+        run_forward(make_call(*p, *a, *c->kernels, s.method, s.decode, c->count), s, c->threads, workers, memory, &counters, m);
+    if (ran == FA_OK && c->count) {
+        c->counters = counters;
+        c->extra_bytes = s.extra_bytes;
+    }
+    return ran;
+}
+
+fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    const BackwardSchedule s = make_backward_schedule(*p, *c->kernels);
+    int64_t workers = backward_workers(*c, s);
+    char* memory;
+    const fa_status_t status =
+        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    return status != FA_OK ? status : run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory, m);
+}
+
+fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    return run_merge(*p, *a, *c->kernels, c->threads, m);
+}
+
+fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    return run_append_kv(*p, *a, *c->kernels, c->threads, m);
+}
+
+fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
+    if (a->stream) return no_streams(a->stream, m);
+    return run_rotary(*p, *a, *c->kernels, c->threads, m);
+}
+
+fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
+    *pointer = bytes ? c->host.allocate(bytes, kAlignment) : nullptr;
+    return *pointer || !bytes ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+}
+
+fa_status_t release(Context* c, void* pointer, Message*) {
+    c->host.release(pointer);
+    return FA_OK;
+}
+
+fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*) {
+    if (bytes) memmove(to, from, bytes);
+    return FA_OK;
+}
+
+fa_status_t synchronize(Context*, uint32_t, void*, Message*) { return FA_OK; }
+
+}  // namespace
+}  // namespace cpu
+
+extern const Backend kCpuBackend;
+const Backend kCpuBackend = {.abi = kBackendAbi,
+                             .id = FA_BACKEND_CPU,
+                             .name = "cpu",
+                             .usable = cpu::usable,
+                             .device_count = cpu::device_count,
+                             .device_info = cpu::device_info,
+                             .create = cpu::create,
+                             .destroy = cpu::destroy,
+                             .set = cpu::set,
+                             .get = cpu::get,
+                             .plan = cpu::plan,
+                             .forward = cpu::forward,
+                             .backward = cpu::backward,
+                             .merge = cpu::merge,
+                             .append_kv = cpu::append_kv,
+                             .rotary = cpu::rotary,
+                             .allocate = cpu::allocate,
+                             .release = cpu::release,
+                             .copy = cpu::copy,
+                             .synchronize = cpu::synchronize};
+
+}  // namespace fa

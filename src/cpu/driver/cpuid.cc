@@ -1,0 +1,131 @@
+// Selects the kernel table: which of isa.def's this CPU can run, on x86-64 by CPUID and the registers that the system enables
+// (XCR0), on aarch64 by what the system says it has; and which of them it prefers.
+#include "cpu/kernels/kernel_table.h"
+#include "cpu/driver/parallel.h"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
+
+namespace fa {
+namespace cpu {
+
+<<<<<<< HEAD:src/cpu/cpuid.cc
+#if defined(__x86_64__)
+#define FA_ON_X86(...) __VA_ARGS__
+#define FA_ON_ARM(...)
+#elif defined(__aarch64__)
+#define FA_ON_X86(...)
+#define FA_ON_ARM(...) __VA_ARGS__
+#else
+#define FA_ON_X86(...)
+#define FA_ON_ARM(...)
+#endif
+#define FA_ON_ANY(...) __VA_ARGS__
+
+#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
+#include "backend/isa.def"
+=======
+#define FA_CPU_ISA(name, isa) extern const Kernels kKernels_##name;
+#include "cpu/isa.def"
+#undef FA_CPU_ISA
+>>>>>>> cpu:src/cpu/driver/cpuid.cc
+
+namespace {
+
+struct Level {
+    int32_t isa;
+    const Kernels* kernels;
+};
+const Level kLevels[] = {
+<<<<<<< HEAD:src/cpu/cpuid.cc
+#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture({isa, &kKernels_##table},)
+#include "backend/isa.def"
+=======
+#define FA_CPU_ISA(name, isa) {isa, &kKernels_##name},
+#include "cpu/isa.def"
+#undef FA_CPU_ISA
+>>>>>>> cpu:src/cpu/driver/cpuid.cc
+};
+
+#if defined(__x86_64__)
+uint64_t enabled_state() {
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return uint64_t(high) << 32 | low;
+}
+
+// Tile registers enlarge signal frames, so Linux grants them to a process that asks, unless a thread's signal stack is too small.
+bool permit_tiles() {
+    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+
+bool detect(const Kernels& k) {
+    if (k.isa == FA_ISA_GENERIC) return true;
+    uint32_t a, b, c, d, a7, b7, c7, d7;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return false;
+    constexpr uint32_t osxsave = 1u << 27, fma = 1u << 12, f16c = 1u << 29;
+    constexpr uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+    if ((c & (osxsave | fma | f16c)) != (osxsave | fma | f16c) || !(b7 & avx2)) return false;
+    const uint64_t state = enabled_state();
+    if ((state & 0x6) != 0x6) return false;  // xmm, ymm
+    if (k.isa == FA_ISA_AVX2) return true;
+    if ((b7 & (f | dq | bw | vl)) != (f | dq | bw | vl) || (state & 0xe6) != 0xe6) return false;  // mask registers, zmm
+    if (k.isa == FA_ISA_AVX512) return true;
+    // The kernel's flags in /proc/cpuinfo do not tell all: only CPUID is asked.
+    constexpr uint32_t amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25, avx512_bf16 = 1u << 5, amx_fp16 = 1u << 21,
+                       avx512_vbmi = 1u << 1;
+    uint32_t a71, b71, c71, d71;
+    if (!__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) || !(a71 & avx512_bf16)) return false;
+    if (k.isa == FA_ISA_AVX512_BF16) return true;
+    if ((state & 0x60000) != 0x60000 || !(c7 & avx512_vbmi)) return false;
+    if ((d7 & (amx_bf16 | amx_tile | amx_int8)) != (amx_bf16 | amx_tile | amx_int8) ||
+        (k.isa == FA_ISA_AMX_FP16 && !(a71 & amx_fp16)))
+        return false;
+    return permit_tiles();
+}
+
+// Whether a table that this CPU can run is worth running unasked: isa.def has the reasons.
+bool prefer(const Kernels& k) {
+    uint32_t a, vendor[3];
+    if (k.isa != FA_ISA_AVX512_BF16) return true;
+    return __get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0;
+}
+
+#define FA_PAUSE "pause"
+#elif defined(__aarch64__)
+bool detect(const Kernels& k) {
+    if (k.isa != FA_ISA_SVE) return true;
+    if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return false;
+    const int length = prctl(PR_SVE_GET_VL);
+    return length > 0 && (length & PR_SVE_VL_LEN_MASK) == k.lanes * int(sizeof(float));
+}
+
+#define FA_PAUSE "yield"
+#else
+bool detect(const Kernels&) { return true; }
+
+#define FA_PAUSE ""
+#endif
+#if !defined(__x86_64__)
+bool prefer(const Kernels&) { return true; }
+#endif
+
+}  // namespace
+
+const Kernels* select_kernels(int64_t isa) {
+    const Kernels* best = nullptr;
+    for (const Level& level : kLevels)
+        if ((isa == 0 ? prefer(*level.kernels) : level.isa == isa) && detect(*level.kernels)) best = level.kernels;
+    return best;
+}
+
+void pause_spinning() { __asm__ volatile(FA_PAUSE); }
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,253 @@
+// The library's own thread pool. A caller reserves idle workers, posts its job to each, runs body 0 itself, and takes back what no
+// worker has begun. A worker's life is one atomic state word; it spins for a while, then sleeps on that word's futex.
+#include "cpu/driver/pool.h"
+#include <errno.h>
+#include <fenv.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <atomic>
+#include "cpu/driver/parallel.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Nanoseconds that a thread looks for what it waits for before it sleeps: while the call goes on, whose steps follow each other at
+// once, and after it, which is all that the pool takes from other threads. To wake a thread costs 5 to 80 µs. Two cores of a Zen 3,
+// decoding of 1024 keys with pauses of 3 ms, where one thread takes 735 µs of processor time: 20 within a call takes 485 µs by the
+// clock and 954 of both processors, 100 takes 447 and 927; 5 after it costs as much as 20.
+constexpr int64_t kSpinWithin = 100 * 1000, kSpinAfter = 20 * 1000;
+// How long the pool makes do with the threads that it has, once the system has refused it one.
+constexpr int64_t kRefused = 1000 * 1000 * 1000;
+constexpr int64_t kMaxWorkers = CPU_SETSIZE - 1;
+// Bodies and what they call take less than 32 KB (gcc -fstack-usage), a signal's frame with AVX-512 and tile registers 12 KB; the C
+// library puts the program's thread-local variables there too.
+constexpr size_t kStackBytes = 256 << 10;
+
+struct Worker;
+
+struct PoolJob {
+    void (*body)(void*, int64_t);
+    void* arg;
+    cpu_set_t cpus;                // on which the caller may run
+    fenv_t numbers;                // its rounding, and whether subnormal numbers count as 0
+    std::atomic<Worker*> to_wake;  // a list
+};
+
+// The caller that moved a worker from kFree to kReserved owns it until it moves it back; all that the worker does is to move it
+// from kPosted to kRunning, and then to kDone. So a caller whose worker has not begun takes the job back, and waits for nothing.
+enum State : uint32_t { kFree, kReserved, kPosted, kRunning, kAwaited, kDone };
+
+struct alignas(64) Worker {
+    std::atomic<uint32_t> state;  // kAwaited: running, and its caller asleep
+    std::atomic<bool> asleep;
+    PoolJob* job;
+    int64_t body;
+    std::atomic<Worker*> next;  // of the same call
+};
+
+Worker workers[kMaxWorkers];
+std::atomic<int64_t> worker_total{0};
+std::atomic<int64_t> at_work{0};  // callers, and workers with a job
+std::atomic<uint64_t> callers_cpus[CPU_SETSIZE / 64];
+std::atomic<bool> growing{false};  // whose owner has these two
+bool watching_forks = false;
+int64_t refused_until = 0;
+
+// Private: of this process alone. A wake-up without a cause is not excluded.
+void sleep_while(std::atomic<uint32_t>& state, uint32_t value) {
+    syscall(SYS_futex, &state, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void wake(std::atomic<uint32_t>& state) { syscall(SYS_futex, &state, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+static_assert(sizeof(std::atomic<uint32_t>) == 4 && ATOMIC_INT_LOCK_FREE == 2, "the kernel reads the value itself");
+
+template <class Happened>
+bool spin_until(int64_t nanoseconds, const Happened& happened) {
+    constexpr int kLooks = 16;  // between two at the clock
+    const int64_t end = monotonic_ns() + nanoseconds;
+    do {
+        for (int i = 0; i < kLooks; i++) {
+            if (happened()) return true;
+            pause_spinning();
+        }
+    } while (monotonic_ns() < end);
+    return false;
+}
+
+bool begin(Worker& w, uint32_t* observed) {
+    *observed = kPosted;
+    return w.state.compare_exchange_strong(*observed, kRunning, std::memory_order_seq_cst);
+}
+
+void await_job(Worker& w) {
+    uint32_t observed;
+    if (spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_relaxed) != kDone; }) &&
+        spin_until(kSpinAfter, [&] { return w.state.load(std::memory_order_relaxed) == kPosted && begin(w, &observed); }))
+        return;
+    // Either the poster sees this flag, or its job is seen here.
+    w.asleep.store(true, std::memory_order_seq_cst);
+    while (!begin(w, &observed)) sleep_while(w.state, observed);
+    w.asleep.store(false, std::memory_order_relaxed);
+}
+
+// Whoever begins wakes two more: the caller, who has work to do, should not wake a whole machine. It empties the list before it
+// takes workers back; one that another call has by then, and this one's list leads to, is woken in vain.
+void wake_two(PoolJob& job) {
+    for (int woken = 0; woken < 2;) {
+        Worker* w = job.to_wake.load(std::memory_order_acquire);
+        while (w && !job.to_wake.compare_exchange_weak(w, w->next.load(std::memory_order_relaxed), std::memory_order_acq_rel)) {
+        }
+        if (!w) return;
+        if (!w->asleep.load(std::memory_order_seq_cst)) continue;
+        wake(w->state);
+        woken++;
+    }
+}
+
+void* serve(void* arg) {
+    Worker& w = *static_cast<Worker*>(arg);
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    for (;;) {
+        await_job(w);
+        PoolJob& job = *w.job;
+        wake_two(job);
+        if (!CPU_EQUAL(&cpus, &job.cpus)) {  // callers may be bound to parts of the machine
+            cpus = job.cpus;
+            sched_setaffinity(0, sizeof cpus, &cpus);
+        }
+        fesetenv(&job.numbers);
+        job.body(job.arg, w.body);
+        if (w.state.exchange(kDone, std::memory_order_acq_rel) == kAwaited) wake(w.state);
+    }
+}
+
+// In a forked child there is no thread but the caller's.
+void forget_workers() {
+    const int64_t total = worker_total.load(std::memory_order_relaxed);
+    for (int64_t i = 0; i < total; i++) {
+        workers[i].state.store(kFree, std::memory_order_relaxed);
+        workers[i].asleep.store(false, std::memory_order_relaxed);
+    }
+    worker_total.store(0, std::memory_order_relaxed);
+    at_work.store(0, std::memory_order_relaxed);
+    growing.store(false, std::memory_order_relaxed);
+    refused_until = 0;
+}
+
+// Signals are the program's own business, save those that tell of a fault in the very thread.
+bool start_thread(Worker& w) {
+    sigset_t signals, before;
+    sigfillset(&signals);
+    constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    for (const int fault : kFaults) sigdelset(&signals, fault);
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) != 0) return false;
+    size_t usual;
+    pthread_attr_getstacksize(&attr, &usual);
+    pthread_attr_setstacksize(&attr, kStackBytes);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, &attr, serve, &w);
+    if (error == EINVAL) {  // thread-local variables fill all of that
+        pthread_attr_setstacksize(&attr, usual);
+        error = pthread_create(&thread, &attr, serve, &w);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attr);
+    if (error == 0) pthread_setname_np(thread, "flashattn");  // it never ends
+    return error == 0;
+}
+
+// Whether there is a worker i, which is started if need be: never more than one for each CPU besides the caller's.
+bool have_worker(int64_t i, int64_t cpus) {
+    if (i < worker_total.load(std::memory_order_acquire)) return true;
+    if (i >= cpus - 1 || i >= kMaxWorkers || growing.exchange(true, std::memory_order_acquire)) return false;
+    bool have = i < worker_total.load(std::memory_order_relaxed);
+    if (!have && monotonic_ns() >= refused_until) {
+        watching_forks = watching_forks || pthread_atfork(nullptr, nullptr, forget_workers) == 0;
+        have = watching_forks && start_thread(workers[i]);
+        if (have) worker_total.store(i + 1, std::memory_order_release);
+        else refused_until = monotonic_ns() + kRefused;
+    }
+    growing.store(false, std::memory_order_release);
+    return have;
+}
+
+// How many CPUs callers may run on, this one and those before it.
+int64_t cpus_of_callers(cpu_set_t* mine) {
+    CPU_ZERO(mine);
+    if (sched_getaffinity(0, sizeof *mine, mine) != 0) return available_threads();
+    uint64_t words[CPU_SETSIZE / 64];
+    static_assert(sizeof words == sizeof *mine, "cpu_set_t has a bit for each CPU");
+    memcpy(words, mine, sizeof words);
+    int64_t cpus = 0;
+    for (int i = 0; i < CPU_SETSIZE / 64; i++) {
+        uint64_t known = callers_cpus[i].load(std::memory_order_relaxed);
+        if (words[i] & ~known) known = callers_cpus[i].fetch_or(words[i], std::memory_order_relaxed) | words[i];
+        cpus += __builtin_popcountll(known);
+    }
+    return cpus;
+}
+
+// Gives the job to up to `wanted` workers that have none. A list of them.
+Worker* post(PoolJob& job, int64_t wanted, int64_t cpus) {
+    Worker* list = nullptr;
+    int64_t posted = 0;
+    for (int64_t i = 0; posted < wanted && have_worker(i, cpus); i++) {
+        Worker& w = workers[i];
+        uint32_t free = kFree;
+        if (w.state.load(std::memory_order_relaxed) != kFree) continue;
+        if (!w.state.compare_exchange_strong(free, kReserved, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+        w.job = &job;
+        w.body = ++posted;
+        w.next.store(list, std::memory_order_relaxed);
+        list = &w;
+        w.state.store(kPosted, std::memory_order_seq_cst);
+    }
+    job.to_wake.store(list, std::memory_order_release);
+    wake_two(job);
+    at_work.fetch_add(posted, std::memory_order_relaxed);
+    return list;
+}
+
+void take_back(Worker& w) {
+    uint32_t observed = kPosted;
+    if (w.state.compare_exchange_strong(observed, kFree, std::memory_order_acq_rel)) return;
+    if (!spin_until(kSpinWithin, [&] { return w.state.load(std::memory_order_acquire) == kDone; })) {
+        observed = kRunning;
+        w.state.compare_exchange_strong(observed, kAwaited, std::memory_order_acq_rel);
+        while (w.state.load(std::memory_order_acquire) == kAwaited) sleep_while(w.state, kAwaited);
+    }
+    w.state.store(kFree, std::memory_order_release);
+}
+
+}  // namespace
+
+void run_pool(int64_t n, void (*body)(void*, int64_t), void* arg) {
+    PoolJob job;
+    job.body = body;
+    job.arg = arg;
+    job.to_wake = nullptr;
+    fegetenv(&job.numbers);
+    const int64_t cpus = cpus_of_callers(&job.cpus), busy = at_work.fetch_add(1, std::memory_order_relaxed) + 1;
+    Worker* const list = post(job, n - 1 < cpus - busy ? n - 1 : cpus - busy, cpus);
+    body(arg, 0);
+    job.to_wake.store(nullptr, std::memory_order_relaxed);
+    int64_t leaving = 1;
+    for (Worker* w = list; w; leaving++) {
+        Worker* const next = w->next.load(std::memory_order_relaxed);
+        take_back(*w);
+        w = next;
+    }
+    at_work.fetch_sub(leaving, std::memory_order_relaxed);
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,87 @@
+// Lays out a worker's buffers in the workspace, and makes the Call of a forward: the score mod's flags, scale factors and dropout
+// that stay fixed during it.
+#include "cpu/driver/call.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+PartialState lay_out_state(const Problem& p, const Method& m, Arena& arena) {
+    const int64_t width = m.panel_of_heads ? m.rows : kMaxRows;
+    PartialState s;
+    s.acc = arena.allocate<float>(p.d.dim_v * width);
+    s.m = arena.allocate<float>(width);
+    s.l = arena.allocate<float>(width);
+    return s;
+}
+
+Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& arena) {
+    Scratch w;
+    const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
+    w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(p.d.dim_qk * kMaxRows * panel);
+    w.s = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
+    w.k = arena.allocate<float>(kTileKeys * p.d.dim_qk);
+    w.v = arena.allocate<float>(kTileKeys * p.d.dim_v);
+    w.line = arena.allocate<float>(max_of(max_of(p.d.dim_qk, p.d.dim_v), kTileKeys));
+    w.rescale = arena.allocate<float>(kMaxRows);
+    for (int i = 0; i < panel; i++) {
+        w.partial[i] = lay_out_state(p, m, arena);
+        w.total[i] = lay_out_state(p, m, arena);
+    }
+    w.method_memory = arena.allocate<char>(m.method_bytes);
+    w.decode_memory = m.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
+    w.band_begin = arena.allocate<int32_t>(kMaxRows);
+    w.band_end = arena.allocate<int32_t>(kMaxRows);
+    w.counters = {0, 0, 0};
+    return w;
+}
+
+}  // namespace
+
+int64_t scratch_bytes(const Problem& p, const Method& m, const Method& decode) {
+    Arena arena{nullptr, 0};
+    lay_out_scratch(p, m, decode, arena);
+    return arena.used;
+}
+
+int64_t state_bytes(const Problem& p, const Method& m) {
+    Arena arena{nullptr, 0};
+    lay_out_state(p, m, arena);
+    return arena.used;
+}
+
+Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory) {
+    Arena arena{memory, 0};
+    return lay_out_scratch(p, m, decode, arena);
+}
+
+PartialState locate_state(const Problem& p, const Method& m, char* memory) {
+    Arena arena{memory, 0};
+    return lay_out_state(p, m, arena);
+}
+
+Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count) {
+    Call c;
+    c.p = &p;
+    c.a = &a;
+    c.k = &k;
+    c.method = m;
+    c.decode = decode;
+    c.shared = nullptr;
+    c.first_head = 0;
+    c.has_addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
+    c.has_score_mod = c.has_addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
+    c.factor = score_factor(c.has_score_mod ? p.d.scale : p.d.scale * kLog2e);
+    c.has_dropout = p.d.dropout_p > 0;
+    const bool state = p.has(FA_OPERAND_RNG_STATE);
+    c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
+    c.dropout_rescale = c.has_dropout ? c.dropout.rescale : 1.f;
+    c.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    c.blocks = ceil_div(p.d.seqlen_q * p.group, m.rows);
+    c.count = count;
+    return c;
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,350 @@
+// Runs a forward call: partitions it into work items (panels of query tiles, or their splits), distributes these to workers, and
+// merges the states of splits. The mainloop itself is the method's (tile.cc, decode/, matrix/).
+#include "cpu/forward/forward.h"
+#include <atomic>
+#include "cpu/kernels/matrix_table.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// Splits are worth their merge only where panels of query tiles alone cannot occupy a machine, and where each still has some
+// hundred keys.
+constexpr int64_t kMinPanels = 32, kMinSplitKeys = 512;
+// Accumulators of a split by matrix instructions have room for so many values at their type's limit.
+constexpr int64_t kMaxMatrixSplitKeys = 1 << 16;
+// Beyond this much memory for the splits' states, splits of a tile run one after the other instead (to the same bits).
+constexpr int64_t kMaxSplitStateBytes = 16 << 20;
+
+// Query tiles of a sequence: `count` blocks of one kv head, or one block of so many kv heads, beginning with these.
+struct WorkItem {
+    int64_t batch, kv_head, block;
+    int count;
+    bool heads;
+};
+
+int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
+    return m.panel_of_heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
+}
+
+// Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
+// with a mask, which mostly is causal, too.
+WorkItem item_at(const Call& c, int panel, int64_t index) {
+    const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+    const int64_t batch = index / batch_panels, within = index % batch_panels;
+    if (c.method.panel_of_heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
+    const int64_t panels = ceil_div(c.blocks, panel);
+    const bool longest_last = c.p->causal() || c.p->has(FA_OPERAND_MASK);
+    const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
+    return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
+}
+
+int64_t head_of(const WorkItem& item, int n) { return item.kv_head + (item.heads ? n : 0); }
+int64_t block_of(const WorkItem& item, int n) { return item.block + (item.heads ? 0 : n); }
+
+// Address of a tile's states, one for each split.
+char* split_states(const Call& c, const WorkItem& item, int n, int64_t splits, char* shared) {
+    const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
+    return shared + tile * splits * state_bytes(*c.p, c.method);
+}
+
+// Consecutive work indices that some workers begin with, in a cache line of their own.
+struct alignas(64) IndexRange {
+    std::atomic<int64_t> next;
+    int64_t end;
+};
+constexpr int kMaxRanges = 64;
+
+struct ForwardJob {
+    const Call* c;
+    const Schedule* s;
+    int panel;  // query tiles of an item
+    char* shared;
+    char* shares;
+    int64_t workers;
+    void (*run)(const ForwardJob&, int64_t index, char* share, Scratch&);
+    int ranges;
+    IndexRange range[kMaxRanges];
+    alignas(64) std::atomic<int64_t> flops, read, written;
+};
+
+// Static partition with stealing: each worker begins with its own range of [begin, begin + count), in every step, so that it finds
+// in its caches what it packed of a head itself. Then it takes indices of other workers' ranges.
+void partition_indices(ForwardJob& job, int64_t begin, int64_t count, int64_t workers) {
+    job.workers = workers;
+    job.ranges = int(min_of(workers, kMaxRanges));
+    for (int i = 0; i < job.ranges; i++) {
+        job.range[i].next.store(begin + count * i / job.ranges, std::memory_order_relaxed);
+        job.range[i].end = begin + count * (i + 1) / job.ranges;
+    }
+}
+
+bool claim(IndexRange& range, int64_t* index) {
+    if (range.next.load(std::memory_order_relaxed) >= range.end) return false;
+    *index = range.next.fetch_add(1, std::memory_order_relaxed);
+    return *index < range.end;
+}
+
+void worker_loop(void* arg, int64_t worker) {
+    ForwardJob& job = *static_cast<ForwardJob*>(arg);
+    char* share = job.shares + worker * job.s->worker_bytes;
+    Scratch w = locate_scratch(*job.c->p, job.c->method, job.c->decode, share);
+    if (job.c->method.init_scratch) job.c->method.init_scratch(*job.c->p, *job.c->k, w.method_memory);
+    const int64_t first = worker * job.ranges / job.workers;
+    for (int n = 0; n < job.ranges; n++)
+        for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
+    if (!job.c->count) return;
+    job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
+    job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
+    job.written.fetch_add(w.counters.written, std::memory_order_relaxed);
+}
+
+void finish_tile(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
+    write_rows(c, t, state, w);
+    if (c.p->has(FA_OPERAND_SCORES)) write_scores(c, t, state, w);
+}
+
+KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
+    const int64_t size = split_keys(keys, s.num_splits, s.split_size);
+    return {split * size, min_of((split + 1) * size, keys)};
+}
+
+// Initialises the tiles of an item that hold rows, and packs their q; returns their number.
+int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w) {
+    int n = 0;
+    while (n < item.count && init_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        tiles[n].panel_index = n;
+        tiles[n].method->pack_q(c, tiles[n], n, w);
+        n++;
+    }
+    return n;
+}
+
+void run_split_mainloop(const Call& c, const Schedule& s, const QueryTile* tiles, int count, int64_t split, PartialState* states,
+                        Scratch& w) {
+    const KeyBand range = split_range(s, tiles[0].seq.k_len, split);
+    for (int i = 0; i < count; i++) init_state(tiles[i], c.p->d.dim_v, states[i]);
+    tiles[0].method->mainloop(c, tiles, count, range.begin, range.end, states, w);
+}
+
+void write_tile_padding(const Call& c, const WorkItem& item, Scratch& w) {
+    for (int n = 0; n < item.count; n++) write_padding(c, item.batch, head_of(item, n), block_of(item, n), w);
+}
+
+// All splits of an item, one after the other.
+void run_item(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const WorkItem item = item_at(c, job.panel, index);
+    QueryTile tiles[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
+    if (count > 0) {
+        const int64_t splits = split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size);
+        PartialState total[kMaxPanel];
+        for (int i = 0; i < count; i++) {
+            total[i] = w.total[i];
+            if (splits == 1 && tiles[0].method->write_o) total[i].acc = nullptr;
+        }
+        run_split_mainloop(c, *job.s, tiles, count, 0, total, w);
+        for (int64_t split = 1; split < splits; split++) {
+            run_split_mainloop(c, *job.s, tiles, count, split, w.partial, w);
+            for (int i = 0; i < count; i++) merge_states(c, tiles[i], w.partial[i], total[i]);
+        }
+        for (int i = 0; i < count; i++) finish_tile(c, tiles[i], total[i], w);
+    }
+    write_tile_padding(c, item, w);
+}
+
+// One split of an item; its states stay in the workspace.
+void run_split(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t split = index % job.s->max_splits;
+    const WorkItem item = item_at(c, job.panel, index / job.s->max_splits);
+    QueryTile tiles[kMaxPanel];
+    PartialState states[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
+    if (count == 0 || split >= split_count(tiles[0].seq.k_len, job.s->num_splits, job.s->split_size)) return;
+    for (int n = 0; n < count; n++)
+        states[n] = locate_state(*c.p, c.method,
+                                 split_states(c, item, n, job.s->max_splits, job.shared) + split * state_bytes(*c.p, c.method));
+    run_split_mainloop(c, *job.s, tiles, count, split, states, w);
+}
+
+// Merges an item's split states, in ascending order.
+void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& w) {
+    const Call& c = *job.c;
+    const WorkItem item = item_at(c, job.panel, index);
+    QueryTile tiles[kMaxPanel];
+    const int count = init_tiles(c, item, tiles, w);
+    for (int n = 0; n < count; n++) {
+        const int64_t splits = split_count(tiles[n].seq.k_len, job.s->num_splits, job.s->split_size);
+        char* kept = split_states(c, item, n, job.s->max_splits, job.shared);
+        PartialState total = locate_state(*c.p, c.method, kept);
+        for (int64_t split = 1; split < splits; split++) {
+            const PartialState part = locate_state(*c.p, c.method, kept + split * state_bytes(*c.p, c.method));
+            merge_states(c, tiles[n], part, total);
+        }
+        finish_tile(c, tiles[n], total, w);
+    }
+    write_tile_padding(c, item, w);
+}
+
+void run_study(const ForwardJob& job, int64_t index, char* share, Scratch& w) {
+    const Call& c = *job.c;
+    const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
+    char* memory = share + scratch_bytes(*c.p, c.method, c.decode);
+    if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
+    else run_flash1(c, batch, kv_head, memory, w);
+    for (int64_t block = 0; block < c.blocks; block++) write_padding(c, batch, kv_head, block, w);
+}
+
+// Scores of query-key pairs outside the valid lengths, of one sequence and query head. Valid pairs are written with their tile.
+void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
+    const Call& c = *job.c;
+    const fa_attention_desc_t& d = c.p->d;
+    const int64_t batch = index / d.heads_q, head = index % d.heads_q;
+    const Sequence seq = sequence_of(*c.p, *c.a, batch);
+    const float value = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    for (int64_t i = 0; i < d.seqlen_q; i++) {
+        float* row = c.a->scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + i * d.scores_stride[2];
+        for (int64_t j = i < seq.q_len ? seq.k_len : 0; j < d.seqlen_k; j++) row[j * d.scores_stride[3]] = value;
+    }
+}
+
+// Counted calls, the baselines and the scores output are those of the f32 tiles.
+void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s) {
+    s.method = tile_method(p, k);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
+    if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
+    // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
+    const int64_t rows = p.d.seqlen_q * p.group;
+    if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
+    s.decode = decode_method(p, k);
+    if (rows <= s.decode.rows) s.method = s.decode;
+    else matrix_method(p, k, &s.method);
+}
+
+// Query tiles of an item: as many as the method allows, but fewer where there would not be enough items for all workers. Coarser
+// items for equal shares would load keys less often, and lose a fifth on 16 cores, of which some are always slower than others.
+// Where memory bandwidth is the limit, pages of neighbouring heads count for more: with one item each, 16 cores decode a tenth
+// faster than with four.
+int panel_for(const Call& c, int64_t tiles, int64_t workers) {
+    const int64_t max_panel = c.method.panel, items_per_worker = c.method.panel_of_heads ? 1 : 4;
+    if (workers == 1 && c.blocks > 0 && !c.method.panel_of_heads && c.method.prepare_count == 0)
+        return int(ceil_div(c.blocks, ceil_div(c.blocks, max_panel)));  // equal parts of a head, which load its keys by themselves
+    return int(max_of(min_of(max_panel, tiles / (items_per_worker * workers)), 1));
+}
+
+void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
+
+// The steps of a call, one after the other: in each, workers take all indices of a range.
+struct ForwardRun {
+    using Step = void (*)(const ForwardJob&, int64_t index, char* share, Scratch&);
+    Call* c;
+    ForwardJob job;
+    const Threads* threads;
+    int64_t workers;
+    Message* m;
+    fa_status_t status = FA_OK;
+
+    void range(int64_t begin, int64_t count, Step step) {
+        if (status != FA_OK) return;
+        const int64_t team = workers < count ? workers : max_of(count, 1);
+        partition_indices(job, begin, count, team);
+        job.run = step;
+        status = run_workers(*threads, team, worker_loop, &job, m);
+    }
+    void all(int64_t count, Step step) { range(0, count, step); }
+
+    int64_t items() const { return job.s->items > 0 ? c->p->d.batch * panels_of_batch(*c->p, c->method, c->blocks, job.panel) : 0; }
+    // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
+    // wait for each other after each.
+    void prepared_items() {
+        const int64_t heads = c->p->d.batch * c->p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
+        const int64_t panels = items() / max_of(heads, 1), chunks = job.s->method.prepare_count / max_of(heads, 1);
+        for (; c->first_head < heads; c->first_head += at_once) {
+            range(c->first_head * chunks, at_once * chunks, run_preparation);
+            range(c->first_head * panels, at_once * panels, run_item);
+        }
+    }
+    void flash_steps() {
+        const Schedule& s = *job.s;
+        const int64_t parts = s.parallel_splits ? s.max_splits : 1;
+        const bool one_tile_items = c->count || (s.parallel_splits && !c->method.panel_of_heads);  // as the formulas count
+        job.panel = one_tile_items ? 1 : panel_for(*c, s.items * parts, workers);
+        if (s.parallel_splits) {
+            all(items() * parts, run_split);
+            job.panel = 1;  // merging is short, and everything waits for it
+            all(items(), merge_splits);
+        } else if (s.method.prepare_count > 0) {
+            prepared_items();
+        } else {
+            all(items(), run_item);
+        }
+    }
+    void all_steps() {
+        const Schedule& s = *job.s;
+        const fa_attention_desc_t& d = c->p->d;
+        if (s.method.prepare_count > 0 && s.parallel_splits) all(s.method.prepare_count, run_preparation);
+        if (c->p->has(FA_OPERAND_SCORES) && d.seqlen_q > 0 && d.seqlen_k > 0) all(d.batch * d.heads_q, fill_scores);
+        if (d.algorithm != FA_ALGORITHM_FLASH) all(s.items, run_study);
+        else flash_steps();
+    }
+};
+
+}  // namespace
+
+Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
+    const fa_attention_desc_t& d = p.d;
+    const int64_t heads = d.batch * d.heads_k;
+    Schedule s{};
+    choose_methods(p, k, count, s);
+    s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
+    s.num_splits = d.num_splits;
+    s.split_size = d.split_size;
+    s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
+    if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
+    const double bytes = double(d.batch * d.heads_k) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.k_dtype);
+    s.flops /= s.method.speed;
+    if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
+    s.worker_bytes = scratch_bytes(p, s.method, s.decode);
+    if (d.algorithm != FA_ALGORITHM_FLASH) {
+        s.items = heads;
+        s.max_splits = 1;
+        s.worker_bytes += study_bytes(p, k);
+        s.extra_bytes = study_bytes(p, k);
+        return s;
+    }
+    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
+    if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
+        s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
+    if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) s.method.matrix = s.decode.matrix = false;
+    if (s.split_size > 0) s.max_splits = ceil_div(max_of(d.seqlen_k, 1), s.split_size);
+    else s.max_splits = max_of(min_of(s.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
+    s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(p, s.method) / s.items;
+    if (s.parallel_splits) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * state_bytes(p, s.method);
+    s.shared_bytes += s.method.shared_bytes;
+    return s;
+}
+
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+                        Message* m) {
+    ForwardRun run;
+    if (s.method.shared_bytes > 0) c.shared = memory;
+    run.c = &c;
+    run.threads = &threads;
+    run.workers = workers;
+    run.m = m;
+    ForwardJob& job = run.job;
+    job.c = &c;
+    job.s = &s;
+    job.shared = memory + s.method.shared_bytes;
+    job.shares = memory + s.shared_bytes;
+    job.flops = job.read = job.written = 0;
+    run.all_steps();
+    *counters = {job.flops, job.read, job.written};
+    return run.status;
+}
+
+}  // namespace cpu
+}  // namespace fa

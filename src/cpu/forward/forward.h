@@ -1,0 +1,35 @@
+// The forward pass: how a call is partitioned into work items (Schedule), how much memory they need, and running them.
+#pragma once
+#include "cpu/driver/call.h"
+#include "cpu/driver/parallel.h"
+
+namespace fa {
+namespace cpu {
+
+// How a call is partitioned. It follows from the problem and the kernel table, never from the number of threads: bits depend on it.
+struct Schedule {
+    Method method, decode;  // as a Call has them
+    int64_t items;          // query tiles of all sequences and kv heads
+    int64_t num_splits;     // as the specification's split_keys takes them
+    int64_t split_size;
+    int64_t max_splits;    // upper bound for any sequence
+    bool parallel_splits;  // split-KV: splits are work items, their states kept in the workspace and then merged
+    double flops;
+    int64_t worker_bytes;  // one worker's share of the workspace
+    int64_t shared_bytes;  // beyond the workers' shares
+    int64_t extra_bytes;   // extra memory of the algorithm, as FA_STAT_EXTRA_BYTES tells it
+};
+
+Schedule make_schedule(const Problem& p, const Kernels& k, bool count);
+
+// Runs the call on `workers` workers, each with its share of memory (shared part first).
+fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64_t workers, char* memory, Counters* counters,
+                        Message* m);
+
+// study/study.cc: the two baselines, for all query tiles of one sequence and kv head.
+int64_t study_bytes(const Problem& p, const Kernels& k);
+void run_standard(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
+void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scratch& w);
+
+}  // namespace cpu
+}  // namespace fa

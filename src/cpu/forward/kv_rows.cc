@@ -1,0 +1,109 @@
+// The key side: finds rows of k and v in dense, packed, cached or paged memory by their key index, and converts them to f32 with
+// their de-scale factors.
+#include "cpu/driver/call.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+struct KvTensor {
+    const void* data;
+    const int64_t* stride;
+    const float* descale;  // NULL: none
+    const int64_t* descale_stride;
+    int64_t dim;
+};
+
+// Where a slot's row lies: `block` is the page, the cache's sequence or the sequence; `row` counts within it.
+struct KvSlot {
+    int64_t block, row;
+};
+
+KvSlot locate_slot(const Problem& p, const fa_forward_args_t& a, const QueryTile& t, int64_t key) {
+    const int64_t slot = t.seq.k_begin + key;
+    if (!p.paged()) return {t.seq.kv_index, slot};
+    const int64_t page = a.page_table[t.seq.kv_index * p.d.page_table_stride + slot / p.d.page_size];
+    return {page, slot % p.d.page_size};
+}
+
+int64_t row_index(const Problem& p, const KvTensor& s, KvSlot at, int64_t head) {
+    return (p.packed_k() ? 0 : at.block * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];
+}
+
+int64_t descale_index(const KvTensor& s, KvSlot at, int64_t head) {
+    return at.block * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
+}
+
+KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t key, int keys, float* buffer, Scratch& w) {
+    const Problem& p = *c.p;
+    const int32_t type = p.d.k_dtype;
+    if (c.count) w.counters.read += keys * s.dim * type_bytes(type);
+    const KvSlot first = locate_slot(p, *c.a, t, key);
+    const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
+    // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
+    // and each needs a page of its own.
+    const bool close = s.stride[1] <= 2 * s.dim;
+    if (type == FA_F32 && !s.descale && evenly_spaced && close)
+        return {static_cast<const float*>(s.data) + row_index(p, s, first, t.kv_head), s.stride[1]};
+    for (int j = 0; j < keys; j++) {
+        const KvSlot at = evenly_spaced ? KvSlot{first.block, first.row + j} : locate_slot(p, *c.a, t, key + j);
+        float* to = buffer + j * s.dim;
+        c.k->widen[type_index(type)](element(s.data, row_index(p, s, at, t.kv_head), type), s.dim, to);
+        if (!s.descale) continue;
+        const float factor = s.descale[descale_index(s, at, t.kv_head)];
+        for (int64_t x = 0; x < s.dim; x++) to[x] *= factor;
+    }
+    return {buffer, s.dim};
+}
+
+// How many of `keys` slots from `first` on are contiguous.
+int contiguous_slots(const Problem& p, KvSlot first, int keys) {
+    return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys;
+}
+
+KvTensor kv_tensor(const Call& c, KvOperand operand) {
+    const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
+    const Problem& p = *c.p;
+    if (operand == KvOperand::k)
+        return {c.a->k, p.d.k_stride, factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale), p.d.k_descale_stride, p.d.dim_qk};
+    return {c.a->v, p.d.v_stride, factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale), p.d.v_descale_stride, p.d.dim_v};
+}
+
+}  // namespace
+
+KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(c, t, kv_tensor(c, KvOperand::k), key, keys, buffer, w);
+}
+
+KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
+    return load(c, t, kv_tensor(c, KvOperand::v), key, keys, buffer, w);
+}
+
+void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
+    const KvTensor s = kv_tensor(c, operand);
+    const int64_t step = s.stride[1] * type_bytes(c.p->d.k_dtype);
+    for (int j = 0; j < keys;) {
+        const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
+        const int end = j + contiguous_slots(*c.p, first, keys - j);
+        const char* row = element(s.data, row_index(*c.p, s, first, head), c.p->d.k_dtype);
+        for (; j < end; j++, row += step) rows[j] = row;
+    }
+}
+
+bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride) {
+    return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
+}
+
+void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
+    const KvTensor s = kv_tensor(c, operand);
+    for (int j = 0; j < keys;) {
+        const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
+        const int end = j + contiguous_slots(*c.p, first, keys - j);
+        const float* factor = s.descale + descale_index(s, first, t.kv_head);
+        for (; j < end; j++, factor += s.descale_stride[1]) factors[j] = *factor;
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

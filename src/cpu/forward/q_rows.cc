@@ -1,0 +1,203 @@
+// The query side: packs rows of q into a tile, initialises and merges partial states, and writes o and LSE.
+#include "cpu/driver/call.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+MaskRule mask_rule(const Problem& p, const Sequence& s) {
+    MaskRule r{s.off, -1, -1, p.d.chunk};
+    if (p.d.flags & FA_WINDOW) {
+        r.left = p.d.window_left;
+        r.right = p.d.window_right;
+    }
+    if (p.causal()) r.right = 0;
+    return r;
+}
+
+// Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
+bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) {
+    return dtype == FA_F32 && p.group == 1 && t.rows == t.width;
+}
+
+const float* q_row(const Call& c, const QueryTile& t, int64_t position) {
+    return static_cast<const float*>(c.a->q) + query_index(*c.p, c.p->d.q_stride, t.seq, t.batch, position, t.kv_head);
+}
+float* o_row(const Call& c, const QueryTile& t, int64_t position) {
+    return static_cast<float*>(c.a->o) + query_index(*c.p, c.p->d.o_stride, t.seq, t.batch, position, t.kv_head);
+}
+
+// Prefetches such rows of the next tile: hardware prefetchers do not follow rows that lie so far apart.
+template <class T>
+void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, const QueryTile&, int64_t), int64_t dim) {
+    const int64_t end = min_of(t.first + 2 * t.rows, t.seq.q_len);
+    for (int64_t i = t.first + t.rows; i < end; i++) prefetch_bytes(row(c, t, i), dim * int64_t(sizeof(float)));
+}
+
+}  // namespace
+
+bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
+    const Problem& p = *c.p;
+    t->seq = sequence_of(p, *c.a, batch);
+    t->first = block * c.method.rows;
+    const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
+    if (rows <= 0) return false;
+    t->rule = mask_rule(p, t->seq);
+    t->method = t->seq.q_len * p.group <= c.decode.rows ? &c.decode : &c.method;
+    t->batch = batch;
+    t->kv_head = kv_head;
+    t->rows = int(rows);
+    t->vectors = int(ceil_div(rows, c.k->lanes));
+    t->width = t->vectors * c.k->lanes;
+    return true;
+}
+
+float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head) {
+    const Problem& p = *c.p;
+    if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
+    const int64_t* s = p.d.q_descale_stride;
+    return c.factor.q * static_cast<const float*>(c.a->q_descale)[t.batch * s[0] + (t.seq.q_begin + position) * s[1] + head * s[2]];
+}
+
+float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line) {
+    const Problem& p = *c.p;
+    const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
+    c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
+    return q_factor(c, t, position, head);
+}
+
+void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
+    const Problem& p = *c.p;
+    const int64_t dim = p.d.dim_qk;
+    float* const lines = w.k;
+    float factor[kMaxRows];
+    t.q = w.q + panel_index * dim * kMaxRows;
+    if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
+    if (evenly_spaced(p, t, p.d.q_dtype)) {
+        prefetch_next_tile(c, t, q_row, dim);
+        for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
+        return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);
+    }
+    RowCursor row(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, row.next())
+        factor[lane] = load_q(c, t, row.position, t.kv_head * p.group + row.group_head, lines + lane * dim);
+    memset(lines + t.rows * dim, 0, size_t(t.width - t.rows) * dim * sizeof(float));
+    for (int lane = t.rows; lane < t.width; lane++) factor[lane] = 0.f;
+    c.k->transpose(lines, dim, t.width, dim, factor, t.q, t.width);
+}
+
+void q_pointers(const Call& c, const QueryTile& t, const char** rows) {
+    const Problem& p = *c.p;
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next())
+        rows[lane] =
+            element(static_cast<const char*>(c.a->q),
+                    query_index(p, p.d.q_stride, t.seq, t.batch, at.position, t.kv_head * p.group + at.group_head), p.d.q_dtype);
+}
+
+void o_pointers(const Call& c, const QueryTile& t, char** rows) {
+    const Problem& p = *c.p;
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        const int64_t head = t.kv_head * p.group + at.group_head;
+        rows[lane] = element(c.a->o, query_index(p, p.d.o_stride, t.seq, t.batch, at.position, head), p.d.o_dtype);
+    }
+}
+
+void init_state(const QueryTile& t, int64_t dim_v, PartialState& state) {
+    if (state.acc) memset(state.acc, 0, size_t(dim_v) * (t.method->o_row_major ? t.rows : t.width) * sizeof(float));
+    memset(state.l, 0, size_t(t.width) * sizeof(float));
+    float* const m = state.m;
+    for (int lane = 0; lane < t.width; lane++) m[lane] = kNegInf;
+}
+
+void merge_states(const Call& c, const QueryTile& t, const PartialState& part, PartialState& into) {
+    const int64_t dim_v = c.p->d.dim_v;
+    float a[kMaxRows], b[kMaxRows];
+    for (int lane = 0; lane < t.width; lane++) {
+        const Fold f = fold({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
+        into.m[lane] = f.state.m;
+        into.l[lane] = f.state.l;
+        a[lane] = f.scale_a;
+        b[lane] = f.scale_b;
+    }
+    if (t.method->o_row_major) {
+        for (int lane = 0; lane < t.rows; lane++)
+            for (int64_t i = lane * dim_v; i < (lane + 1) * dim_v; i++) into.acc[i] = into.acc[i] * a[lane] + part.acc[i] * b[lane];
+        return;
+    }
+    for (int64_t x = 0; x < dim_v; x++)
+        for (int lane = 0; lane < t.width; lane++) {
+            float* o = into.acc + x * t.width + lane;
+            *o = *o * a[lane] + part.acc[x * t.width + lane] * b[lane];
+        }
+}
+
+void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch& w) {
+    const Problem& p = *c.p;
+    const int64_t dim = p.d.dim_v;
+    float factor[kMaxRows] = {};
+    for (int lane = 0; lane < t.rows; lane++) {
+        RowState row{state.m[lane], state.l[lane] * kAccDescale};
+        float scale = 1.f;
+        if (p.has(FA_OPERAND_SINKS)) {
+            const Fold f = fold(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
+            row = f.state;
+            scale = f.scale_a;
+        }
+        factor[lane] = scale * normaliser(row) * kAccDescale;
+        state.m[lane] = row.m;
+        state.l[lane] = row.l;
+    }
+    float scale = c.dropout_rescale * c.o_scale;
+    if (!(fabsf(scale) <= FLT_MAX)) {  // 0 times both is 0
+        scale = c.o_scale;
+        for (float& f : factor) f *= c.dropout_rescale;
+    }
+    float* lines = state.acc;
+    bool written = false;
+    if (!t.method->o_row_major) {
+        written = evenly_spaced(p, t, p.d.o_dtype);
+        if (written) prefetch_next_tile(c, t, o_row, dim);
+        lines = written ? o_row(c, t, t.first) : w.v;
+        c.k->finish_o(state.acc, t.vectors, dim, factor, scale);
+        c.k->transpose(state.acc, t.width, dim, t.width, nullptr, lines, written ? p.d.o_stride[1] : dim);
+    }
+    char* to[kMaxRows];
+    if (!written) o_pointers(c, t, to);
+    if (!lines) t.method->write_o(c, t, factor, scale, to, w);
+    for (int lane = 0; lines && lane < t.rows; lane++) {
+        float* const line = lines + lane * dim;
+        if (t.method->o_row_major) c.k->finish_o_row(line, dim, factor[lane], scale);
+        if (!written) c.k->narrow[type_index(p.d.o_dtype)](line, dim, to[lane]);
+    }
+    RowCursor row(t, p.group);
+    for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
+        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + row.group_head, row.position);
+        c.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
+    }
+    if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
+}
+
+void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Scratch& w) {
+    const Problem& p = *c.p;
+    if (p.packed_q()) return;  // gaps of a packed tensor are not ours
+    QueryTile t;
+    t.seq = sequence_of(p, *c.a, batch);
+    t.batch = batch;
+    t.kv_head = kv_head;
+    t.first = block * c.method.rows;
+    const int64_t end = min_of(p.d.seqlen_q * p.group, t.first + c.method.rows);
+    for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
+    for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
+        const int lane = int(r - t.first);
+        const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
+        const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
+        c.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
+        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, head, position)] = kNegInf;
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,116 @@
+// Score mods of the f32 tiles: ALiBi added lane by lane, bias and mask gathered row by row as memory has them, then transposed into
+// the tile's layout. A tile whose mask keeps no key is skipped.
+#include "cpu/driver/call.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+// The row's band among keys [key, key + keys), counted from the first.
+KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys) {
+    const KeyBand b = key_band(t.rule, position, t.seq.k_len);
+    return {min_of(max_of(b.begin - key, 0), keys), min_of(max_of(b.end - key, 0), keys)};
+}
+
+bool unit_key_stride(const Problem& p) {
+    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
+}
+
+// One row's bias, −inf where the band or the mask removes the key.
+void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
+    const Problem& p = *c.p;
+    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
+    // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
+    const KeyBand band = band_within(t, position, key, keys);
+    const int begin = int(band.begin), count = int(max_of(band.end - band.begin, 0));
+    for (int j = 0; j < begin; j++) line[j] = kNegInf;
+    for (int j = begin + count; j < keys; j++) line[j] = kNegInf;
+    if (count == 0) return;
+    const int64_t at = key + begin, size = type_bytes(p.d.bias_dtype);
+    if (p.has(FA_OPERAND_BIAS)) {
+        const char* bias = static_cast<const char*>(c.a->bias) + (t.batch * bs[0] + head * bs[1] + position * bs[2] + at) * size;
+        c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
+        prefetch_bytes(bias + count * size, kTileKeys * size);
+    } else {
+        memset(line + begin, 0, size_t(count) * sizeof(float));
+    }
+    if (p.has(FA_OPERAND_MASK)) {
+        const uint8_t* mask = c.a->mask + t.batch * ms[0] + head * ms[1] + position * ms[2] + at;
+        c.k->apply_mask(mask, line + begin, count);
+        prefetch_bytes(mask + count, kTileKeys);
+    }
+}
+
+// The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
+// `lines`.
+int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
+    const int64_t* ms = c.p->d.mask_stride;
+    const uint8_t* masks[kMaxRows];
+    RowCursor at(t, c.p->group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.group_head) * ms[1] + at.position * ms[2] + key;
+        prefetch_bytes(masks[lane] + keys, kTileKeys);
+    }
+    const int kept = c.k->count_masks(masks, t.rows, keys);
+    if (kept > 0 && kept < t.rows * keys) c.k->expand_masks(masks, t.rows, keys, lines);
+    return kept;
+}
+
+}  // namespace
+
+bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p); }
+
+void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s) {
+    float slope[kMaxRows] = {}, distance[kMaxRows] = {};
+    RowCursor at(t, c.p->group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        slope[lane] = c.a->alibi_slopes[t.batch * c.p->d.alibi_batch_stride + t.kv_head * at.group + at.group_head];
+        distance[lane] = float(at.position + t.rule.off - key);
+    }
+    c.k->add_alibi(s, t.vectors, keys, slope, distance);
+}
+
+AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t key, int keys, Scratch& w) {
+    const Problem& p = *c.p;
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
+    if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
+    if (!unit_key_stride(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
+        if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
+        build_addend(c, t, key, keys, t.width, 1, w.addend);
+        return AddendKind::some;
+    }
+    const float* lines = w.s;
+    int64_t stride = kTileKeys;
+    int kept = -1;  // not counted yet
+    if (kind == Tile::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1) {
+        const int64_t* bs = p.d.bias_stride;
+        lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
+        stride = bs[2];
+        for (int r = 0; r < t.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
+    } else if (kind == Tile::full && !bias) {
+        kept = gather_masks(c, t, key, keys, w.s);
+    } else {
+        RowCursor at(t, p.group);
+        for (int lane = 0; lane < t.rows; lane++, at.next())
+            gather_line(c, t, at.position, t.kv_head * at.group + at.group_head, key, keys, w.s + lane * kTileKeys);
+    }
+    if (kept < 0) kept = c.k->count_kept(lines, stride, t.rows, keys);
+    if (kept == 0) return AddendKind::nothing_kept;
+    if (kept == t.rows * keys && !bias) return AddendKind::none;
+    if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
+    c.k->transpose(lines, stride, t.rows, keys, nullptr, w.addend, t.width);
+    return AddendKind::some;
+}
+
+void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w) {
+    RowCursor at(t, c.p->group);
+    for (int lane = 0; lane < t.width; lane++, at.next()) {
+        const KeyBand b = lane < t.rows ? band_within(t, at.position, key, keys) : KeyBand{0, keys};
+        w.band_begin[lane] = int32_t(b.begin);
+        w.band_end[lane] = int32_t(b.end);
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

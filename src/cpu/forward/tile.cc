@@ -1,0 +1,220 @@
+// The f32 tile method: one tile of scores, from Q Kᵀ over the score mod to masked log2 units, and the mainloop that runs tiles of
+// keys through online softmax into a PartialState. It supports every feature; other methods are faster for some calls.
+#include "cpu/driver/call.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+float bias_value(const Problem& p, const void* bias, int64_t index) {
+    switch (p.d.bias_dtype) {
+        case FA_F16:
+            return f16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        case FA_BF16:
+            return bf16_to_f32(static_cast<const uint16_t*>(bias)[index]);
+        default:
+            return static_cast<const float*>(bias)[index];
+    }
+}
+
+int64_t last_position(const Problem& p, const QueryTile& t) { return t.position(t.rows - 1, p.group); }
+
+Tile classify(const Problem& p, const QueryTile& t, int64_t key, int keys) {
+    const int64_t top = t.position(0, p.group);
+    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
+}
+
+// The product and its factor.
+void raw_scores(const Call& c, const QueryTile& t, int keys, const KvRowsF32& k, Scratch& w) {
+    c.k->qk(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
+    if (c.factor.product != 1.f) c.k->scale_scores(w.s, c.factor.product, keys * t.width);
+    if (c.count) w.counters.flops += 2 * c.p->d.dim_qk * keys * t.rows;
+}
+
+}  // namespace
+
+KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
+    const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
+    return {max_of(begin, first.begin), min_of(end, last.end)};
+}
+
+KeyBand visible_range(const QueryTile* tiles, int count, const Problem& p, int64_t begin, int64_t end, KeyBand* visible) {
+    KeyBand range{end, begin};
+    for (int i = 0; i < count; i++) {
+        visible[i] = visible_keys(tiles[i], p, begin, end);
+        if (visible[i].begin >= visible[i].end) continue;
+        range.begin = min_of(range.begin, visible[i].begin);
+        range.end = max_of(range.end, visible[i].end);
+    }
+    return range;
+}
+
+void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
+    const Problem& p = *c.p;
+    const fa_forward_args_t& a = *c.a;
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+        const int64_t* bs = p.d.bias_stride;
+        const int64_t* ms = p.d.mask_stride;
+        const int64_t bias_row = t.batch * bs[0] + h * bs[1] + i * bs[2];
+        const int64_t mask_row = t.batch * ms[0] + h * ms[1] + i * ms[2];
+        const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
+        const KeyBand band = key_band(t.rule, i, t.seq.k_len);
+        for (int j = 0; j < keys; j++) {
+            const int64_t at = key + j;
+            float* to = addend + j * key_step + lane * row_step;
+            *to = 0.f;
+            // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
+            if (at < band.begin || at >= band.end || (mask && !a.mask[mask_row + at * ms[3]])) {
+                *to = kNegInf;
+                continue;
+            }
+            if (bias) *to = bias_value(p, a.bias, bias_row + at * bs[3]);
+            if (alibi) *to -= slope * float(llabs(i + t.rule.off - at));
+        }
+    }
+}
+
+bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
+    task->kind = classify(*c.p, t, key, keys);
+    if (task->kind == Tile::empty) return false;
+    task->addend = gather_addend(c, t, task->kind, key, keys, w);
+    return task->addend != AddendKind::nothing_kept;
+}
+
+void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, const TileScoreMod& task, Scratch& w, float* slope) {
+    const Problem& p = *c.p;
+    if (alibi_by_lanes(p)) add_alibi(c, t, key, keys, w.s);
+    if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
+    if (c.has_score_mod)
+        c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
+    if (task.kind == Tile::partial) {
+        tile_bands(c, t, key, keys, w);
+        c.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
+    }
+}
+
+bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
+    TileScoreMod task;
+    if (!prepare_score_mod(c, t, key, keys, w, &task)) return false;
+    if (!block.k.data) block.k = load_k(c, t, block.key, block.keys, w.k, w);
+    raw_scores(c, t, keys, {block.k.data + (key - block.key) * block.k.stride, block.k.stride}, w);
+    apply_score_mod(c, t, key, keys, task, w, slope);
+    return true;
+}
+
+void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p) {
+    const int64_t group = c.p->group;
+    for (int lane = 0; lane < t.rows; lane++) {
+        const int64_t row = t.position(lane, group), batch_head = t.batch * c.p->d.heads_q + t.head(lane, group);
+        Philox4 words{};
+        for (int j = 0; j < keys; j++) {
+            const int64_t at = key + j;
+            if (j == 0 || (at & 3) == 0) words = dropout_words(c.dropout, batch_head, row, at >> 2);
+            if (words.word[at & 3] < c.dropout.threshold) p[j * key_step + lane * row_step] = 0.f;
+        }
+    }
+}
+
+void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p) {
+    DropoutRows rows{};
+    RowCursor row(t, c.p->group);
+    for (int lane = 0; lane < t.rows; lane++, row.next()) {
+        const uint64_t batch_head = uint64_t(t.batch * c.p->d.heads_q + t.kv_head * row.group + row.group_head);
+        rows.position[lane] = uint32_t(row.position);
+        rows.low[lane] = uint32_t(batch_head);
+        rows.high[lane] = uint32_t(batch_head >> 32);
+    }
+    c.k->apply_dropout(p, t.vectors, keys, key, c.dropout, rows);
+}
+
+namespace {
+
+// Prefetches a share of k and v of keys [key, end), a tile's at most: their rows may lie on a page each, which hardware prefetchers
+// do not follow.
+void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, int share, int shares) {
+    const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares,
+                  count = keys * (share + 1) / shares - first;
+    const char* rows[kTileKeys];
+    for (int operand = 0; operand < 2; operand++) {
+        const int64_t bytes = (operand ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
+        locate_kv_rows(c, t, operand ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
+        for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], bytes);
+    }
+}
+
+constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in
+
+void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
+    const Problem& p = *c.p;
+    KeyBand visible[kMaxPanel];
+    const KeyBand range = visible_range(tiles, count, p, begin, end, visible);
+    // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
+    for (int64_t key = begin + (range.begin - begin) / kTileKeys * kTileKeys; key < range.end; key += kTileKeys) {
+        KeyBlock block{key, int(min_of(kTileKeys, range.end - key)), {}, {}};
+        for (int i = 0; i < count; i++) {
+            const QueryTile& t = tiles[i];
+            prefetch_kv(c, t, key + kTileKeys, range.end, i, count);
+            if (visible[i].begin >= key + block.keys) continue;
+            // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
+            const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);
+            const int keys = int(min_of(block.keys, visible[i].end - key)) - skipped;
+            if (keys <= 0 || !score_tile(c, t, block, key + skipped, keys, w)) continue;
+            c.k->online_softmax(w.s, t.vectors, keys, states[i].m, states[i].l, w.rescale);
+            if (c.has_dropout) apply_dropout_tile(c, t, key + skipped, keys, w.s);
+            if (!block.v.data) block.v = load_v(c, t, key, block.keys, w.v, w);
+            c.k->pv(w.s, t.vectors, block.v.data + skipped * block.v.stride, block.v.stride, keys, int(p.d.dim_v), w.rescale,
+                    states[i].acc);
+            if (c.count) w.counters.flops += 2 * p.d.dim_v * keys * t.rows;
+        }
+    }
+}
+
+}  // namespace
+
+Method tile_method(const Problem& p, const Kernels& k) {
+    // Many tiles share the fetching of k and v, which costs more than q and o do that leave the second-level cache.
+    constexpr int64_t kMinTiles = 8, kPanelCacheBytes = 1 << 20, kMaxPanelRows = 1024;
+    const int64_t bytes = (p.d.dim_qk + p.d.dim_v) * k.rows * int64_t(sizeof(float));
+    const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
+    return {.name = "tile",
+            .rows = k.rows,
+            .panel = int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)),
+            .pack_q = pack_q,
+            .mainloop = mainloop};
+}
+
+void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w) {
+    const Problem& p = *c.p;
+    const int32_t stage = p.d.scores_stage;
+    const int64_t* stride = p.d.scores_stride;
+    for (int64_t key = 0; key < t.seq.k_len; key += kTileKeys) {
+        const int keys = int(min_of(kTileKeys, t.seq.k_len - key));
+        bool kept = true;
+        KeyBlock block{key, keys, load_k(c, t, key, keys, w.k, w), {}};
+        if (stage == FA_SCORES_RAW || stage == FA_SCORES_CAPPED) {
+            raw_scores(c, t, keys, block.k, w);
+            if (stage == FA_SCORES_CAPPED && p.d.softcap > 0) c.k->score_mod(w.s, nullptr, p.d.softcap, keys * t.width);
+        } else {
+            kept = score_tile(c, t, block, key, keys, w);
+        }
+        const float unit = stage == FA_SCORES_RAW || (stage == FA_SCORES_CAPPED && !(p.d.softcap > 0)) ? 1.f : kLn2;
+        for (int lane = 0; lane < t.rows; lane++) {
+            const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
+            const RowState final_row{state.m[lane], state.l[lane]};
+            float* row = c.a->scores + t.batch * stride[0] + h * stride[1] + i * stride[2];
+            for (int j = 0; j < keys; j++) {
+                const float s = kept ? w.s[j * t.width + lane] : kNegInf;
+                float* to = row + (key + j) * stride[3];
+                if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
+                else *to = s == kNegInf ? 0.f : weight(s, final_row.m) * normaliser(final_row);
+            }
+        }
+    }
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,74 @@
+// The kernel tables of AMX: products of tiles of bf16 (Sapphire Rapids and later) and of f16 (Granite Rapids), beside AVX-512 with
+// its bf16 conversions. The forward's mainloops are in forward.h and forward_d64.h, decoding and the backward in files of their
+// names.
+#define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
+#define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
+#include "cpu/isa/amx/backward.h"
+#include "cpu/isa/amx/decode.h"
+#include "cpu/isa/amx/forward_d64.h"
+#include "cpu/kernels/matrix_kernels.h"
+#include "cpu/kernels/tile_kernels.h"
+
+namespace fa {
+namespace cpu {
+
+extern const Kernels kKernels_amx, kKernels_amx_fp16;
+
+namespace {
+
+template <int32_t T, Exp2Accuracy E>
+void mainloop_rows(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
+    if (is_head_dim_64(t.shape)) return mainloop_resident<T, E>(t, steps, count);
+    const int groups =
+        t.shape.depth * 2 > t.shape.columns ? t.shape.columns : t.shape.depth * 2;  // of four products, at least, in a phase
+    if (groups <= 2) mainloop_steps<T, E, 8>(t, steps, count);
+    else if (groups <= 4) mainloop_steps<T, E, 4>(t, steps, count);
+    else if (groups <= 8) mainloop_steps<T, E, 2>(t, steps, count);
+    else mainloop_steps<T, E, 1>(t, steps, count);
+}
+
+void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
+    if (count == 0) return;
+    const bool fp16 = t.shape.type == FA_F16;
+    if (t.lse && fp16) mainloop_rows<FA_F16, Exp2Accuracy::high>(t, steps, count);
+    else if (t.lse) mainloop_rows<FA_BF16, Exp2Accuracy::high>(t, steps, count);
+    else if (fp16) mainloop_rows<FA_F16, Exp2Accuracy::medium>(t, steps, count);
+    else mainloop_rows<FA_BF16, Exp2Accuracy::low>(t, steps, count);
+}
+
+template <int32_t T>
+void init_refs_step(const MatrixTask& t, const MainloopStep& step) {
+    ScoreStage stage{reinterpret_cast<float*>(t.stages), false};
+    NoInterleave none;
+    configure_tiles();
+    qk_gemm<T, 0>(t.shape, step, stage, none, AccTiles{});
+    __asm__ volatile("tilerelease");
+    update_refs_at_diagonal(t, step, stage.s);
+}
+
+void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
+    if (t.shape.type == FA_F16) init_refs_step<FA_F16>(t, step);
+    else init_refs_step<FA_BF16>(t, step);
+}
+
+constexpr MatrixKernels matrix_kernels(bool fp16) {
+    MatrixKernels k = common_matrix_kernels();
+    k.has_fp16 = fp16;
+    k.speed = 8;  // about 1 TFLOP/s a core
+    k.backward_speed = 4;
+    k.init_refs_at_diagonal = init_refs_at_diagonal;
+    k.mainloop = mainloop;
+    k.decode = &kDecodeMatrix;
+    k.gemm = gemm;
+    k.softmax_backward_tiles = softmax_backward_tiles;
+    return k;
+}
+constexpr MatrixKernels kMatrix = matrix_kernels(false), kMatrixFp16 = matrix_kernels(true);
+
+}  // namespace
+
+constexpr Kernels kKernels_amx = tile_kernels("amx", FA_ISA_AMX, &kMatrix);
+constexpr Kernels kKernels_amx_fp16 = tile_kernels("amx_fp16", FA_ISA_AMX_FP16, &kMatrixFp16);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,184 @@
+// The kernel table of AVX-512 with dot products of pairs of bf16 (VDPBF16PS; Zen 4 and later, Cooper Lake): what AMX does on tiles,
+// on vectors. Operands are packed alike (matrix_table.h).
+//
+// exp2 needs the execution units that dot products need, so that nothing is won by interleaving both as AMX does: a step's products
+// and its softmax follow each other.
+#define FA_ISA_VECTORS "cpu/isa/avx512/vectors.h"
+#define FA_ISA_FORMATS "cpu/isa/avx512/formats.h"
+#include "cpu/kernels/matrix_kernels.h"
+#include "cpu/kernels/tile_kernels.h"
+
+namespace fa {
+namespace cpu {
+
+extern const Kernels kKernels_avx512_bf16;
+
+namespace {
+
+constexpr int kDotRows = 4;  // with 4 vectors: 16 accumulators hide the latency of a dot, and 8 operands are loaded for 16 dots
+
+// How much of a product's padded tiles holds values, and the strides of its accumulators.
+struct Extent {
+    int vectors;                // of 16 columns
+    int pairs;                  // of the depth, in its last tile
+    int64_t row, across, down;  // floats between rows, vectors and tiles of 16 rows
+};
+
+// c[kDotRows][Vectors] = or += a · b.
+template <int Vectors>
+inline void dot_block(const MatrixGemm& m, const Extent& e, const uint16_t* left, const uint16_t* right, float* c) {
+    const int64_t row = m.a_row_bytes / 2;
+    V sum[kDotRows][Vectors], x[Vectors];
+#pragma GCC unroll 4
+    for (int r = 0; r < kDotRows; r++)
+#pragma GCC unroll 4
+        for (int n = 0; n < Vectors; n++) sum[r][n] = m.accumulate ? load(c + r * e.row + n * e.across) : V{};
+    for (int part = 0; part < m.k_parts; part++)
+        for (int k = 0; k < m.k_tiles; k++) {
+            const uint16_t *a = left + part * m.a_part_stride + k * m.a_k_stride,
+                           *b = right + part * m.b_part_stride + k * 2 * kTileValues;
+            const uint16_t* const end = b + (k + 1 < m.k_tiles ? 16 : e.pairs) * 32;
+            for (; b < end; a += 2, b += 32) {
+#pragma GCC unroll 4
+                for (int n = 0; n < Vectors; n++) x[n] = (V)_mm512_loadu_si512(b + n / 2 * m.b_n_stride + n % 2 * kTileValues);
+#pragma GCC unroll 4
+                for (int r = 0; r < kDotRows; r++) {
+                    int32_t two;
+                    memcpy(&two, a + r * row, sizeof two);
+                    const __m512bh y = (__m512bh)_mm512_set1_epi32(two);
+#pragma GCC unroll 4
+                    for (int n = 0; n < Vectors; n++) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], y, (__m512bh)x[n]);
+                }
+            }
+        }
+#pragma GCC unroll 4
+    for (int r = 0; r < kDotRows; r++)
+#pragma GCC unroll 4
+        for (int n = 0; n < Vectors; n++) store(c + r * e.row + n * e.across, sum[r][n]);
+}
+
+void gemm(const MatrixGemm& m, const Extent& e) {
+    for (int r = 0; r < m.m_pairs * kRowBlock; r += kDotRows) {
+        const uint16_t* const left = m.a + r / 16 * m.a_m_stride + r % 16 * (m.a_row_bytes / 2);
+        float* const c = m.c + r / 16 * e.down + r % 16 * e.row;
+        for (int n = 0; n < e.vectors; n += 4) {
+            const uint16_t* const right = m.b + n / 2 * m.b_n_stride;
+            const int vectors = e.vectors - n;
+            if (vectors >= 4) dot_block<4>(m, e, left, right, c + n * e.across);
+            else if (vectors == 3) dot_block<3>(m, e, left, right, c + n * e.across);
+            else if (vectors == 2) dot_block<2>(m, e, left, right, c + n * e.across);
+            else dot_block<1>(m, e, left, right, c + n * e.across);
+        }
+    }
+}
+
+void gemm(const MatrixGemm* products, int count) {
+    for (const MatrixGemm* m = products; m < products + count; m++)
+        gemm(*m, {2 * m->n_pairs, 16, m->c_stride, 16, 16 * m->c_stride});
+}
+
+void qk_gemm(const MatrixShape& shape, const MainloopStep& step, float* s) {
+    const int64_t tiles = int64_t(shape.depth) * kTileValues;
+    const MatrixGemm m = {.a = step.block->q,
+                          .a_m_stride = tiles,
+                          .a_k_stride = kTileValues,
+                          .a_row_bytes = 64,
+                          .b = step.k,
+                          .b_n_stride = 2 * tiles,
+                          .m_pairs = 1,
+                          .n_pairs = 2,
+                          .k_tiles = shape.depth,
+                          .k_parts = 1,
+                          .a_part_stride = 0,
+                          .b_part_stride = 0,
+                          .c = s,
+                          .c_stride = kKeyBlock,
+                          .accumulate = false};
+    gemm(m, {kKeyBlock / 16, (shape.dim_qk - 1) % 32 / 2 + 1, kKeyBlock, 16, 16 * kKeyBlock});
+}
+
+// S and P of a step.
+struct ScoreStage {
+    float* s;     // [kRowBlock][kKeyBlock]
+    uint16_t* p;  // the same
+    bool rescale;
+};
+
+void pv_gemm(const MatrixShape& shape, const MainloopStep& step, const ScoreStage& stage) {
+    RowBlock& block = *step.block;
+    if (__builtin_expect(stage.rescale && !block.acc_empty, 0)) rescale_o(shape, block);
+    const MatrixGemm m = {.a = stage.p,
+                          .a_m_stride = 16 * kKeyBlock,
+                          .a_k_stride = 32,
+                          .a_row_bytes = 2 * kKeyBlock,
+                          .b = step.v,
+                          .b_n_stride = 4 * kTileValues,
+                          .m_pairs = 1,
+                          .n_pairs = shape.columns / 2,
+                          .k_tiles = 2,
+                          .k_parts = 1,
+                          .a_part_stride = 0,
+                          .b_part_stride = 0,
+                          .c = block.o,
+                          .c_stride = 16,
+                          .accumulate = !block.acc_empty};
+    gemm(m, {(shape.dim_v - 1) / 16 + 1, 16, 16, 256, int64_t(shape.columns) * 256});
+    block.acc_empty = false;
+}
+
+template <Exp2Accuracy E>
+void softmax(const MatrixTask& t, RowBlock& block, ScoreStage& stage) {
+    stage.rescale = false;
+    if (block.ref_unset) init_block(t, block, stage.s);
+    else if (__builtin_expect(block.prescaled, 0)) prescale_rows(t, block, 0, kRowBlock, stage.s);
+    for (int tile = 0; tile < 2; tile++) {
+        const ScoreTile part{stage.s + tile * kTileScores, stage.p + tile * kTileScores};
+        SoftmaxRows<FA_BF16, E, kKeyBlock> w = softmax_rows<FA_BF16, E, kKeyBlock>(block, part, tile, block.l_index);
+        w.finish();
+        if (__builtin_expect(exceeds_threshold(FA_BF16, w.largest), 0))
+            lazy_rescale<FA_BF16, E, kKeyBlock>(t, block, part, tile, block.l_index, stage.rescale);
+    }
+    block.l_index = !block.l_index;
+}
+
+template <Exp2Accuracy E>
+void mainloop_steps(MatrixTask t, const MainloopStep* steps, int64_t count) {
+    float* const s = reinterpret_cast<float*>(t.stages);
+    ScoreStage stage{s, reinterpret_cast<uint16_t*>(s + 2 * kTileScores), false};
+    if (t.has_score_mod) t.factor = 1.f;  // apply_score_mod() has multiplied
+    for (const MainloopStep* step = steps; step < steps + count; step++) {
+        qk_gemm(t.shape, *step, stage.s);
+        maybe_score_mod(t, *step, stage.s, 0, kRowBlock);
+        softmax<E>(t, *step->block, stage);
+        pv_gemm(t.shape, *step, stage);
+    }
+}
+
+void mainloop(const MatrixTask& t, const MainloopStep* steps, int64_t count) {
+    if (t.lse) mainloop_steps<Exp2Accuracy::high>(t, steps, count);
+    else mainloop_steps<Exp2Accuracy::low>(t, steps, count);
+}
+
+void init_refs_at_diagonal(const MatrixTask& t, const MainloopStep& step) {
+    float* const s = reinterpret_cast<float*>(t.stages);
+    qk_gemm(t.shape, step, s);
+    update_refs_at_diagonal(t, step, s);
+}
+
+constexpr MatrixKernels matrix_kernels() {
+    MatrixKernels k = common_matrix_kernels();
+    k.speed = 1.8;  // where the CPU prefers this table
+    k.backward_speed = 1.5;
+    k.init_refs_at_diagonal = init_refs_at_diagonal;
+    k.mainloop = mainloop;
+    k.gemm = gemm;
+    return k;
+}
+constexpr MatrixKernels kMatrix = matrix_kernels();
+
+}  // namespace
+
+constexpr Kernels kKernels_avx512_bf16 = tile_kernels("avx512_bf16", FA_ISA_AVX512_BF16, &kMatrix);
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,56 @@
+// Conversion between f32 and the storage types, for kernel_table.h's widen and narrow.
+#pragma once
+#include "cpu/kernels/vector_math.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+#define FA_WIDEN(name, T, expression)                              \
+    static void name(const void* from, int64_t count, float* to) { \
+        const T* x = static_cast<const T*>(from);                  \
+        for (int64_t i = 0; i < count; i++) to[i] = expression;    \
+    }
+#define FA_NARROW(name, T, expression)                          \
+    static void name(const float* x, int64_t count, void* to) { \
+        T* y = static_cast<T*>(to);                             \
+        for (int64_t i = 0; i < count; i++) y[i] = expression;  \
+    }
+FA_WIDEN(widen_f32, float, x[i])
+FA_WIDEN(widen_bf16, uint16_t, bf16_to_f32(x[i]))
+FA_WIDEN(widen_e4m3, uint8_t, e4m3_to_f32(x[i]))
+FA_WIDEN(widen_e5m2, uint8_t, e5m2_to_f32(x[i]))
+FA_WIDEN(widen_i8, int8_t, float(x[i]))
+FA_NARROW(narrow_f32, float, x[i])
+FA_NARROW(narrow_f16, uint16_t, f32_to_f16(x[i]))
+FA_NARROW(narrow_bf16, uint16_t, f32_to_bf16(x[i]))
+FA_NARROW(narrow_e4m3, uint8_t, f32_to_e4m3(x[i]))
+FA_NARROW(narrow_e5m2, uint8_t, f32_to_e5m2(x[i]))
+FA_NARROW(narrow_i8, int8_t, f32_to_i8(x[i]))
+
+// Where the instruction set has none of its own.
+template <class T>
+static inline V widen_halves(const T* x) {
+    float wide[kLanes];
+    for (int i = 0; i < kLanes; i++) wide[i] = f16_to_f32(x[i]);
+    return load(wide);
+}
+
+static void widen_f16(const void* from, int64_t count, float* to) {
+    const uint16_t* x = static_cast<const uint16_t*>(from);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(to + i, widen_halves(x + i));
+    for (; i < count; i++) to[i] = f16_to_f32(x[i]);
+}
+#undef FA_WIDEN
+#undef FA_NARROW
+
+// By type_index().
+constexpr void (*kWiden[kTypes])(const void*, int64_t, float*) = {nullptr,    widen_f32,  widen_f16, widen_bf16,
+                                                                  widen_e4m3, widen_e5m2, widen_i8};
+constexpr void (*kNarrow[kTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
+                                                                   narrow_e4m3, narrow_e5m2, narrow_i8};
+
+}  // namespace
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,142 @@
+// Score mods and masks of a matrix mainloop's step, between its product and its softmax: ALiBi, softcap and bias, and keys that a
+// band or a mask removes.
+#pragma once
+#include "cpu/kernels/matrix_softmax.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+constexpr float kMinLog2Normal = -126.f;  // log2 of the smallest normal f32
+
+// −inf removes a key, whatever its score.
+inline V load_bias(const MatrixTask& t, int64_t at, __mmask16 visible) {
+    if (t.bias_step == 1 && t.bias_dtype == FA_F32) return _mm512_maskz_loadu_ps(visible, static_cast<const float*>(t.bias) + at);
+    if (t.bias_step == 1) {
+        const __m256i x = _mm256_maskz_loadu_epi16(visible, static_cast<const uint16_t*>(t.bias) + at);
+        return t.bias_dtype == FA_F16 ? _mm512_cvtph_ps(x) : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    }
+    float values[16] = {};
+    for (int j = 0; j < 16; j++) {
+        if (!(visible >> j & 1)) continue;
+        const int64_t i = at + j * t.bias_step;
+        if (t.bias_dtype == FA_F32) values[j] = static_cast<const float*>(t.bias)[i];
+        else if (t.bias_dtype == FA_F16) values[j] = f16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
+        else values[j] = bf16_to_f32(static_cast<const uint16_t*>(t.bias)[i]);
+    }
+    return load(values);
+}
+
+// Keys of [key, key + kKeyBlock) that the row's band and mask keep, a bit each. Elements of the mask that a band removes are not
+// read: a caller may not have them.
+inline uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key) {
+    static_assert(kKeyBlock == 64, "a bit for each key");
+    const uint64_t visible = first_bits(row.end - key) & ~first_bits(row.begin - key);
+    if (!t.mask || !visible) return visible;
+    if (t.mask_step == 1) {
+        const uint8_t* mask = t.mask + row.mask + key;
+        __builtin_prefetch(reinterpret_cast<const char*>(uintptr_t(mask) + kKeyBlock));
+        const __m512i bytes = _mm512_maskz_loadu_epi8(visible, mask);
+        return _mm512_test_epi8_mask(bytes, bytes);
+    }
+    uint64_t kept = 0;
+    for (int j = 0; j < kKeyBlock; j++)
+        if (visible >> j & 1 && t.mask[row.mask + (key + j) * t.mask_step]) kept |= uint64_t(1) << j;
+    return kept;
+}
+
+// Whether the row's own diagonal is a visible key of [key, key + kKeyBlock).
+inline bool diagonal_in_block(const MatrixRow& row, int64_t key) {
+    return row.diagonal >= key && row.diagonal < key + kKeyBlock && row.diagonal >= row.begin && row.diagonal < row.end;
+}
+
+// Kept::all is found only where there is a mask: without one, bands say it by themselves.
+KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key) {
+    bool some = false, all = t.mask != nullptr;
+    for (int r = 0; r < kRowBlock && (all || !some); r++) {
+        const uint64_t visible = kept_keys(t, rows[r], key);
+        all &= visible == ~uint64_t(0);
+        some |= visible != 0 && !t.bias;
+        for (int j = 0; j < kKeyBlock && t.bias && !some; j += 16) {
+            const __mmask16 part = __mmask16(visible >> j);
+            some = part && _mm512_mask_cmp_ps_mask(part, load_bias(t, rows[r].bias + (key + j) * t.bias_step, part), splat(kNegInf),
+                                                   _CMP_NEQ_UQ);
+        }
+    }
+    return !some ? KeptKeys::none : all ? KeptKeys::all : KeptKeys::some;
+}
+
+// What turns a row's products into log2 scores.
+struct RowScoreMod {
+    float factor, slope;  // to natural units if there is a cap, to log2 units if not; ALiBi's in log2 units
+    float limit;          // Below, P would be subnormal as f32, which no 16-bit type keeps and which takes a hundred times as long.
+                          // ALiBi has many of them.
+};
+
+inline V flush_small(V x, float limit) {
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, splat(limit), _CMP_LT_OQ), splat(kNegInf));
+}
+
+// `distance` is that of the first key.
+inline void add_alibi(const RowScoreMod& e, float distance, float* s) {
+    const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, factor = splat(e.factor), slope = splat(-e.slope),
+            first = steps + distance;
+#pragma GCC unroll 4
+    for (int j = 0; j < kKeyBlock; j += 16)
+        store(s + j, flush_small(fma_v(slope, _mm512_abs_ps(first + float(j)), load(s + j) * factor), e.limit));
+}
+
+// All other score mods, bias for the keys of `visible`.
+template <bool Capped>
+__attribute__((noinline)) void score_mod_row(const MatrixTask& t, const MatrixRow& row, int64_t key, const RowScoreMod& e,
+                                             uint64_t visible, float* s) {
+    const V steps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, none = splat(kNegInf);
+    const bool invertible = t.cap > kMinInvertible && t.cap < kMaxInvertible;
+    const float factor = Capped && invertible ? e.factor / t.cap : e.factor, distance = float(key - row.diagonal);
+#pragma GCC unroll 4
+    for (int j = 0; j < kKeyBlock; j += 16) {
+        V x = load(s + j) * factor;
+        if (Capped) x = t.cap * tanh_v(invertible ? x : x / t.cap) * kLog2e;
+        if (t.bias) {
+            const V bias = load_bias(t, row.bias + (key + j) * t.bias_step, __mmask16(visible >> j));
+            x = _mm512_mask_mov_ps(fma_v(bias, splat(kLog2e), x), _mm512_cmp_ps_mask(bias, none, _CMP_EQ_OQ), none);
+        }
+        if (t.alibi) x = fma_v(splat(-e.slope), _mm512_abs_ps(steps + (distance + float(j))), x);
+        store(s + j, flush_small(x, e.limit));
+    }
+}
+
+// Turns the step's rows [first, end) from products into scores that P is computed of, and masks keys.
+__attribute__((noinline)) void apply_score_mod(const MatrixTask& t, const MainloopStep& step, float* s, int first, int end) {
+    const V none = splat(kNegInf);
+    const bool all = !step.masked, distances_alone = t.alibi && !t.bias && !(t.cap > 0);
+    const float factor = t.cap > 0 ? t.scale : t.scale * kLog2e;
+    for (int r = first; r < end; r++, s += kKeyBlock) {
+        const MatrixRow& row = step.block->rows[r];
+        const uint64_t kept = all ? ~uint64_t(0) : kept_keys(t, row, step.key);
+        const RowScoreMod e{factor, row.slope, kMinLog2Normal - step.block->neg_ref[r]};
+        if (distances_alone) add_alibi(e, float(step.key - row.diagonal), s);
+        else if (t.cap > 0) score_mod_row<true>(t, row, step.key, e, kept, s);
+        else if (t.has_score_mod) score_mod_row<false>(t, row, step.key, e, kept, s);
+        if (kept == ~uint64_t(0)) continue;
+        for (int j = 0; j < kKeyBlock; j += 16) _mm512_mask_storeu_ps(s + j, __mmask16(~kept >> j), none);
+    }
+}
+
+inline void maybe_score_mod(const MatrixTask& t, const MainloopStep& step, float* s, int first, int end) {
+    if (t.has_score_mod || step.masked) apply_score_mod(t, step, s, first, end);
+}
+
+// Sets row_ref of rows whose diagonal is one of the step's keys from their scores there; s holds products.
+void update_refs_at_diagonal(MatrixTask t, const MainloopStep& step, float* s) {
+    RowBlock& block = *step.block;
+    if (t.has_score_mod) t.factor = 1.f;
+    apply_score_mod(t, step, s, 0, kRowBlock);
+    if (block.ref_unset) reset_refs(t, block);
+    for (int row = 0; row < kRowBlock; row++)
+        if (diagonal_in_block(block.rows[row], step.key)) update_ref(t, block, row, s + row * kKeyBlock);
+}
+
+}  // namespace
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,23 @@
+// Sizes of the storage types (f32 … int8), their index in the tables of conversions, and addresses of elements.
+#pragma once
+#include <flashattn.h>
+
+namespace fa {
+namespace cpu {
+
+static inline int64_t type_bytes(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
+
+// Where tables of storage formats have a type: f32, f16, bf16, e4m3, e5m2 and i8 at 1 … 6, 0 unused.
+constexpr int kTypes = 7;
+static inline int type_index(int32_t dtype) { return dtype < FA_E4M3 ? dtype : dtype < FA_I8 ? dtype - FA_E4M3 + 4 : 6; }
+
+// Address of element `index` of a tensor of that type.
+static inline const char* element(const void* base, int64_t index, int32_t dtype) {
+    return static_cast<const char*>(base) + index * type_bytes(dtype);
+}
+static inline char* element(void* base, int64_t index, int32_t dtype) {
+    return static_cast<char*>(base) + index * type_bytes(dtype);
+}
+
+}  // namespace cpu
+}  // namespace fa

@@ -1,0 +1,310 @@
+// The forward by matrix instructions (matrix_table.h): packs q, k and v into operand tiles, once for all panels where that fits,
+// and lists the mainloop steps that a panel of row blocks takes over each chunk of keys.
+#include "cpu/kernels/matrix_table.h"
+#include "cpu/driver/call.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+constexpr int kPanel = 8;
+constexpr int kPrepareSteps = 16;                      // key blocks that a worker packs as one item
+constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
+
+MatrixShape shape_of(const Problem& p) {
+    MatrixShape s;
+    s.type = p.d.q_dtype;
+    s.dim_qk = int(p.d.dim_qk);
+    s.dim_v = int(p.d.dim_v);
+    s.depth = int(ceil_div(p.d.dim_qk, 32));
+    s.columns = 2 * int(ceil_div(p.d.dim_v, 32));
+    return s;
+}
+
+// Key blocks of a chunk, whose k and v stay in the second-level cache: 1 MB of it with heads of 128 dims. At each end of a chunk a
+// row block's accumulators go to memory and come back, and products have no softmax interleaved.
+int64_t chunk_steps(const MatrixShape& s) { return s.k_bytes() + s.v_bytes() <= 32 << 10 ? 32 : 16; }
+
+// A worker's memory, of which this is the beginning.
+struct MatrixScratch {
+    MatrixShape shape;
+    RowBlock* blocks;
+    MainloopStep* steps;
+    char* stages;
+    uint16_t* packed;     // a chunk of keys, where they are not packed for all
+    uint16_t* converted;  // rows of k or v
+};
+
+// With NULL memory the sizes alone count. Returns the number of bytes.
+int64_t lay_out_scratch(const Problem& p, char* memory) {
+    const MatrixShape s = shape_of(p);
+    Arena arena{memory, 0};
+    MatrixScratch* const header = arena.allocate<MatrixScratch>(1);
+    MatrixScratch scratch;
+    scratch.shape = s;
+    scratch.blocks = arena.allocate<RowBlock>(kPanel);
+    for (int i = 0; i < kPanel; i++) {
+        RowBlock block{};
+        block.q = arena.allocate<uint16_t>(s.q_bytes() / 2);
+        block.o = arena.allocate<float>(s.o_bytes() / 4);
+        for (float*& l : block.l) l = arena.allocate<float>(kRowBlock * 16);
+        block.neg_ref = arena.allocate<float>(kRowBlock);
+        block.rescale = arena.allocate<float>(kRowBlock);
+        block.factor = arena.allocate<float>(kRowBlock);
+        block.rows = arena.allocate<MatrixRow>(kRowBlock);
+        if (memory) scratch.blocks[i] = block;
+    }
+    scratch.steps = arena.allocate<MainloopStep>(kPanel * chunk_steps(s));
+    scratch.stages = arena.allocate<char>(kMatrixStageBytes);
+    scratch.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
+    scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
+    if (memory) *header = scratch;
+    return arena.used;
+}
+
+void init_scratch(const Problem& p, const Kernels&, char* scratch) { lay_out_scratch(p, scratch); }
+
+const MatrixScratch& scratch_of(const Scratch& w) { return *reinterpret_cast<const MatrixScratch*>(w.method_memory); }
+
+using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
+
+// Packs `count` rows of a storage type; those with a NULL pointer are zeros.
+void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim,
+               uint16_t* to, const MatrixScratch& scratch) {
+    const uint16_t* values[kKeyBlock];
+    for (int i = 0; i < count; i++) {
+        values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
+        if (dtype == s.type || !rows[i]) continue;
+        c.k->matrix->convert(dtype, rows[i], int(dim), s.type, scratch.converted + i * dim);
+        values[i] = scratch.converted + i * dim;
+    }
+    pack(s, values, to);
+}
+
+int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
+
+// Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
+void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, const MatrixScratch& scratch) {
+    const MatrixShape& s = scratch.shape;
+    const char* rows[kKeyBlock] = {};
+    const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
+    locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
+    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, scratch);
+    locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
+    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, scratch);
+}
+
+int64_t max_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kKeyBlock); }
+
+uint16_t* shared_step(const Call& c, const QueryTile& t, int64_t step) {
+    const int64_t head = t.batch * c.p->d.heads_k + t.kv_head - c.first_head;
+    return reinterpret_cast<uint16_t*>(c.shared) + (head * max_steps(*c.p) + step) * step_values(shape_of(*c.p));
+}
+
+// Packs a range of key blocks of a sequence and kv head, for all panels.
+void prepare(const Call& c, int64_t index, Scratch& w) {
+    const int64_t chunks = ceil_div(max_steps(*c.p), kPrepareSteps), head = index / chunks;
+    QueryTile t;
+    t.batch = head / c.p->d.heads_k;
+    t.kv_head = head % c.p->d.heads_k;
+    t.seq = sequence_of(*c.p, *c.a, t.batch);
+    const MatrixScratch& scratch = scratch_of(w);
+    const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
+    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), scratch);
+}
+
+void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
+    const MatrixScratch& scratch = scratch_of(w);
+    const MatrixShape& s = scratch.shape;
+    const char* rows[kRowBlock] = {};
+    q_pointers(c, t, rows);
+    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, scratch);
+}
+
+void init_block(RowBlock& block) {
+    memset(block.l[0], 0, kRowBlock * 16 * sizeof(float));
+    for (int lane = 0; lane < kRowBlock; lane++) block.neg_ref[lane] = kPosInf;
+    block.l_index = 0;
+    block.ref_unset = block.acc_empty = true;
+}
+
+void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
+    const Problem& p = *c.p;
+    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
+    for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
+    RowCursor at(t, p.group);
+    for (int lane = 0; lane < t.rows; lane++, at.next()) {
+        const int64_t head = t.kv_head * p.group + at.group_head;
+        const KeyBand band = key_band(t.rule, at.position, t.seq.k_len);
+        const int64_t slope = t.batch * p.d.alibi_batch_stride + head;
+        rows[lane] = {.begin = max_of(band.begin, begin),
+                      .end = min_of(band.end, end),
+                      .bias = t.batch * bs[0] + head * bs[1] + at.position * bs[2],
+                      .mask = t.batch * ms[0] + head * ms[1] + at.position * ms[2],
+                      .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[slope]) : 0.f,
+                      .diagonal = at.position + t.rule.off};
+    }
+}
+
+// Of a sequence without keys nothing is read.
+float head_descale(const void* base, const int64_t* stride, const QueryTile& t) {
+    const float* const factors = static_cast<const float*>(base);
+    return factors && t.seq.k_len > 0 ? factors[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+}
+
+float v_descale(const Call& c, const QueryTile& t) {
+    return head_descale(c.p->has(FA_OPERAND_V_DESCALE) ? c.a->v_descale : nullptr, c.p->d.v_descale_stride, t);
+}
+
+MatrixTask task_of(const Call& c, const QueryTile& t, const MatrixScratch& scratch) {
+    const Problem& p = *c.p;
+    MatrixTask task{};
+    task.shape = scratch.shape;
+    task.scale =
+        finite_or_nan(p.d.scale * head_descale(p.has(FA_OPERAND_K_DESCALE) ? c.a->k_descale : nullptr, p.d.k_descale_stride, t));
+    task.factor = task.scale * kLog2e;
+    task.cap = p.d.softcap;
+    task.bias = p.has(FA_OPERAND_BIAS) ? c.a->bias : nullptr;
+    task.bias_dtype = p.d.bias_dtype;
+    task.bias_step = p.d.bias_stride[3];
+    task.mask = p.has(FA_OPERAND_MASK) ? c.a->mask : nullptr;
+    task.mask_step = p.d.mask_stride[3];
+    task.alibi = p.has(FA_OPERAND_ALIBI);
+    // A mask alone leaves products as they are, unless −inf times the factor would not remove a key.
+    task.has_score_mod = task.cap > 0 || task.bias || task.alibi || !(task.scale > 0);
+    task.lse = p.has(FA_OPERAND_LSE);
+    task.stages = scratch.stages;
+    return task;
+}
+
+void finish_block(const Call& c, const MatrixShape& shape, const QueryTile& t, const RowBlock& block, PartialState& state) {
+    const float scale = v_descale(c, t);
+    if (block.acc_empty) memset(block.o, 0, size_t(shape.o_bytes()));
+    c.k->matrix->finish_state(shape, block, t.rows, scale, state.acc, state.m, state.l);
+}
+
+void write_o(const Call& c, const QueryTile& t, const float* factor, float o_scale, char* const* to, Scratch& w) {
+    const MatrixScratch& scratch = scratch_of(w);
+    c.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(c, t), factor, o_scale, to);
+}
+
+// Keys that some row of a block sees, and those that all of its rows see.
+struct VisibleKeys {
+    KeyBand some, all;
+};
+
+VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
+    const KeyBand first = key_band(t.rule, t.position(0, c.p->group), t.seq.k_len);
+    const KeyBand last = key_band(t.rule, t.position(t.rows - 1, c.p->group), t.seq.k_len);
+    return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
+}
+
+// The steps of a row block within a chunk, whose operands begin at `packed`.
+int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps,
+                   const uint16_t* packed, MainloopStep* to) {
+    const MatrixShape& shape = task.shape;
+    const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk),
+                  end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
+    int64_t n = 0;
+    if (visible.some.begin >= visible.some.end) return n;
+    for (int64_t step = first; step < end; step++) {
+        const int64_t key = step * kKeyBlock;
+        bool masked = key < visible.all.begin || key + kKeyBlock > visible.all.end;
+        if (task.mask || task.bias) {
+            const KeptKeys kept = c.k->matrix->classify_keys(task, block->rows, key);
+            if (kept == KeptKeys::none) continue;
+            if (task.mask) masked = kept == KeptKeys::some;
+        }
+        const uint16_t* k = packed + (step - chunk) * step_values(shape);
+        to[n++] = {block, k, k + shape.k_bytes() / 2, key, masked};
+    }
+    return n;
+}
+
+// ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
+// way.
+void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, const MatrixScratch& scratch, RowBlock& block) {
+    for (int lane = 0; lane < t.rows;) {
+        const MatrixRow& row = block.rows[lane++];
+        if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
+        const int64_t step = row.diagonal / kKeyBlock;
+        uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch.packed;
+        if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, scratch);
+        c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true});
+        while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
+    }
+}
+
+// Whether some row of the block does not see some key of its steps.
+bool is_masked(const VisibleKeys& visible) {
+    const int64_t begin = visible.some.begin / kKeyBlock * kKeyBlock, end = ceil_div(visible.some.end, kKeyBlock) * kKeyBlock;
+    return begin < visible.all.begin || end > visible.all.end;
+}
+
+void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
+                     Scratch& w) {
+    const MatrixScratch& scratch = scratch_of(w);
+    const MatrixShape& shape = scratch.shape;
+    const MatrixTask task = task_of(c, tiles[0], scratch);
+    VisibleKeys visible[kPanel];
+    int64_t first = end, last = begin;
+    for (int i = 0; i < count; i++) {
+        init_block(scratch.blocks[i]);
+        visible[i] = visible_of(c, tiles[i], begin, end);
+        if (visible[i].some.begin >= visible[i].some.end) continue;
+        if (task.has_score_mod || task.mask || is_masked(visible[i]))
+            init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
+        if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch, scratch.blocks[i]);
+        first = min_of(first, visible[i].some.begin);
+        last = max_of(last, visible[i].some.end);
+    }
+    // Steps lie at multiples of kKeyBlock, wherever the split begins.
+    for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += chunk_steps(shape)) {
+        const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kKeyBlock) - chunk);
+        uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
+        if (!c.shared)
+            for (int64_t s = 0; s < steps; s++)
+                pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), scratch);
+        int64_t n = 0;
+        for (int i = 0; i < count; i++)
+            n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
+        c.k->matrix->mainloop(task, scratch.steps, n);
+    }
+    for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], states[i]);
+}
+
+}  // namespace
+
+bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
+    const fa_attention_desc_t& d = p.d;
+    if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->has_fp16))) return false;
+    if (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1) return false;
+    // P as f16 has not the range that outputs of wider types can show.
+    if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
+    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
+    if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
+        !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
+        return false;
+    const MatrixShape s = shape_of(p);
+    *m = {.name = "matrix",
+          .rows = kRowBlock,
+          .panel = kPanel,
+          .method_bytes = lay_out_scratch(p, nullptr),
+          .o_row_major = true,
+          .prepare = prepare,
+          .init_scratch = init_scratch,
+          .pack_q = pack_q_tiles,
+          .mainloop = matrix_mainloop,
+          .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
+          .speed = k.matrix->speed};
+    const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
+    if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
+        m->shared_bytes = heads * steps * step_values(s) * 2;
+        m->prepare_count = heads * ceil_div(steps, kPrepareSteps);
+    }
+    return true;
+}
+
+}  // namespace cpu
+}  // namespace fa

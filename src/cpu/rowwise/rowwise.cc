@@ -1,0 +1,248 @@
+// fa_merge, fa_append_kv and fa_rotary: each row by itself, in chunks of rows that workers take from one counter.
+#include "cpu/rowwise/rowwise.h"
+#include <atomic>
+#include <float.h>
+#include "cpu/rowwise/rotate.h"
+#include "spec/shape.h"
+#include "cpu/kernels/storage_types.h"
+
+namespace fa {
+namespace cpu {
+namespace {
+
+constexpr int64_t kChunk = 64;
+
+struct RowsJob {
+    void (*row)(const void*, int64_t);
+    const void* context;
+    int64_t count;
+    alignas(64) std::atomic<int64_t> next;  // apart from what every worker reads
+};
+
+void worker_loop(void* arg, int64_t) {
+    RowsJob& rows = *static_cast<RowsJob*>(arg);
+    for (int64_t i; (i = rows.next.fetch_add(kChunk, std::memory_order_relaxed)) < rows.count;)
+        for (int64_t r = i; r < min_of(i + kChunk, rows.count); r++) rows.row(rows.context, r);
+}
+
+struct Merge {
+    const Problem& p;
+    const fa_merge_args_t& a;
+    const Kernels& k;
+};
+
+// First row and length of a sequence of q, from the arrays that merge and rotary have.
+struct Span {
+    int64_t begin, length;
+};
+Span span_of(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b) {
+    Span s{0, p.d.seqlen_q};
+    if (p.packed_q()) s = {cu[b], cu[b + 1] - cu[b]};
+    if (p.has(FA_OPERAND_SEQUSED_Q)) s.length = used[b];
+    return s;
+}
+
+// A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are
+// normalised.
+struct MergedRow {
+    RowState state;
+    float acc[kMaxDim];
+    int64_t dim;
+    void add(const float* part, float part_lse) {
+        const RowState s = from_lse(part_lse);
+        if (s.l == 0.f) return;
+        const Fold f = fold(state, s);
+        state = f.state;
+        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
+    }
+};
+
+void merge_row(const void* context, int64_t index) {
+    const Merge& x = *static_cast<const Merge*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_merge_args_t& a = x.a;
+    const int64_t i = index % d.seqlen_q, h = index / d.seqlen_q % d.heads_q, b = index / d.seqlen_q / d.heads_q;
+    const Span span = span_of(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
+    if (i >= span.length && x.p.packed_q()) return;  // gaps of a packed tensor are not ours
+
+    void* o = element(a.o, batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2], d.o_dtype);
+    float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
+    MergedRow merged{empty_row(), {}, d.dim_v};
+    if (i < span.length) {
+        if (a.flags & FA_MERGE_ACCUMULATE) merged.add(static_cast<const float*>(o), *lse);
+        for (int64_t part = 0; part < a.parts; part++) {
+            const int64_t* so = a.o_parts_stride;
+            const int64_t* sl = a.lse_parts_stride;
+            merged.add(a.o_parts + part * so[0] + batch * so[1] + row * so[2] + h * so[3],
+                       a.lse_parts[part * sl[0] + batch * sl[1] + h * sl[2] + row * sl[3]]);
+        }
+        if (x.p.has(FA_OPERAND_SINKS)) {
+            const Fold f = fold(merged.state, sink_state(a.sinks[h]));
+            for (int64_t c = 0; c < d.dim_v; c++) merged.acc[c] *= f.scale_a;
+            merged.state = f.state;
+        }
+    }
+    const float factor = normaliser(merged.state) * kAccDescale, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    for (int64_t c = 0; c < d.dim_v; c++) {
+        float average = merged.acc[c] * factor;
+        if (isinf(average) && isfinite(merged.acc[c]))
+            average = copysignf(FLT_MAX, average);  // an average of finite values is finite
+        merged.acc[c] = average * scale;
+    }
+    x.k.narrow[type_index(d.o_dtype)](merged.acc, d.dim_v, o);
+    if (lse) *lse = log_sum_exp(merged.state);
+}
+
+struct Append {
+    const Problem& p;
+    const fa_append_kv_args_t& a;
+    const Kernels& k;
+};
+
+float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
+
+// k or v: rows of new tokens, and the cache that they go to. cos NULL: no rotation; descale NULL: none.
+struct AppendOperand {
+    const void* from;
+    const int64_t* from_stride;
+    int64_t dim;
+    const float *cos, *sin;
+    void* cache;
+    const int64_t* stride;
+    float* descale;
+    const int64_t* descale_stride;
+};
+
+// One token's k or v of all heads into its slot; `block` is the page, or the cache's sequence.
+void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_t row, int64_t block, int64_t slot) {
+    const fa_attention_desc_t& d = x.p.d;
+    const bool small = type_bytes(d.k_dtype) == 1;
+    const int64_t from_at = batch * o.from_stride[0] + row * o.from_stride[1];
+    for (int64_t h = 0; h < d.heads_k; h++) {
+        float line[kMaxDim];
+        x.k.widen[type_index(d.q_dtype)](element(o.from, from_at + h * o.from_stride[2], d.q_dtype), o.dim, line);
+        if (o.cos) rotate(line, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        if (o.descale) {
+            float* factor = o.descale + block * o.descale_stride[0] + slot * o.descale_stride[1] + h * o.descale_stride[2];
+            if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
+                float largest = 0.f;
+                for (int64_t c = 0; c < o.dim; c++) largest = max_fn(largest, fabsf(line[c]));
+                *factor = dynamic_descale(largest, largest_value(d.k_dtype));
+            }
+            for (int64_t c = 0; c < o.dim; c++) line[c] /= *factor;
+        }
+        const int64_t to = block * o.stride[0] + slot * o.stride[1] + h * o.stride[2];
+        x.k.narrow[type_index(d.k_dtype)](line, o.dim, element(o.cache, to, d.k_dtype));
+    }
+}
+
+void append_row(const void* context, int64_t index) {
+    const Append& x = *static_cast<const Append*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_append_kv_args_t& a = x.a;
+    const int64_t b = index / a.seqlen_new, t = index % a.seqlen_new;
+    int64_t begin = 0, length = a.seqlen_new, batch = b;
+    if (a.cu_seqlens_new) {
+        begin = a.cu_seqlens_new[b];
+        length = a.cu_seqlens_new[b + 1] - begin;
+        batch = 0;
+    }
+    if (a.seqused_new) length = a.seqused_new[b];
+    if (t >= length) return;
+
+    const int64_t leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0;
+    int64_t slot = (x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k[b] : leftpad) + t;
+    if (a.positions) slot = a.positions[a.cu_seqlens_new ? begin + t : b * a.seqlen_new + t];
+    if (slot < 0) return;
+    const int64_t position = slot - leftpad;
+    int64_t block = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
+    if (x.p.paged()) {
+        block = a.page_table[block * d.page_table_stride + slot / d.page_size];
+        slot %= d.page_size;
+    }
+    const int64_t row = begin + t;
+    const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
+    const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
+    const AppendOperand k{.from = a.k_new,
+                          .from_stride = a.k_new_stride,
+                          .dim = d.dim_qk,
+                          .cos = cos,
+                          .sin = sin,
+                          .cache = a.k,
+                          .stride = d.k_stride,
+                          .descale = x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr,
+                          .descale_stride = d.k_descale_stride};
+    const AppendOperand v{.from = a.v_new,
+                          .from_stride = a.v_new_stride,
+                          .dim = d.dim_v,
+                          .cos = nullptr,
+                          .sin = nullptr,
+                          .cache = a.v,
+                          .stride = d.v_stride,
+                          .descale = x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr,
+                          .descale_stride = d.v_descale_stride};
+    append_token(x, k, batch, row, block, slot);
+    append_token(x, v, batch, row, block, slot);
+}
+
+struct Rotary {
+    const Problem& p;
+    const fa_rotary_args_t& a;
+    const Kernels& k;
+};
+
+void rotary_row(const void* context, int64_t index) {
+    const Rotary& x = *static_cast<const Rotary*>(context);
+    const fa_attention_desc_t& d = x.p.d;
+    const fa_rotary_args_t& a = x.a;
+    const int64_t b = index / d.seqlen_q, i = index % d.seqlen_q;
+    const Span span = span_of(x.p, a.cu_seqlens, a.seqused, b);
+    if (i >= span.length) return;
+    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
+    int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
+    if (a.positions) position = a.positions[x.p.packed_q() ? row : b * d.seqlen_q + i];
+    const float* cos = a.cos + position * (a.rotary_dim / 2);
+    const float* sin = a.sin + position * (a.rotary_dim / 2);
+    for (int64_t h = 0; h < d.heads_q; h++) {
+        float line[kMaxDim];
+        x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype),
+                                         d.dim_qk, line);
+        rotate(line, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
+        x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
+    }
+}
+
+}  // namespace
+
+fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (*row)(const void*, int64_t), const void* context,
+                     Message* m) {
+    RowsJob rows;
+    rows.row = row;
+    rows.context = context;
+    rows.count = count;
+    rows.next = 0;
+    return run_workers(threads, worker_count(threads, ceil_div(count, kChunk), kFlopsOfByte * bytes), worker_loop, &rows, m);
+}
+
+fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Merge x{p, a, k};
+    const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
+    return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x, m);
+}
+
+fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Append x{p, a, k};
+    const int64_t rows = p.d.batch * a.seqlen_new;
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x, m);
+}
+
+fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
+    const Rotary x{p, a, k};
+    const int64_t rows = p.d.batch * p.d.seqlen_q;
+    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_q) * double(p.d.dim_qk), rotary_row, &x, m);
+}
+
+}  // namespace cpu
+}  // namespace fa
