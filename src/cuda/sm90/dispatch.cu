@@ -1,92 +1,76 @@
 // The host's part of the Hopper kernels: which calls they take, and the launch.
-#include "cuda/fwd_sm90.h"
-#include "cuda/hopper.h"
-#include "cuda/pack_mask.h"
-#include "cuda/tensor_map.h"
+#include "cuda/sm90/tile_scheduler.h"
+#include "cuda/sm90/kernel_list.h"
+#include "cuda/sm90/pack_mask.h"
+#include "cuda/sm90/tensor_map.h"
 #include "gpu/instance.h"
 
 namespace fa {
 namespace gpu {
 namespace {
 
-const HopperKernel& hopper(const Native& native) { return *static_cast<const HopperKernel*>(native.how); }
+const Sm90Kernel& sm90_kernel(const Native& native) { return *static_cast<const Sm90Kernel*>(native.how); }
 
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 
 constexpr struct Unit {
     int32_t dtype;
     int width;
-    unsigned kinds;
-    HopperKernels (*kernels)();
+    Sm90KernelList (*kernels)();
 } kUnits[] = {
-#define FA_HOPPER_UNIT(T, dims, unit, kinds) {kIsF16<T> ? FA_F16 : FA_BF16, dims, kinds, hopper_kernels<T, dims, unit>},
-#include "hopper_units.inc"
-#undef FA_HOPPER_UNIT
+#define FA_SM90_UNIT(T, width, unit) {kIsF16<T> ? FA_F16 : FA_BF16, width, sm90_kernels<unit>},
+#include "units.inc"
+#undef FA_SM90_UNIT
 };
-constexpr bool has(const Unit& unit, int32_t dtype, int width, unsigned kind) {
-    return unit.dtype == dtype && unit.width == width && unit.kinds & kind;
+
+MaskKind mask_kind_of(const Problem& p) {
+    if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return MaskKind::band;
+    return p.causal() ? MaskKind::causal : MaskKind::none;
 }
 
-constexpr int units_with(int32_t dtype, int width, unsigned kind) {
-    int count = 0;
-    for (const Unit& unit : kUnits) count += has(unit, dtype, width, kind);
-    return count;
-}
-enum class Types { both, bf16 };
-#define FA_SM90(DQ, DV, Keys, Groups, mask, pair, work, KSlots, QSlots, from, cost, types)                       \
-    static_assert(units_with(FA_BF16, DQ, FA_KIND(mask, work)) == 1 &&                                            \
-                  (Types::types == Types::bf16 || units_with(FA_F16, DQ, FA_KIND(mask, work)) == 1), "of one unit");
-#include "cuda/kernels_sm90.def"
-#undef FA_SM90
-
-Mask mask_of(const Problem& p) {
-    if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return Mask::band;
-    return p.causal() ? Mask::causal : Mask::none;
-}
-
-Work work_on_scores(const Problem& p) {
-    return p.has(FA_OPERAND_MASK) ? Work::mask : p.d.softcap > 0 ? Work::softcap : p.has(FA_OPERAND_ALIBI) ? Work::alibi : Work::plain;
+ScoreMod score_mod_of(const Problem& p) {
+    return p.has(FA_OPERAND_MASK) ? ScoreMod::mask : p.d.softcap > 0 ? ScoreMod::softcap : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi : ScoreMod::none;
 }
 
 // Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-17.8 of a score, small beside a weight's.
-bool caps(const Problem& p) {
+bool softcap_polynomial_fits(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;
     return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most;
 }
 
 // Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
-constexpr int64_t kLeastRows = 128;
+constexpr int64_t kMinRows = 128;
 constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_SCORES | FA_OPERAND_O_SCALE |
                              FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 
 // A page's part that a copy brings: what divides both the page and the block of keys.
-constexpr int64_t kLeastPiece = 16;
-int piece_of(const HopperKernel& h, const Problem& p) {
-    int rows = kLeastPiece;
-    while (p.d.page_size % (2 * rows) == 0 && h.keys % (2 * rows) == 0) rows *= 2;
+constexpr int64_t kMinPageChunk = 16;
+int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
+    int rows = kMinPageChunk;
+    while (p.d.page_size % (2 * rows) == 0 && h.block_n % (2 * rows) == 0) rows *= 2;
     return rows;
 }
 
-bool takes(const rt::Device& device, const Problem& p) {
+bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !caps(p))) return false;
+    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // Left padding would begin a block of keys amid a page.
-    if (p.paged() && (d.page_size % kLeastPiece != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMost)) return false;
+    if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent)) return false;
     // With a fixed split size bits must not depend on how long the longest sequence is.
-    if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kLeastRows || d.seqlen_k < 1) return false;
+    if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
-    if (d.seqlen_q >= kMost || d.seqlen_k >= kMost || rows_of_q(p) >= kMost || rows_of_k(p) >= kMost || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
-        d.batch * d.heads_q * ceil_div(d.seqlen_q, kLeastRows) >= kMost)
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
+        d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
         return false;
-    return walkable(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && walkable(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           walkable(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
-Reach reach_of(const Problem& p) {
+Window window_of(const Problem& p) {
     const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
     const MaskRule rule = mask_rule(p, Sequence{});
     return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
@@ -95,7 +79,7 @@ Reach reach_of(const Problem& p) {
 // The mask operand as it will be packed, at the end of a call's memory; NULL: to learn how many bytes that takes.
 PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int64_t* const stride = p.d.mask_stride;
-    const int tiles = int(ceil_div(p.d.seqlen_q, PackedMask::kTileRows)), blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kKeys));
+    const int tiles = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
     PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), tiles, blocks};
     const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
     *bytes = kNativeBytes + spans + uint64_t(m.words()) * sizeof(uint2);
@@ -114,40 +98,40 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
 }
 
 // Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
-bool by_heads(const HopperKernel& h, const Problem& p) { return h.blocks > 1 && p.group % 2 == 0; }
-int64_t row_tiles_of(const HopperKernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, by_heads(h, p) ? h.rows : h.rows * h.blocks); }
-int64_t tiles_of(const HopperKernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (by_heads(h, p) ? 2 : 1) * row_tiles_of(h, p); }
+bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_size > 1 && p.group % 2 == 0; }
+int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size); }
+int64_t tiles_of(const Sm90Kernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p); }
 
 // Do blocks take tiles as they come to have room? Where tiles differ, and there are more than one for each.
-bool counts_tiles(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != Mask::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.blocks;
+bool dynamic_schedule(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
+    return (h.mask != MaskKind::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs. Blocks that take tiles as they come to have room
 // for them end together, but not before the longest tile does, and under a causal mask others are shorter.
-double time_of(const HopperKernel& h, const rt::Device& device, const Problem& p) {
-    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.blocks;
+double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
+    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.cluster_size;
     const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;
-    const double keys = h.mask == Mask::causal ? 1 - .5 * square : 1;  // of the average tile
+    const double keys = h.mask == MaskKind::causal ? 1 - .5 * square : 1;  // of the average tile
     const double shared = keys * double(tiles) / double(room);
-    const double waves = !counts_tiles(h, device, p) ? double(ceil_div(tiles, room)) : shared > 1 ? shared : 1;
-    return waves * h.rows * h.cost;
+    const double waves = !dynamic_schedule(h, device, p) ? double(ceil_div(tiles, room)) : shared > 1 ? shared : 1;
+    return waves * h.block_m * h.cost;
 }
 
 // Of a width's kernels for a mask the one that should take the least time; NULL: none takes the call.
-const Native* fastest(int width, Mask mask, const rt::Device& device, const Problem& p) {
-    const Work work = work_on_scores(p);
+const Native* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
+    const ScoreMod score_mod = score_mod_of(p);
     const Native* best = nullptr;
     double least = 0;
     for (const Unit& unit : kUnits) {
-        if (!has(unit, p.d.q_dtype, width, kind_of(mask, work))) continue;
-        const HopperKernels list = unit.kernels();
+        if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
+        const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const HopperKernel& h = hopper(list.native[i]);
-            if (!h.kernel || h.columns < p.d.dim_v || h.mask != mask || h.work != work || p.d.seqlen_k < h.from) continue;
-            if ((h.blocks > 1 || own_diagonals(h.mask, h.keys, h.rows)) && !sequences_alike(p)) continue;
-            if ((p.paged() && !h.pages) || (best && h.columns != hopper(*best).columns)) continue;
-            const double time = time_of(h, device, p);
+            const Sm90Kernel& h = sm90_kernel(list.native[i]);
+            if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
+            if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !sequences_alike(p)) continue;
+            if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
+            const double time = estimated_time(h, device, p);
             if (best && time >= least) continue;
             best = &list.native[i];
             least = time;
@@ -159,18 +143,18 @@ const Native* fastest(int width, Mask mask, const rt::Device& device, const Prob
 }  // namespace
 
 const Native* native_for(const rt::Device& device, const Problem& p) {
-    if (!takes(device, p)) return nullptr;
+    if (!can_implement(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
-        for (const Mask mask : {mask_of(p), Mask::band})
-            if (const Native* const best = fastest(width, mask, device, p)) return best;
+        for (const MaskKind mask : {mask_kind_of(p), MaskKind::band})
+            if (const Native* const best = fastest_kernel(width, mask, device, p)) return best;
     }
     return nullptr;
 }
 
 uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
-    uint64_t bytes = counts_tiles(hopper(native), device, p) ? kNativeBytes : 0;
-    if (hopper(native).work == Work::mask) packed_mask(p, nullptr, &bytes);
+    uint64_t bytes = dynamic_schedule(sm90_kernel(native), device, p) ? kNativeBytes : 0;
+    if (sm90_kernel(native).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
     return bytes;
 }
 
@@ -198,14 +182,13 @@ rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) 
 
 rt::Status prepare_native(const rt::Device& device) {
     if (!device.hopper) return rt::kSuccess;
-    if (!encoder()) return cudaErrorInsufficientDriver;
+    if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
     const rt::Status packs = rt::prepare(pack_mask, device);
     if (packs != rt::kSuccess) return packs;
     for (const Unit& unit : kUnits) {
-        const HopperKernels list = unit.kernels();
+        const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const HopperKernel& h = hopper(list.native[i]);
-            if (!h.kernel) continue;
+            const Sm90Kernel& h = sm90_kernel(list.native[i]);
             const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s != rt::kSuccess) return s;
         }
@@ -216,10 +199,10 @@ rt::Status prepare_native(const rt::Device& device) {
 namespace {
 
 // A tile's splits are a cluster. Its blocks spread over multiprocessors: two on one would share its way to memory.
-struct Together {
+struct ClusterLaunch {
     cudaLaunchAttribute attributes[3];
     cudaLaunchConfig_t config = {};
-    Together(int64_t blocks, int threads, uint64_t shared, int64_t splits, rt::Stream stream, bool early) {
+    ClusterLaunch(int64_t blocks, int threads, uint64_t shared, int64_t splits, rt::Stream stream, bool early) {
         config.gridDim = dim3(unsigned(blocks));
         config.blockDim = dim3(unsigned(threads));
         config.dynamicSmemBytes = shared;
@@ -241,7 +224,7 @@ struct Together {
 bool fit_together(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
     if (!device.hopper || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
     if (tiles * splits > int64_t(device.multiprocessors) * one.resident) return false;
-    const Together launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
+    const ClusterLaunch launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
     for (void (*const kernel)(ForwardParams) : {one.plain, one.paged}) {
         int clusters = 0;
         if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config) != cudaSuccess) return rt::clear_error(), false;
@@ -256,46 +239,46 @@ rt::Status prepare_together(const rt::Device& device, void (*kernel)(ForwardPara
 }
 
 rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
-    const Together launch(blocks, threads, shared, x.splits, stream, early);
+    const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
     return cudaLaunchKernelEx(&launch.config, kernel, x);
 }
 
 rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
-    const HopperKernel& h = hopper(native);
+    const Sm90Kernel& h = sm90_kernel(native);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);
-    HopperParams a;
+    Sm90ForwardParams a;
     a.x = x;
-    a.reach = reach_of(p);
-    a.columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
-    a.piece = p.paged() ? piece_of(h, p) : 0;
-    const int key_box = a.piece ? a.piece : h.key_box, value_box = a.piece ? a.piece : h.value_box;
-    if (!describe(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.rows) ||
-        !describe(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, key_box) ||
-        !describe(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, value_box) ||
-        (a.piece && !describe(&a.holes, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, key_box,
+    a.window = window_of(p);
+    a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
+    a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
+    const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
+    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
+        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
+        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
-    const int room = device.multiprocessors / h.blocks;
-    a.by_heads = by_heads(h, p);
-    a.row_tiles = int(row_tiles_of(h, p));
-    a.tiles = int(tiles_of(h, p));
-    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.by_heads ? 2 : 1));
-    a.counter = nullptr;
-    if (counts_tiles(h, device, p)) {
-        a.counter = static_cast<int*>(memory);
-        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.counter, 0, 2 * sizeof(int), stream);
+    const int room = device.multiprocessors / h.cluster_size;
+    a.pair_by_heads = pair_by_heads(h, p);
+    a.m_blocks = int(m_blocks_of(h, p));
+    a.num_tiles = int(tiles_of(h, p));
+    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
+    a.tile_counter = nullptr;
+    if (dynamic_schedule(h, device, p)) {
+        a.tile_counter = static_cast<int*>(memory);
+        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.tile_counter, 0, 2 * sizeof(int), stream);
         if (s != rt::kSuccess) return s;
     }
     a.mask = {};
-    if (h.work == Work::mask) {
+    if (h.score_mod == ScoreMod::mask) {
         uint64_t bytes;
         a.mask = packed_mask(p, static_cast<char*>(memory), &bytes);
         const rt::Status s = pack(a.mask, p, x.a.mask, stream);
         if (s != rt::kSuccess) return s;
     }
-    return rt::launch_after(h.kernel, h.blocks * min_of(a.tiles, room), h.threads, h.shared_bytes, stream, a, h.blocks);
+    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, room), h.threads, h.shared_bytes, stream, a, h.cluster_size);
 }
 
 }  // namespace gpu
