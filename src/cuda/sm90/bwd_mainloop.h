@@ -19,36 +19,37 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const int warp = rt::uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
     const int own_key = warpgroup * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
     const float scale = x.p.d.scale * kLog2e;
-    // Scores, then weights; delta - dP; the sums.
+    // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
     float (&acc_dq)[32] = reinterpret_cast<float (&)[32]>(acc_dp);  // dP has become dS by then
     uint32_t p[BlockM / 4], ds[BlockM / 4];
     PipelineState<Traits::kStages> stage;
-    PipelineState<Traits::kKStages> k_stage;                       // the block of keys at work,
-    int m_block_min, m_block_max, m_block_full_min, m_block_full_max, m_block, steps_left;  // its blocks of rows, the one at work, and how many there are yet
+    PipelineState<Traits::kKStages> k_stage;
+    int m_block_min, m_block_max, m_block_full_min, m_block_full_max;  // of the block of keys
+    int m_block, steps_left;                                           // steps_left: of all heads of the group
     const int valid_row_min = rt::uniform(shared.block[0].valid_row_min), valid_row_max = rt::uniform(shared.block[0].valid_row_max);
-    // Where this warp's part of the sums of dq lies, in memory and before it goes there.
+    // dQ goes to memory by a bulk reduction of each warp, from a staging buffer in shared memory.
     constexpr int kDqWarpBytes = Traits::kDqBytes / 8;
     const int blocks_of_head = int(x.padded_rows / BlockM);
-    // Of the block of rows whose dQ comes next, among all, or -1: none does yet; and of the one after it.
+    // The block of rows, among those of all heads, whose dQ is computed next, or −1: none yet; and the one after it.
     int dq_block = -1, next_dq_block;
-    int dq_k_stage = 0;  // in which slot its K lies
-    const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // add_in_turns brings them to memory
+    int dq_k_stage = 0;  // of its K
+    const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
     const uint32_t dq_staging = Traits::dq_tile() + warp * kDqWarpBytes;
-    // dS as rows by keys, a panel of 64 keys for each warpgroup.
+    // The row of dS in shared memory, rows by keys, that this lane addresses in stmatrix; a panel of 64 keys for each warpgroup.
     const uint32_t ds_row = warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 
-    // One lane speaks for its warp.
+    // One lane arrives for its warp.
     const auto release = [&](uint64_t& barrier) {
         __syncwarp();
         if (lane == 0) rt::mbarrier_arrive(Traits::smem_addr(&barrier));
     };
     const auto sync_consumers = [&] { rt::named_barrier_sync(1, 256); };
-    // Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN.
-    const auto zero_rows_outside = [&](uint32_t tile, auto tile_rows, int begin, int m_block_max) {
+    // Rows of a tile that do not belong to the sequence may hold anything, and 0 · NaN is NaN.
+    const auto zero_rows_outside = [&](uint32_t tile, auto tile_rows, int begin, int end) {
         FA_UNROLL for (int i = 0; i < tile_rows.value / 32; i++) {
             const int row = 32 * i + (int(threadIdx.x) - 128) / 8;
-            if (row < begin || row >= m_block_max)
+            if (row < begin || row >= end)
                 FA_UNROLL for (int panel = 0; panel < Traits::kPanels; panel++)
                     rt::st_shared_zero_v4(tile + (panel * tile_rows.value + row) * 128 + threadIdx.x % 8 * 16);
         }
@@ -74,9 +75,9 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
             Wgmma::mma_negated(part, rows + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2, columns + i / 4 * (BlockM * 8) + i % 4 * 2);
         rt::wgmma_commit();
     };
-    const auto issue_rs = [&](float (&sum)[HeadDim / 2], const uint32_t (&p)[BlockM / 4], uint32_t tile, int from = 0) {
+    const auto issue_rs = [&](float (&acc)[HeadDim / 2], const uint32_t (&p)[BlockM / 4], uint32_t tile, int from = 0) {
         const uint64_t right = rt::smem_desc(tile, BlockM * 128);
-        FA_UNROLL for (int i = from / 16; i < BlockM / 16; i++) Wgmma::mma(sum, p + 4 * i, right + i * 128);
+        FA_UNROLL for (int i = from / 16; i < BlockM / 16; i++) Wgmma::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     };
     const auto issue_dq = [&](int stage) {
@@ -94,12 +95,12 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
                 if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) acc_s[i] = kNegInf;
         }
     };
-    // The sums of dq of the step before have left shared memory; those of this one go there, and on.
+    // dQ of a step to memory, by way of the staging buffer, which that of the step before must have left.
     const auto reduce_dq = [&](int before) {
         rt::keep_in_registers(acc_dq);
         if (dq_block < 0) return;
         release(barrier.ds_empty[before]);
-        if (deterministic) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one place for both slots of dS
+        if (deterministic) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
         else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
         FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
@@ -117,7 +118,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         rt::wgmma_fence();
         if constexpr (from.value < BlockM) issue_s(from);
     };
-    // The sum of dP begins at delta.
+    // The accumulators of delta − dP begin at delta.
     const auto init_dp = [&](int from) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.do_full[stage.index]), stage.phase);
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::do_tile(stage.index));
@@ -129,7 +130,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         }
         rt::keep_in_registers(acc_dp);
     };
-    // Weights from S, which has arrived, and dV; dS from dP, while dV is under way.
+    // P from S, which has been waited for, and dV += Pᵀ dO; dS from dP, while dV is in flight.
     const auto softmax_and_ds = [&](auto from) {
         rt::keep_in_registers(acc_s);
         if constexpr (from.value < BlockM) {
@@ -157,7 +158,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         release(barrier.ds_full[stage.index]);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(p), rt::keep_in_registers(acc_dv);
-        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));  // LSE and delta, which come with dout, threads have read for themselves
+        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));  // every thread arrives: each has read LSE and delta, which come with dout
     };
     const auto start_dq = [&](int from, uint32_t phase) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_full[from]), phase);
@@ -166,7 +167,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         issue_dq(from);
     };
     // dQ of the step before, whose dS both warpgroups have written by now: neither waits for the other. The first step has none before it; at d 64,
-    // where a branch costs registers that are not there (C7511), it makes one of anything, which add_sums drops.
+    // where a branch costs registers that are not there (C7511), it computes one of whatever is in shared memory, which reduce_dq drops.
     const auto start_previous_dq = [&] {
         if (Traits::kPanels == 1 || dq_block >= 0) start_dq(stage.index ^ 1, stage.index ? stage.phase : stage.phase ^ 1);
     };
@@ -187,25 +188,25 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         __syncwarp();
         FA_UNROLL for (int i = 0; i < HeadDim / 2; i++) acc_dv[i] = acc_dk[i] = 0.f;
     };
-    const auto store = [&](int which, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
+    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
-            float* const sums = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + which * (128 * HeadDim) + (rt::unknown(threadIdx.x) - 128) * 4;
-            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++) rt::store4(sums + i * 1024, sum + 4 * i);
+            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) + (rt::unknown(threadIdx.x) - 128) * 4;
+            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<HeadDim>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, sum);
+            store_dkv<HeadDim>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, acc);
         }
     };
     const auto store_dv = [&] { store(0, x.g.dv, x.g.dv_stride, x.p.d.dim_v, 1.f, acc_dv); };
     const auto store_dk = [&] { store(1, x.g.dk, x.g.dk_stride, x.p.d.dim_qk, -x.p.d.scale, acc_dk); };
-    // dQ of the step before has been computed. With the last one of a block of keys K goes back, and what describes the block.
+    // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's description.
     const auto finish_dq = [&](int before) {
         if (Traits::kPersistent && dq_k_stage != k_stage.index) rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
         dq_k_stage = k_stage.index;
         reduce_dq(before);
         dq_block = next_dq_block;
     };
-    // The first step of a block of keys, another one, and what follows the last one.
+    // The first step of a block of keys, every other step, and what follows the last one.
     const auto first_step = [&](auto from) {
         start_s(from);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.v_full), Traits::kPersistent ? k_stage.index : 0);

@@ -7,7 +7,7 @@
 namespace fa {
 namespace gpu {
 
-// Rows, or keys, that are not to be read may hold anything, and 0 · NaN is NaN. By one team, or by both.
+// Rows of a tile that do not belong to the sequence may hold anything, and 0 · NaN is NaN. By one warpgroup, or by both.
 template <class Traits>
 FA_DEVICE void zero_rows_outside(uint32_t tile, int panels, int begin, int end, int first_thread, int threads) {
     for (int i = int(threadIdx.x) % 128 + first_thread; i < 64 * 8; i += threads)
@@ -21,7 +21,7 @@ FA_DEVICE void sync_zeroed(bool by_both) {
     else rt::named_barrier_sync(2, 128);
 }
 
-// Both teams wait for the keys, before their ways part.
+// Before the two warpgroups' mainloops.
 template <class Traits>
 FA_DEVICE void wait_for_kv() {
     const KeyBlockInfo& t = Traits::shared().block;
@@ -37,24 +37,24 @@ FA_DEVICE void wait_for_kv() {
     sync_zeroed(true);
 }
 
-// What the two warpgroups of consumers, the teams, have in common.
+// What the mainloops of the two consumer warpgroups have in common.
 template <class Traits>
 struct WideWarpgroup {
     const Sm90BackwardParams& a;
     const KeyBlockInfo& t;
     typename Traits::Barriers& barrier;
-    int rank, warpgroup, warp, lane;  // warp: of the team
+    int rank, warpgroup, warp, lane;  // rank: of the CTA in the pair; warp: in the warpgroup
     int m_block_min, m_block_max, valid_row_min, valid_row_max;
-    uint32_t remote_barrier;              // `barrier` in the block of the pair to which a lane tells what is free
-    int m_block, steps_left, dq_block;          // the block of rows, how many are still to come, and where it lies among those of all heads
+    uint32_t remote_barriers;           // `barrier` in the CTA of the pair, one for each of two lanes, at which a lane arrives
+    int m_block, steps_left, dq_block;  // dq_block: m_block among those of all heads
     PipelineState<Traits::kStages> stage;
-    PipelineState<1> single_stage;                // of what there is one place for
+    PipelineState<1> single_stage;  // of dout, P and dS
 
     FA_MEMBER WideWarpgroup(const Sm90BackwardParams& params, int own_rank, int own_warpgroup)
         : a(params), t(Traits::shared().block), barrier(Traits::shared().barrier), rank(own_rank), warpgroup(own_warpgroup), warp(rt::uniform(int(threadIdx.x) / 32) % 4),
           lane(int(threadIdx.x) % 32), m_block_min(rt::uniform(t.m_block_min)), m_block_max(rt::uniform(t.m_block_max)), valid_row_min(rt::uniform(t.valid_row_min)),
           valid_row_max(rt::uniform(t.valid_row_max)) {
-        remote_barrier = rt::address_at(Traits::smem_addr(&barrier), lane % 2);
+        remote_barriers = rt::address_at(Traits::smem_addr(&barrier), lane % 2);
         m_block = m_block_min;
         steps_left = (m_block_max - m_block_min) * int(a.x.p.group);
         dq_block = rt::uniform(t.kv_head * int(a.x.p.group) * blocks_of_head() + int(t.row0 / Traits::kBlockM)) + m_block;
@@ -68,8 +68,8 @@ struct WideWarpgroup {
         stage.advance(), single_stage.advance();
     }
     FA_MEMBER int own_key() const { return 16 * warp + lane / 4; }  // and the key 8 below it
-    FA_MEMBER void release_to_pair(uint64_t& free) const {
-        if (lane < 2) rt::mbarrier_arrive_cluster(remote_barrier + uint32_t(reinterpret_cast<char*>(&free) - reinterpret_cast<char*>(&barrier)));
+    FA_MEMBER void release_to_pair(uint64_t& empty) const {
+        if (lane < 2) rt::mbarrier_arrive_cluster(remote_barriers + uint32_t(reinterpret_cast<char*>(&empty) - reinterpret_cast<char*>(&barrier)));
     }
     FA_MEMBER bool has_invalid_rows(int block) const { return block * Traits::kBlockM < valid_row_min || (block + 1) * Traits::kBlockM > valid_row_max; }
     FA_MEMBER void zero_invalid_rows(uint32_t tile, int block, bool both) const {
@@ -95,7 +95,7 @@ struct WideWarpgroup {
         FA_UNROLL for (int i = 0; i < 4; i++) rt::Wgmma<false>::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     }
-    // The sums of both blocks' keys, for 64 of this block's dims.
+    // dQᵀ over the keys of both CTAs, for 64 of this CTA's dims.
     FA_MEMBER void issue_dq(float (&acc_dq)[32]) const {
         const uint64_t own = rt::smem_desc(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
         const uint64_t other = rt::smem_desc(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
@@ -104,7 +104,7 @@ struct WideWarpgroup {
         FA_UNROLL for (int i = 0; i < 4; i++) rt::Wgmma<false>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
         rt::wgmma_commit();
     }
-    // sum += weights · tile, which is done at the end; dq, when dS of both blocks is there, is under way.
+    // acc += p · tile, which is complete on return; and dQ, once dS of both CTAs is there, which is still in flight.
     FA_MEMBER void accumulate(float (&acc)[Traits::kHeadDim / 2], uint32_t (&p)[16], uint32_t tile, float (&acc_dq)[32]) const {
         rt::keep_in_registers(p), rt::keep_in_registers(acc);
         rt::wgmma_fence();
@@ -116,12 +116,12 @@ struct WideWarpgroup {
         rt::wgmma_wait<1>();
         rt::keep_in_registers(p), rt::keep_in_registers(acc);
     }
-    // To memory, through a warp's own place.
-    FA_MEMBER void reduce_dq(uint32_t staged, const float (&acc_dq)[32]) const {
-        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staged + i * 512 + lane * 16, acc_dq + 4 * i);
+    // To memory, through the warp's staging buffer.
+    FA_MEMBER void reduce_dq(uint32_t staging, const float (&acc_dq)[32]) const {
+        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
-        if (lane == 0) rt::tma_reduce_add(a.x.dq_sum + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staged, Traits::kWarpBytes);
+        if (lane == 0) rt::tma_reduce_add(a.x.dq_sum + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staging, Traits::kWarpBytes);
     }
     FA_MEMBER void wait_for_staging() const {
         if (lane == 0) rt::bulk_wait_group_read();
@@ -129,7 +129,7 @@ struct WideWarpgroup {
     }
 };
 
-// Weights, dv, and 64 dims of dq.
+// P, dv, and 64 dims of dq.
 template <class Traits>
 FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     using Wgmma = rt::Wgmma<false>;
@@ -137,7 +137,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4, m_block_full_min = rt::uniform(wg.t.m_block_full_min), m_block_full_max = rt::uniform(wg.t.m_block_full_max);
     const float scale = a.x.p.d.scale * kLog2e;
-    const uint32_t dq_block = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
+    const uint32_t staging = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
     uint32_t p[16];
 
@@ -160,7 +160,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
             FA_UNROLL for (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
         }
         wg.wait_for_staging();
-        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(dq_block + i * 512 + wg.lane * 16, acc_s + 4 * i);
+        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_full));
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.q_empty[wg.stage.index]));
         FA_UNROLL for (int i = 0; i < 16; i++) p[i] = rt::pack_bf16(acc_s[2 * i], acc_s[2 * i + 1]);
@@ -189,7 +189,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.p_empty), wg.single_stage.phase);
-        if (a.x.dq_sum) wg.reduce_dq(dq_block, acc_dq);
+        if (a.x.dq_sum) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_s);
         wg.advance();
@@ -210,15 +210,15 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     wg.wait_for_staging();
 }
 
-// dS, dk, and the 64 dims of dq beside them.
+// dS, dk, and the 64 dims of dq beside those.
 template <class Traits>
 FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     using Wgmma = rt::Wgmma<false>;
     WideWarpgroup<Traits> wg(a, rank, 1);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4;
-    const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16, dq_block = Traits::dq_tile() + wg.warp * Traits::kWarpBytes;
-    // dS of a warp's 16 keys: rows of 128 bytes, their pieces swizzled.
+    const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16, staging = Traits::dq_tile() + wg.warp * Traits::kWarpBytes;
+    // dS of a warp's 16 keys: rows of 128 bytes, their 16-byte units swizzled.
     const uint32_t own_ds = wg.warp * 2048, ds_piece = Traits::ds_tile() + own_ds + (wg.lane % 16) * 128 + ((wg.lane / 16) ^ (wg.lane % 8)) * 16;
     float acc_dp[32], acc_dq[32], acc_dk[Traits::kHeadDim / 2];
     uint32_t ds[16];
@@ -278,7 +278,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         wg.wait_for_staging();
-        if (a.x.dq_sum) wg.reduce_dq(dq_block, acc_dq);
+        if (a.x.dq_sum) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_dp);
         wg.advance();
