@@ -1,4 +1,5 @@
-// The host's part of Hopper's backward kernels: which calls they take, and the launches.
+// The host's part of the backward kernels for sm_90a: which calls they can implement, in which order the blocks of keys are worked on, and the
+// launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
 #include "cuda/sm90/bwd_params.h"
 #include "cuda/sm90/bwd_kernel_list.h"
 #include "cuda/sm90/tensor_map.h"
@@ -9,19 +10,22 @@ namespace {
 
 const Sm90BackwardKernel& backward_kernel(const NativeBackward& native) { return *static_cast<const Sm90BackwardKernel*>(native.how); }
 
-// What works on single scores, or on few rows or keys, is better served by the smaller tiles of bwd_mma.h. So is f16, whose range is too
-// small for gradients of scores as they come: those kernels find a unit for each tile.
-constexpr int64_t kLeast = 128;
-constexpr uint32_t kUnsupportedOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI;
+// With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it comes, and those
+// kernels find a factor for each tile.
+constexpr int64_t kMinRows = 128;
+// The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here. FA_OPERAND_RNG_STATE
+// is read with dropout only, FA_OPERAND_SCORES by the forward only.
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K |
+                               FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
-    if (p.has(kUnsupportedOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
-    if (d.batch < 1 || d.seqlen_q < kLeast || d.seqlen_k < kLeast || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
+    if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
+    if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
-        padded_rows_of(p) * d.heads_q >= kMaxExtent || d.batch * d.heads_k * ceil_div(d.seqlen_k, kLeast) >= kMaxExtent)
+        padded_rows_of(p) * d.heads_q >= kMaxExtent || d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
         return false;
     return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p));
@@ -58,13 +62,13 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
 
 int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
 
-// The order of a kernel's blocks, the parts of it whose rows are prepared one after the other, and the blocks at its end that are split by rows.
+// How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at the end.
 struct Schedule {
     int64_t heads, key_blocks;           // kv heads of all sequences; of each, blocks or pairs
-    int64_t sections, section;           // heads that take turns; the last section has what remains as well
-    int64_t parts, part;                 // heads; the last part likewise
-    int64_t split, pieces;               // blocks or pairs, and in how many each
-    int64_t helper_blocks() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that prepare rows of the next
+    int64_t sections, section;           // section: heads whose blocks are interleaved; the last one has what remains as well
+    int64_t parts, part;                 // part: in heads; the last one likewise
+    int64_t split, pieces;               // blocks or pairs that are split, and in how many each
+    int64_t helper_blocks() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that preprocess rows of the next
     int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
@@ -75,12 +79,12 @@ Schedule schedule_of(const NativeBackward& native, const rt::Device& device, con
     o.heads = d.batch * d.heads_k;
     o.key_blocks = ceil_div(d.seqlen_k, native.keys * cluster_size(h));
     const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
-    // Where blocks differ in length the long ones of some heads come first, and behind the last section's long ones must be short ones enough.
+    // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's long ones.
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
-    const int64_t together = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
-    o.sections = differ ? max_of(o.heads / together, int64_t(1)) : o.heads;
+    const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
+    o.sections = differ ? max_of(o.heads / interleaved, int64_t(1)) : o.heads;
     o.section = o.heads / o.sections;
-    // A part of short blocks lasts longer than one of them, so that its rows' turn comes in time; very short ones have no time for them at all.
+    // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess any.
     const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
     const bool by_parts = h.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
@@ -88,7 +92,7 @@ Schedule schedule_of(const NativeBackward& native, const rt::Device& device, con
     o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
     if (o.parts == 1) o.part = o.heads;
     o.split = 0, o.pieces = 1;
-    // What is left of whole rounds of blocks alike. A piece's start and end take as long as a few steps.
+    // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few steps.
     const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
     if (!h.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
     for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {
@@ -122,7 +126,7 @@ bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 
 uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device& device, const Problem& p) {
     if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t);
-    const Schedule schedule =schedule_of(native, device, p);
+    const Schedule schedule = schedule_of(native, device, p);
     const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(native)) * 2 * native.keys * backward_kernel(native).max_dim;
     return uint64_t(schedule.counters() + sums) * sizeof(float);
 }
@@ -154,8 +158,8 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
         !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys) ||
         !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys))
         return cudaErrorInvalidValue;
-    const Schedule schedule =schedule_of(native, device, p);
-    const int cluster =cluster_size(h);
+    const Schedule schedule = schedule_of(native, device, p);
+    const int cluster = cluster_size(h);
     const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
     a.key_blocks = int(schedule.key_blocks);
     a.sections = int(schedule.sections);

@@ -1,9 +1,9 @@
-// The host's part of the Hopper kernels: which calls they take, and the launch.
+// The host's part of the forward kernels for sm_90a: which calls they can implement, which kernel takes a call, and its launch. Answers depend on
+// the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes before.
 #include "cuda/sm90/tile_scheduler.h"
 #include "cuda/sm90/kernel_list.h"
 #include "cuda/sm90/pack_mask.h"
 #include "cuda/sm90/tensor_map.h"
-#include "gpu/instance.h"
 
 namespace fa {
 namespace gpu {
@@ -32,19 +32,23 @@ ScoreMod score_mod_of(const Problem& p) {
     return p.has(FA_OPERAND_MASK) ? ScoreMod::mask : p.d.softcap > 0 ? ScoreMod::softcap : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi : ScoreMod::none;
 }
 
-// Does the softcap's polynomial serve? Its factors must be normal floats, and its error, 2^-17.8 of a score, small beside a weight's.
+// Is the softcap's polynomial (score_mod.h) good enough? Its coefficients must be normal floats, and its error, 2^-17.8 of a score, small beside
+// the rounding of P.
 bool softcap_polynomial_fits(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;
     return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most;
 }
 
-// Fewer rows than this are better served by the smaller tiles of fwd_mma.h; so is whatever needs more of memory than q, k and v.
+// With fewer rows the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
-constexpr uint32_t kOthers = FA_OPERAND_BIAS | FA_OPERAND_SCORES | FA_OPERAND_O_SCALE |
-                             FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+// The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here. FA_OPERAND_RNG_STATE
+// is read with dropout only.
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
+                               FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                               FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
 
-// A page's part that a copy brings: what divides both the page and the block of keys.
+// Rows of a page that one TMA load brings: what divides both the page and the block of keys.
 constexpr int64_t kMinPageChunk = 16;
 int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
     int rows = kMinPageChunk;
@@ -56,11 +60,11 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
-    if (p.has(kOthers) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
+    if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
-    // Left padding would begin a block of keys amid a page.
+    // With left padding a block of keys would begin within a page.
     if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent)) return false;
-    // With a fixed split size bits must not depend on how long the longest sequence is.
+    // A fixed split size promises bits that do not depend on the longest sequence.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
@@ -76,11 +80,11 @@ Window window_of(const Problem& p) {
     return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
 }
 
-// The mask operand as it will be packed, at the end of a call's memory; NULL: to learn how many bytes that takes.
+// The mask operand as it will be packed, at the end of a call's workspace; NULL: only to learn how many bytes that takes.
 PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int64_t* const stride = p.d.mask_stride;
-    const int tiles = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
-    PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), tiles, blocks};
+    const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
+    PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), m_blocks, n_blocks};
     const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
     *bytes = kNativeBytes + spans + uint64_t(m.words()) * sizeof(uint2);
     if (!memory) return m;
@@ -102,23 +106,23 @@ bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_siz
 int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size); }
 int64_t tiles_of(const Sm90Kernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p); }
 
-// Do blocks take tiles as they come to have room? Where tiles differ, and there are more than one for each.
-bool dynamic_schedule(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
+// Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
+bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
     return (h.mask != MaskKind::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
 }
 
-// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. Blocks that take tiles as they come to have room
-// for them end together, but not before the longest tile does, and under a causal mask others are shorter.
+// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end together, but not
+// before the longest tile does, and under a causal mask the average tile is shorter than that.
 double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    const int64_t tiles = tiles_of(h, p), room = device.multiprocessors / h.cluster_size;
+    const int64_t tiles = tiles_of(h, p), slots = device.multiprocessors / h.cluster_size;
     const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;
     const double keys = h.mask == MaskKind::causal ? 1 - .5 * square : 1;  // of the average tile
-    const double shared = keys * double(tiles) / double(room);
-    const double waves = !dynamic_schedule(h, device, p) ? double(ceil_div(tiles, room)) : shared > 1 ? shared : 1;
+    const double shared = keys * double(tiles) / double(slots);
+    const double waves = !schedules_dynamically(h, device, p) ? double(ceil_div(tiles, slots)) : shared > 1 ? shared : 1;
     return waves * h.block_m * h.cost;
 }
 
-// Of a width's kernels for a mask the one that should take the least time; NULL: none takes the call.
+// Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
 const Native* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
     const ScoreMod score_mod = score_mod_of(p);
     const Native* best = nullptr;
@@ -153,7 +157,7 @@ const Native* native_for(const rt::Device& device, const Problem& p) {
 }
 
 uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
-    uint64_t bytes = dynamic_schedule(sm90_kernel(native), device, p) ? kNativeBytes : 0;
+    uint64_t bytes = schedules_dynamically(sm90_kernel(native), device, p) ? kNativeBytes : 0;
     if (sm90_kernel(native).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
     return bytes;
 }
@@ -196,53 +200,6 @@ rt::Status prepare_native(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-namespace {
-
-// A tile's splits are a cluster. Its blocks spread over multiprocessors: two on one would share its way to memory.
-struct ClusterLaunch {
-    cudaLaunchAttribute attributes[3];
-    cudaLaunchConfig_t config = {};
-    ClusterLaunch(int64_t blocks, int threads, uint64_t shared, int64_t splits, rt::Stream stream, bool early) {
-        config.gridDim = dim3(unsigned(blocks));
-        config.blockDim = dim3(unsigned(threads));
-        config.dynamicSmemBytes = shared;
-        config.stream = stream;
-        config.attrs = attributes;
-        config.numAttrs = early ? 3 : 2;
-        attributes[0].id = cudaLaunchAttributeClusterDimension;
-        attributes[0].val.clusterDim.x = unsigned(splits);
-        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-        attributes[1].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-        attributes[1].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
-        attributes[2].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[2].val.programmaticStreamSerializationAllowed = 1;
-    }
-};
-
-}  // namespace
-
-bool fit_together(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
-    if (!device.hopper || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
-    if (tiles * splits > int64_t(device.multiprocessors) * one.resident) return false;
-    const ClusterLaunch launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
-    for (void (*const kernel)(ForwardParams) : {one.plain, one.paged}) {
-        int clusters = 0;
-        if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config) != cudaSuccess) return rt::clear_error(), false;
-        if (clusters < tiles) return false;
-    }
-    return true;
-}
-
-rt::Status prepare_together(const rt::Device& device, void (*kernel)(ForwardParams)) {
-    if (!device.hopper) return rt::kSuccess;
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-}
-
-rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
-    const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
-    return cudaLaunchKernelEx(&launch.config, kernel, x);
-}
-
 rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
     const Sm90Kernel& h = sm90_kernel(native);
     const Problem& p = x.p;
@@ -260,13 +217,13 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
-    const int room = device.multiprocessors / h.cluster_size;
+    const int slots = device.multiprocessors / h.cluster_size;
     a.pair_by_heads = pair_by_heads(h, p);
     a.m_blocks = int(m_blocks_of(h, p));
     a.num_tiles = int(tiles_of(h, p));
     a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
     a.tile_counter = nullptr;
-    if (dynamic_schedule(h, device, p)) {
+    if (schedules_dynamically(h, device, p)) {
         a.tile_counter = static_cast<int*>(memory);
         const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.tile_counter, 0, 2 * sizeof(int), stream);
         if (s != rt::kSuccess) return s;
@@ -278,7 +235,7 @@ rt::Status launch_native(const Native& native, const rt::Device& device, const F
         const rt::Status s = pack(a.mask, p, x.a.mask, stream);
         if (s != rt::kSuccess) return s;
     }
-    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, room), h.threads, h.shared_bytes, stream, a, h.cluster_size);
+    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a, h.cluster_size);
 }
 
 }  // namespace gpu
