@@ -1,5 +1,5 @@
-// The host's part of the backward kernels for sm_90a: which calls they can implement, in which order the blocks of keys are worked on, and the
-// launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+// The host's part of the backward kernels for sm_90a: which calls they can implement, in which order the blocks of keys are worked
+// on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
 #include "cuda/sm90/bwd_params.h"
 #include "cuda/sm90/bwd_kernel_list.h"
 #include "cuda/sm90/tensor_map.h"
@@ -10,11 +10,11 @@ namespace {
 
 const Sm90BackwardKernel& backward_kernel(const NativeBackward& native) { return *static_cast<const Sm90BackwardKernel*>(native.how); }
 
-// With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it comes, and those
-// kernels find a factor for each tile.
+// With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
+// comes, and those kernels find a factor for each tile.
 constexpr int64_t kMinRows = 128;
-// The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here. FA_OPERAND_RNG_STATE
-// is read with dropout only, FA_OPERAND_SCORES by the forward only.
+// The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here.
+// FA_OPERAND_RNG_STATE is read with dropout only, FA_OPERAND_SCORES by the forward only.
 constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K |
                                FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
 
@@ -62,7 +62,8 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
 
 int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
 
-// How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at the end.
+// How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
+// the end.
 struct Schedule {
     int64_t heads, key_blocks;           // kv heads of all sequences; of each, blocks or pairs
     int64_t sections, section;           // section: heads whose blocks are interleaved; the last one has what remains as well
@@ -79,12 +80,14 @@ Schedule schedule_of(const NativeBackward& native, const rt::Device& device, con
     o.heads = d.batch * d.heads_k;
     o.key_blocks = ceil_div(d.seqlen_k, native.keys * cluster_size(h));
     const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
-    // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's long ones.
+    // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
+    // long ones.
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
     const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
     o.sections = differ ? max_of(o.heads / interleaved, int64_t(1)) : o.heads;
     o.section = o.heads / o.sections;
-    // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess any.
+    // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
+    // any.
     const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
     const bool by_parts = h.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
     const int64_t least = steps >= 32 ? slots : slots + slots / 2;
@@ -92,7 +95,8 @@ Schedule schedule_of(const NativeBackward& native, const rt::Device& device, con
     o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
     if (o.parts == 1) o.part = o.heads;
     o.split = 0, o.pieces = 1;
-    // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few steps.
+    // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few
+    // steps.
     const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
     if (!h.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
     for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {

@@ -1,12 +1,13 @@
-// The end of a block of keys in the backward kernels: dk and dv from the accumulators to memory, or, where several CTAs share a block's rows, their
-// partial sums, which add_split_sm90 (bwd_postprocess.h) adds up.
+// The end of a block of keys in the backward kernels: dk and dv from the accumulators to memory, or, where several CTAs share a
+// block's rows, their partial sums, which add_split_sm90 (bwd_postprocess.h) adds up.
 #pragma once
 #include "cuda/sm90/bwd_tile_scheduler.h"
 
 namespace fa {
 namespace gpu {
 
-// This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to the f32 there.
+// This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
+// the f32 there.
 template <int HeadDim>
 FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const int64_t stride[4], int column, int64_t dim,
                           float factor, const float (&sum)[HeadDim / 2]) {

@@ -1,14 +1,16 @@
-// The backward kernel for Hopper (sm_90a), heads of up to 128 dims: bf16 by wgmma and TMA, warp-specialised. docs/hopper_backward.md tells how it
-// works and what was tried.
+// The backward kernel for Hopper (sm_90a), heads of up to 128 dims: bf16 by wgmma and TMA, warp-specialised.
+// docs/hopper_backward.md tells how it works and what was tried.
 //
-// A CTA owns 128 keys of one kv head. Two consumer warpgroups own 64 of them each, with their dk and dv in registers, and go through the blocks of
-// query rows that see any of them, head after head of the group (bwd_mainloop.h); one thread loads q, dout, LSE and delta (bwd_producer.h). The
-// products are transposed, keys by rows: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ leave Pᵀ and dSᵀ in the registers from which dV += Pᵀ dO and dK += dSᵀ Q
-// take them. Only dS goes through shared memory, for dQᵀ = Kᵀ dSᵀ needs all keys of the block; dQ is added to f32 sums in memory, in the order
-// of accumulators, by a bulk reduction of each warp. finish_sm90 (bwd_postprocess.h) converts them to dq.
+// A CTA owns 128 keys of one kv head. Two consumer warpgroups own 64 of them each, with their dk and dv in registers, and go
+// through the blocks of query rows that see any of them, head after head of the group (bwd_mainloop.h); one thread loads q, dout,
+// LSE and delta (bwd_producer.h). The products are transposed, keys by rows: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ leave Pᵀ and dSᵀ in the
+// registers from which dV += Pᵀ dO and dK += dSᵀ Q take them. Only dS goes through shared memory, for dQᵀ = Kᵀ dSᵀ needs all keys
+// of the block; dQ is added to f32 sums in memory, in the order of accumulators, by a bulk reduction of each warp. finish_sm90
+// (bwd_postprocess.h) converts them to dq.
 //
-// In a step the order is dP, P, dV, dS while dV is in flight, dQ of the step before, dK and the next S, dQ to memory while these are in flight.
-// Where the CTAs are persistent all this runs on from one block of keys to the next, but for the next S, which waits for dK.
+// In a step the order is dP, P, dV, dS while dV is in flight, dQ of the step before, dK and the next S, dQ to memory while these
+// are in flight. Where the CTAs are persistent all this runs on from one block of keys to the next, but for the next S, which waits
+// for dK.
 #pragma once
 #include "cuda/sm90/bwd_mainloop.h"
 #include "cuda/sm90/bwd_preprocess.h"

@@ -1,5 +1,5 @@
-// What the host knows of a compiled backward kernel for sm_90a, with the kernels that run before and after it. Each width has a translation
-// unit (bwd_unit.cu.in, bwd_wide.cu) and a list; bwd_dispatch.cu chooses.
+// What the host knows of a compiled backward kernel for sm_90a, with the kernels that run before and after it. Each width has a
+// translation unit (bwd_unit.cu.in, bwd_wide.cu) and a list; bwd_dispatch.cu chooses.
 #pragma once
 #include "cuda/rt_cuda.h"
 #include "gpu/native.h"

@@ -1,5 +1,5 @@
-// The consumer mainloop of the backward kernel for up to 128 dims: two warpgroups, each with 64 keys of the CTA's block and their dk and dv in
-// registers, go through the blocks of rows that see any of the keys. bwd_kernel.h gives the overview.
+// The consumer mainloop of the backward kernel for up to 128 dims: two warpgroups, each with 64 keys of the CTA's block and their
+// dk and dv in registers, go through the blocks of rows that see any of the keys. bwd_kernel.h gives the overview.
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
 
@@ -166,8 +166,9 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         rt::wgmma_fence();
         issue_dq(from);
     };
-    // dQ of the step before, whose dS both warpgroups have written by now: neither waits for the other. The first step has none before it; at d 64,
-    // where a branch costs registers that are not there (C7511), it computes one of whatever is in shared memory, which reduce_dq drops.
+    // dQ of the step before, whose dS both warpgroups have written by now: neither waits for the other. The first step has none
+    // before it; at d 64, where a branch costs registers that are not there (C7511), it computes one of whatever is in shared
+    // memory, which reduce_dq drops.
     const auto start_previous_dq = [&] {
         if (Traits::kPanels == 1 || dq_block >= 0) start_dq(stage.index ^ 1, stage.index ? stage.phase : stage.phase ^ 1);
     };
@@ -199,7 +200,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     };
     const auto store_dv = [&] { store(0, x.g.dv, x.g.dv_stride, x.p.d.dim_v, 1.f, acc_dv); };
     const auto store_dk = [&] { store(1, x.g.dk, x.g.dk_stride, x.p.d.dim_qk, -x.p.d.scale, acc_dk); };
-    // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's description.
+    // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
+    // description.
     const auto finish_dq = [&](int before) {
         if (Traits::kPersistent && dq_k_stage != k_stage.index) rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
         dq_k_stage = k_stage.index;

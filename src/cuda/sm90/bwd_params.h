@@ -1,6 +1,7 @@
-// What the backward kernels for sm_90a are called with, how a block of keys is described to their threads, and how the tiles lie in shared
-// memory. A CTA owns kBlockN keys of one kv head and goes through the blocks of kBlockM query rows that see any of them, numbered m_block, for
-// every query head of the group. bwd_kernel.h begins the tour of the kernel for up to 128 dims, bwd_wide_kernel.h of the one for up to 256.
+// What the backward kernels for sm_90a are called with, how a block of keys is described to their threads, and how the tiles lie in
+// shared memory. A CTA owns kBlockN keys of one kv head and goes through the blocks of kBlockM query rows that see any of them,
+// numbered m_block, for every query head of the group. bwd_kernel.h begins the tour of the kernel for up to 128 dims,
+// bwd_wide_kernel.h of the one for up to 256.
 #pragma once
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
@@ -10,8 +11,8 @@
 namespace fa {
 namespace gpu {
 
-// The mask from the keys' side: key j is seen by rows [j + begin, j + end) of a sequence, of those whose chunk it lies in. Clamped so that no
-// sum leaves 32 bits.
+// The mask from the keys' side: key j is seen by rows [j + begin, j + end) of a sequence, of those whose chunk it lies in. Clamped
+// so that no sum leaves 32 bits.
 struct RowRule {
     int begin, end, chunk, off;
 };
@@ -49,9 +50,9 @@ FA_DEVICE Quotient divide(int n, const Divisor& d) {
     return {int(number), n - int(number * d.by)};
 }
 
-// The preprocessing of rows (delta, LSE, and zeros for the sums of dq: bwd_preprocess.h) runs ahead of the blocks of keys that need them. A call's
-// blocks are divided into parts; prepare_sm90 preprocesses the rows of the first part, and idle producer warps of the main kernel those of the
-// next one, in chunks of 32 rows.
+// The preprocessing of rows (delta, LSE, and zeros for the sums of dq: bwd_preprocess.h) runs ahead of the blocks of keys that need
+// them. A call's blocks are divided into parts; prepare_sm90 preprocesses the rows of the first part, and idle producer warps of
+// the main kernel those of the next one, in chunks of 32 rows.
 struct PreprocessAhead {
     static constexpr int kChunkRows = 32;
     uint32_t* rows_ready;        // [parts] chunks that have been preprocessed; counted from the second part on
@@ -76,7 +77,8 @@ struct Split {
 struct Sm90BackwardParams {
     CUtensorMap q, dout, k, v;
     BackwardParams x;
-    // Blocks go through `section` kv heads at a time (whose rows fit in L2), and in those through the same keys of all before the next keys.
+    // Blocks go through `section` kv heads at a time (whose rows fit in L2), and in those through the same keys of all before the
+    // next keys.
     Divisor section_blocks, section, last_section, heads_k;
     int sections, key_blocks;  // key_blocks: of a kv head; for pairs those of two
     int blocks;                // or pairs, pieces of split ones among them
@@ -89,8 +91,9 @@ struct Sm90BackwardParams {
     uint32_t* dq_semaphore;    // deterministic: [heads_q][padded_rows / kBlockM] blocks of keys whose dq has been added; NULL: in any order
 };
 
-// A block of keys, as producer and consumers know it. Its blocks of rows are [m_block_min, m_block_max), of which [m_block_full_min,
-// m_block_full_max) need no mask. Rows outside of [valid_row_min, valid_row_max) take no part in attention, and may hold anything.
+// A block of keys, as producer and consumers know it. Its blocks of rows are [m_block_min, m_block_max), of which
+// [m_block_full_min, m_block_full_max) need no mask. Rows outside of [valid_row_min, valid_row_max) take no part in attention, and
+// may hold anything.
 struct alignas(16) KeyBlockInfo {
     int m_block_min, m_block_max, m_block_full_min, m_block_full_max;
     int valid_row_min, valid_row_max, valid_keys, key0;  // valid_keys: that exist, 0 and less: none
@@ -99,9 +102,9 @@ struct alignas(16) KeyBlockInfo {
     int row0, q_len, k_len, index;  // row0: in arrays of padded rows; index: of the block in the call, or -1: there are no more
 };
 
-// Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key, whose blocks of
-// keys are all seen, and whose dq is added in any order: no row has to be zeroed, no semaphore awaited. wide: heads of up to 256 dims, in any
-// order, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
+// Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key,
+// whose blocks of keys are all seen, and whose dq is added in any order: no row has to be zeroed, no semaphore awaited. wide: heads
+// of up to 256 dims, in any order, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
 enum class BwdVariant { general, plain, wide };
 
 constexpr int kMaxSharedBytes = 232448;  // that a CTA may have

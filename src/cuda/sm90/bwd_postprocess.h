@@ -1,12 +1,13 @@
-// The kernels after the main backward kernel: one converts the f32 sums of dq, which lie in the order of accumulators, to dq; one adds up the
-// partial sums of dk and dv of blocks of keys whose rows were split among CTAs.
+// The kernels after the main backward kernel: one converts the f32 sums of dq, which lie in the order of accumulators, to dq; one
+// adds up the partial sums of dk and dv of blocks of keys whose rows were split among CTAs.
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
 
 namespace fa {
 namespace gpu {
 
-// dv or dk, 32 dims of it, of a block of keys whose rows were split into pieces: adds up their partial sums, in the order of the pieces.
+// dv or dk, 32 dims of it, of a block of keys whose rows were split into pieces: adds up their partial sums, in the order of the
+// pieces.
 template <int HeadDim, int BlockM, BwdVariant variant>
 FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     using Traits = Sm90BackwardTraits<HeadDim, BlockM, variant>;

@@ -1,5 +1,6 @@
-// What the backward kernels need of each row before they run: delta = Σ dout · o − dlse, LSE in log2 units, and zeros for the sums of dq. A kernel
-// of its own preprocesses the first part of a call, and idle warps of the main kernel the parts after it (PreprocessAhead).
+// What the backward kernels need of each row before they run: delta = Σ dout · o − dlse, LSE in log2 units, and zeros for the sums
+// of dq. A kernel of its own preprocesses the first part of a call, and idle warps of the main kernel the parts after it
+// (PreprocessAhead).
 #pragma once
 #include "cuda/sm90/bwd_producer.h"
 
@@ -15,8 +16,8 @@ FA_DEVICE float product(const float* a, const uint4& b) {
     return sum;
 }
 
-// What prepare_sm90 does, for a chunk of 32 rows of a call whose sequences all have the same lengths and whose o is bf16; by one warp with 24
-// registers a thread, which therefore computes again for each use where the rows lie.
+// What prepare_sm90 does, for a chunk of 32 rows of a call whose sequences all have the same lengths and whose o is bf16; by one
+// warp with 24 registers a thread, which therefore computes again for each use where the rows lie.
 struct RowChunk {
     int batch, head, row0;
 };
@@ -119,7 +120,8 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
 }
 
 // The preprocessing kernel: delta and lse2 of all padded rows, zeros in dq_sum, and in dq where a padded tensor holds no row. As
-// prepare_gradients of the portable kernels, for rows in units of 16 bytes. A CTA takes 128 rows of a head; its loads are in flight together.
+// prepare_gradients of the portable kernels, for rows in units of 16 bytes. A CTA takes 128 rows of a head; its loads are in flight
+// together.
 template <int HeadDim>
 FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     const BackwardParams& x = a.x;

@@ -1,5 +1,5 @@
-// The producer thread of the backward kernels, which loads k, v, and block after block of rows of q and dout with their LSE and delta; and the
-// thread that, for deterministic calls, adds dq to memory in a fixed order.
+// The producer thread of the backward kernels, which loads k, v, and block after block of rows of q and dout with their LSE and
+// delta; and the thread that, for deterministic calls, adds dq to memory in a fixed order.
 #pragma once
 #include "cuda/sm90/bwd_tile_scheduler.h"
 
@@ -24,8 +24,8 @@ FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
     rt::fence_proxy_async_global();
 }
 
-// Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the ring of q and
-// dout, as a count in one register.
+// Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the
+// ring of q and dout, as a count in one register.
 template <class Traits>
 struct KStageInShared {
     FA_MEMBER static volatile int& count() { return Traits::shared().blocks_done[rt::unknown(threadIdx.x) / 32]; }
@@ -39,8 +39,8 @@ struct StepCount {
     FA_MEMBER uint32_t phase() const { return n / stages % 2; }
 };
 
-// A persistent CTA takes its next block of keys when the last rows of one are being loaded: blocks of different lengths then end together, and
-// K has two steps to arrive.
+// A persistent CTA takes its next block of keys when the last rows of one are being loaded: blocks of different lengths then end
+// together, and K has two steps to arrive.
 template <class Traits, int rows>
 FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
     typename Traits::Shared& s = Traits::shared();
@@ -89,8 +89,8 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
     }
 }
 
-// How many blocks of keys add their dq to a block of rows before this one does, deterministic calls adding from right to left (reverse_order) or
-// from left to right. Counted for a row that sees keys.
+// How many blocks of keys add their dq to a block of rows before this one does, deterministic calls adding from right to left
+// (reverse_order) or from left to right. Counted for a row that sees keys.
 template <class Traits, int rows>
 FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
     const int row = reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
@@ -102,8 +102,8 @@ FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_
     return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / Traits::kBlockN - t.key0 / Traits::kBlockN : t.key0 / Traits::kBlockN - max(begin, 0) / Traits::kBlockN);
 }
 
-// Adds dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of its own does it: neither the polling, nor
-// the wait until the sums have arrived, which must come before the semaphore is raised, then keeps wgmma waiting.
+// Adds dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of its own does it: neither the
+// polling, nor the wait until the sums have arrived, which must come before the semaphore is raised, then keeps wgmma waiting.
 template <class Traits, int rows>
 FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a) {
     typename Traits::Barriers& b = Traits::shared().barrier;

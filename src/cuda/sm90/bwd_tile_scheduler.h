@@ -1,5 +1,6 @@
-// Which keys a CTA of the backward kernels works on. Blocks of keys are numbered section after section of kv heads (whose rows fit in L2); a
-// persistent CTA takes the next block from a counter. Here a number becomes a KeyBlockInfo: the block's keys, and the rows that see them.
+// Which keys a CTA of the backward kernels works on. Blocks of keys are numbered section after section of kv heads (whose rows fit
+// in L2); a persistent CTA takes the next block from a counter. Here a number becomes a KeyBlockInfo: the block's keys, and the
+// rows that see them.
 #pragma once
 #include "cuda/sm90/bwd_params.h"
 

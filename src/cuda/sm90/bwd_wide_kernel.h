@@ -1,12 +1,13 @@
-// The backward kernel for Hopper (sm_90a), heads of 136 to 256 dims. bwd_kernel.h has what is common to both; docs/hopper_backward.md tells why this
-// one differs.
+// The backward kernel for Hopper (sm_90a), heads of 136 to 256 dims. bwd_kernel.h has what is common to both;
+// docs/hopper_backward.md tells why this one differs.
 //
-// dk and dv of 128 keys would fill all registers of a multiprocessor. So a pair of CTAs shares 128 keys, 64 each: both read the same rows, of
-// which each loads one half for both, and they exchange dS, so that dq is added to memory once for 128 keys: each CTA sums half of the dims.
+// dk and dv of 128 keys would fill all registers of a multiprocessor. So a pair of CTAs shares 128 keys, 64 each: both read the
+// same rows, of which each loads one half for both, and they exchange dS, so that dq is added to memory once for 128 keys: each CTA
+// sums half of the dims.
 //
-// Within a CTA one warpgroup computes P and dv, the other dS and dk, both keys by rows: Sᵀ = K Qᵀ becomes the left operand of dv += Pᵀ dO, dPᵀ =
-// V dOᵀ that of dk += dSᵀ Q. P passes from a warp to the one that has the same keys through shared memory, in f32 and in the order of
-// accumulators. Each warpgroup has 64 dims of dqᵀ = Kᵀ dSᵀ.
+// Within a CTA one warpgroup computes P and dv, the other dS and dk, both keys by rows: Sᵀ = K Qᵀ becomes the left operand of dv +=
+// Pᵀ dO, dPᵀ = V dOᵀ that of dk += dSᵀ Q. P passes from a warp to the one that has the same keys through shared memory, in f32 and
+// in the order of accumulators. Each warpgroup has 64 dims of dqᵀ = Kᵀ dSᵀ.
 #pragma once
 #include "cuda/sm90/bwd_wide_mainloop.h"
 #include "cuda/sm90/bwd_wide_producer.h"

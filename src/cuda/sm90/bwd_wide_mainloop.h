@@ -1,5 +1,5 @@
-// The consumer mainloops of the backward kernel for heads of 136 to 256 dims: one warpgroup computes P and dv, the other dS and dk, and each 64
-// dims of dq. They pass P on through shared memory, and exchange dS with the other CTA of the pair.
+// The consumer mainloops of the backward kernel for heads of 136 to 256 dims: one warpgroup computes P and dv, the other dS and dk,
+// and each 64 dims of dq. They pass P on through shared memory, and exchange dS with the other CTA of the pair.
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
 #include "cuda/sm90/bwd_wide_params.h"

@@ -1,5 +1,5 @@
-// The producer warps of the backward kernel for heads of 136 to 256 dims: one thread loads k, v, and each block of rows, of which both CTAs of
-// the pair load one half and multicast it; another warp finds the rows that see each key.
+// The producer warps of the backward kernel for heads of 136 to 256 dims: one thread loads k, v, and each block of rows, of which
+// both CTAs of the pair load one half and multicast it; another warp finds the rows that see each key.
 #pragma once
 #include "cuda/sm90/bwd_wide_params.h"
 

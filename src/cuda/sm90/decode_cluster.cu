@@ -1,5 +1,5 @@
-// Launches of the portable matrix kernel for decode (fwd_mma.h) in clusters, which sm_90 has: the splits of a tile are a cluster's CTAs, and merge
-// their partial states through distributed shared memory.
+// Launches of the portable matrix kernel for decode (fwd_mma.h) in clusters, which sm_90 has: the splits of a tile are a cluster's
+// CTAs, and merge their partial states through distributed shared memory.
 #include "cuda/rt_cuda.h"
 #include "gpu/native.h"
 #include "gpu/instance.h"

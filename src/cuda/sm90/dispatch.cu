@@ -1,5 +1,6 @@
-// The host's part of the forward kernels for sm_90a: which calls they can implement, which kernel takes a call, and its launch. Answers depend on
-// the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes before.
+// The host's part of the forward kernels for sm_90a: which calls they can implement, which kernel takes a call, and its launch.
+// Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
+// before.
 #include "cuda/sm90/tile_scheduler.h"
 #include "cuda/sm90/kernel_list.h"
 #include "cuda/sm90/pack_mask.h"
@@ -32,8 +33,8 @@ ScoreMod score_mod_of(const Problem& p) {
     return p.has(FA_OPERAND_MASK) ? ScoreMod::mask : p.d.softcap > 0 ? ScoreMod::softcap : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi : ScoreMod::none;
 }
 
-// Is the softcap's polynomial (score_mod.h) good enough? Its coefficients must be normal floats, and its error, 2^-17.8 of a score, small beside
-// the rounding of P.
+// Is the softcap's polynomial (score_mod.h) good enough? Its coefficients must be normal floats, and its error, 2^-17.8 of a score,
+// small beside the rounding of P.
 bool softcap_polynomial_fits(const Problem& p) {
     constexpr float least = 0x1p-16f, most = 0x1p+16f;
     const float ratio = p.d.scale / p.d.softcap;
@@ -42,8 +43,8 @@ bool softcap_polynomial_fits(const Problem& p) {
 
 // With fewer rows the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
-// The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here. FA_OPERAND_RNG_STATE
-// is read with dropout only.
+// The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here.
+// FA_OPERAND_RNG_STATE is read with dropout only.
 constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
                                FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
                                FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
@@ -111,8 +112,8 @@ bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const 
     return (h.mask != MaskKind::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
 }
 
-// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end together, but not
-// before the longest tile does, and under a causal mask the average tile is shorter than that.
+// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
+// together, but not before the longest tile does, and under a causal mask the average tile is shorter than that.
 double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
     const int64_t tiles = tiles_of(h, p), slots = device.multiprocessors / h.cluster_size;
     const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;

@@ -1,10 +1,11 @@
-// The forward kernel for Hopper (sm_90a): f16 and bf16 attention by wgmma and TMA, warp-specialised and persistent, as FlashAttention-3's.
-// docs/hopper.md tells how it works and what was tried.
+// The forward kernel for Hopper (sm_90a): f16 and bf16 attention by wgmma and TMA, warp-specialised and persistent, as
+// FlashAttention-3's. docs/hopper.md tells how it works and what was tried.
 //
-// A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q (tile_scheduler.h), warp 1
-// loads k and warp 2 loads v (producer.h, paged_kv.h). Each consumer owns 64 rows of the tile and goes through its blocks of keys from right to
-// left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block before (softmax.h), and the warpgroups take turns at
-// issuing wgmma (ping-pong). At the end of a tile it writes o and LSE (epilogue.h), while the first S of the next tile is computed.
+// A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
+// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h). Each consumer owns 64 rows of the tile and goes
+// through its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block
+// before (softmax.h), and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE
+// (epilogue.h), while the first S of the next tile is computed.
 #pragma once
 #include "cuda/sm90/mainloop.h"
 
@@ -32,7 +33,7 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
         else return;
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
-        consumer_mainloop<T, HeadDim, HeadDimV, BlockN, Warpgroups, mask, pair, score_mod, Stages, QStages>(a);
+        consumer_mainloop<Traits, mask, score_mod>(a);
     }
     if (pair) rt::cluster_sync();  // the peer CTA may still multicast to here, or arrive at a barrier
 }

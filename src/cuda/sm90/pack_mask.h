@@ -1,5 +1,6 @@
-// The kernel that packs the mask operand, from a byte to a bit a score, before the forward kernel runs. With broadcast masks that takes
-// microseconds; where every sequence and head has a mask of its own, reading its bytes is the cost. packed_mask.h has the layout.
+// The kernel that packs the mask operand, from a byte to a bit a score, before the forward kernel runs. With broadcast masks that
+// takes microseconds; where every sequence and head has a mask of its own, reading its bytes is the cost. packed_mask.h has the
+// layout.
 #pragma once
 #include "cuda/sm90/packed_mask.h"
 

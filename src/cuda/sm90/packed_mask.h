@@ -1,12 +1,13 @@
-// The mask operand as the forward kernel for sm_90a reads it: one bit a score, in the order of a thread's accumulators. pack_mask.h makes it
-// from the operand's bytes, score_mod.h reads it.
+// The mask operand as the forward kernel for sm_90a reads it: one bit a score, in the order of a thread's accumulators. pack_mask.h
+// makes it from the operand's bytes, score_mod.h reads it.
 #pragma once
 #include "cuda/rt_cuda.h"
 
 namespace fa {
 namespace gpu {
 
-// Of a tile's 128 rows each warp has 16; of those and a block of 128 keys each lane has 64 scores, for which two words have a bit, set: attend.
+// Of a tile's 128 rows each warp has 16; of those and a block of 128 keys each lane has 64 scores, for which two words have a bit,
+// set: attend.
 struct PackedMask {
     static constexpr int kBlockM = 128, kWarpRows = 16, kBlockN = 128;
     uint2* bits;

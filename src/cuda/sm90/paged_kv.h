@@ -1,8 +1,9 @@
 // Keys and values in pages: the producer warps of k and v that take the place of kv_producer, and what they leave to softmax.
 //
-// A block of keys comes in chunks, none of which reaches over a page's end; each lane of a warp looks up the page of one chunk and loads it by a
-// TMA of its own. A page that does not exist removes its keys: k_missing fills them with NaN, a NaN row sum sends the block through
-// exact_softmax, and that looks the pages up again and masks their scores. So the steady mainloop knows nothing of pages.
+// A block of keys comes in chunks, none of which reaches over a page's end; each lane of a warp looks up the page of one chunk and
+// loads it by a TMA of its own. A page that does not exist removes its keys: k_missing fills them with NaN, a NaN row sum sends the
+// block through exact_softmax, and that looks the pages up again and masks their scores. So the steady mainloop knows nothing of
+// pages.
 #pragma once
 #include "cuda/sm90/producer.h"
 

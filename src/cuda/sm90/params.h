@@ -1,8 +1,10 @@
-// What the forward kernel for sm_90a is called with, what its threads tell each other of a tile, and how it is laid out in shared memory. The
-// traits are those of one compiled kernel: CUTLASS would call them its TileShape, SharedStorage and register budget. kernel.h begins the tour.
+// What the forward kernel for sm_90a is called with, what its threads tell each other of a tile, and how it is laid out in shared
+// memory. The traits are those of one compiled kernel: CUTLASS would call them its TileShape, SharedStorage and register budget.
+// kernel.h begins the tour.
 //
-// Terms: a tile is kBlockM query rows of one head; it goes through blocks of kBlockN keys, numbered n_block. A pair is a cluster of two CTAs
-// that share k and v: each loads one half and multicasts it to both. A panel is 64 columns (128 bytes, the TMA box) of a matrix in shared memory.
+// Terms: a tile is kBlockM query rows of one head; it goes through blocks of kBlockN keys, numbered n_block. A pair is a cluster of
+// two CTAs that share k and v: each loads one half and multicasts it to both. A panel is 64 columns (128 bytes, the TMA box) of a
+// matrix in shared memory.
 #pragma once
 #include "cuda/sm90/packed_mask.h"
 #include "cuda/sm90/pipeline.h"
@@ -13,12 +15,14 @@
 namespace fa {
 namespace gpu {
 
-// Which keys a row sees: all; those up to its diagonal; those of a band (windows, chunks, and any mask without a kernel of its own).
+// Which keys a row sees: all; those up to its diagonal; those of a band (windows, chunks, and any mask without a kernel of its
+// own).
 enum class MaskKind { none, causal, band };
 // What changes scores between the product q · kᵀ and softmax.
 enum class ScoreMod { none, softcap, alibi, mask };
 
-// Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0: none.
+// Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
+// none.
 struct Window { int left, right, chunk; };
 
 struct Sm90ForwardParams {
@@ -36,12 +40,14 @@ struct Sm90ForwardParams {
     int section;         // heads whose tiles are taken longest first, before those of the next ones (their k and v fit in L2); 0: head after head
 };
 
-// A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both included; those
-// from n_block_min_causal_local_mask on lie beyond some row's last key, those before n_block_min_before_local_mask before some row's first.
+// A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both
+// included; those from n_block_min_causal_local_mask on lie beyond some row's last key, those before n_block_min_before_local_mask
+// before some row's first.
 struct alignas(16) WorkTileInfo {
     int n_block_max, n_block_min_causal_local_mask, n_block_min, n_block_min_before_local_mask;  // read together
     int peer_only_blocks;  // further blocks above n_block_max, which only the other CTA of the pair needs
-    // Blocks are taken from n_block_right − 1 down to n_block_min, then from n_block_right up to n_block_max. Only with ALiBi are there such.
+    // Blocks are taken from n_block_right − 1 down to n_block_min, then from n_block_right up to n_block_max. Only with ALiBi are
+    // there such.
     int n_block_right;
     int head, kv_head, batch, row0;
     int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
@@ -54,15 +60,17 @@ struct alignas(16) WorkTileInfo {
     FA_MEMBER int last_row(int first, int rows) const { return max(min(first + rows, q_len) - 1, first); }  // of `rows` rows the last that exists
 };
 
-// Does each warpgroup begin at its own diagonal, for its 64 rows? Then they do not zero the tail of v together, so all sequences must have the
-// same lengths, as pairs need them to.
+// Does each warpgroup begin at its own diagonal, for its 64 rows? Then they do not zero the tail of v together, so all sequences
+// must have the same lengths, as pairs need them to.
 constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n; }
 
 FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::shared_address(&barrier); }
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages>
 struct Sm90ForwardTraits {
-    static constexpr bool f16 = kIsF16<T>;
+    using Element = T;
+    static constexpr bool f16 = kIsF16<T>, kPair = pair;
+    static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
     static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
     static constexpr int kQPanels = (HeadDim + 63) / 64, kVPanels = (HeadDimV + 63) / 64, kPanelBytes = BlockN * 128;
     static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
@@ -88,8 +96,9 @@ struct Sm90ForwardTraits {
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
     static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN, kVBoxRows = pair && kVPanels == 1 ? BlockN / 2 : BlockN;
 
-    // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P times the largest
-    // v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds kRescaleThreshold.
+    // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
+    // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
+    // kRescaleThreshold.
     static constexpr float kPScaleLog2 = f16 ? 10.f : -24.f, kPUnscale = f16 ? 0x1p-10f : 0x1p+24f, kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }

@@ -1,5 +1,5 @@
-// The position in a circular buffer of pipeline stages, as CUTLASS's PipelineState: the Hopper kernels' producers and consumers each keep one
-// for every buffer. Also the compile-time flags by which the variants of a step are told apart.
+// The position in a circular buffer of pipeline stages, as CUTLASS's PipelineState: the Hopper kernels' producers and consumers
+// each keep one for every buffer. Also the compile-time flags by which the variants of a step are told apart.
 #pragma once
 #include "cuda/rt_cuda.h"
 

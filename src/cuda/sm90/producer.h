@@ -1,5 +1,5 @@
-// The producer threads of k and of v: each loads the blocks of all tiles of its CTA by TMA, through a ring of stages. paged_kv.h has their
-// counterparts for k and v in pages.
+// The producer threads of k and of v: each loads the blocks of all tiles of its CTA by TMA, through a ring of stages. paged_kv.h
+// has their counterparts for k and v in pages.
 #pragma once
 #include "cuda/sm90/tile_scheduler.h"
 

@@ -1,6 +1,6 @@
-// The instructions of sm_90a that the Hopper kernels use, one function each, named after the PTX: mbarriers, the tensor memory accelerator
-// (TMA), bulk copies, clusters, setmaxnreg and wgmma. Addresses of shared memory are 32-bit (shared_address); what matrix_cuda.h has for
-// every NVIDIA GPU, such as ldmatrix, is not repeated here.
+// The instructions of sm_90a that the Hopper kernels use, one function each, named after the PTX: mbarriers, the tensor memory
+// accelerator (TMA), bulk copies, clusters, setmaxnreg and wgmma. Addresses of shared memory are 32-bit (shared_address); what
+// matrix_cuda.h has for every NVIDIA GPU, such as ldmatrix, is not repeated here.
 #pragma once
 #include <cuda.h>
 #include "cuda/matrix_cuda.h"
@@ -35,8 +35,8 @@ FA_DEVICE int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// `barrier`: an address in the cluster's shared memory (mapa). Without .release, which would cost a fence: the kernels arrive remotely only
-// to say that their reads have ended.
+// `barrier`: an address in the cluster's shared memory (mapa). Without .release, which would cost a fence: the kernels arrive
+// remotely only to say that their reads have ended.
 FA_DEVICE void mbarrier_arrive_cluster(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 FA_DEVICE void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive_cluster(address_at(barrier, rank)); }
 // A word to the shared memory of the CTA `rank`, whose mbarrier counts the 4 bytes.
@@ -71,8 +71,8 @@ FA_DEVICE void bulk_copy_to_cta(uint32_t to, uint32_t from, int bytes, uint32_t 
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_at(to, rank)), "r"(from), "r"(bytes),
                  "r"(address_at(barrier, rank)) : "memory");
 }
-// Adds floats of shared memory to global ones, as a bulk group of its own. bulk_wait_group waits until all groups of this thread have been
-// added, bulk_wait_group_read until they have been read from shared memory.
+// Adds floats of shared memory to global ones, as a bulk group of its own. bulk_wait_group waits until all groups of this thread
+// have been added, bulk_wait_group_read until they have been read from shared memory.
 FA_DEVICE void tma_reduce_add(float* to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
                  : "memory");
@@ -184,22 +184,23 @@ FA_DEVICE void mark_undefined(float (&r)[n]) {
     FA_UNROLL for (int i = 0; i < n; i++) asm volatile("" : "=f"(r[i]));
 }
 
-// Hides where x comes from, so that what is derived from it is computed again at each use: the descriptors of tiles at fixed addresses would
-// otherwise all be kept in uniform registers, and leave none to others.
+// Hides where x comes from, so that what is derived from it is computed again at each use: the descriptors of tiles at fixed
+// addresses would otherwise all be kept in uniform registers, and leave none to others.
 FA_DEVICE uint32_t rematerialize(uint32_t x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
 // The shared-memory descriptor of a matrix: panels of 64 columns, their rows of 128 bytes swizzled in groups of eight (1024 bytes).
-// `leading_bytes`: between panels, used where the columns are m or n of the product (MN-major) rather than k. Adding 1 moves it by 16 bytes.
+// `leading_bytes`: between panels, used where the columns are m or n of the product (MN-major) rather than k. Adding 1 moves it by
+// 16 bytes.
 FA_DEVICE uint64_t smem_desc(uint32_t address, uint32_t leading_bytes) {
     return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
 
-// wgmma.mma_async.m64nNk16 with f32 accumulators d, one overload for each N. x and y are descriptors: mma is d = x · yᵀ, or d += where
-// scale_d, both K-major; mma_a_mn_major and mma_ab_mn_major read x, or both, MN-major; mma_negated is d -= x · yᵀ. With x in registers mma is
-// d += x · y, y MN-major.
+// wgmma.mma_async.m64nNk16 with f32 accumulators d, one overload for each N. x and y are descriptors: mma is d = x · yᵀ, or d +=
+// where scale_d, both K-major; mma_a_mn_major and mma_ab_mn_major read x, or both, MN-major; mma_negated is d -= x · yᵀ. With x in
+// registers mma is d += x · y, y MN-major.
 #define FA_N0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define FA_N8 FA_N0 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define FA_N16 FA_N8 ",%16,%17,%18,%19,%20,%21,%22,%23"

@@ -1,10 +1,12 @@
-// What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, or the mask operand. A policy is
-// a template argument because the steady mainloop, where it asked at run time, would lose registers and speed to what a call does not want.
+// What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, or the mask
+// operand. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and speed
+// to what a call does not want.
 //
-// prefetch() asks for what a block of keys needs from memory, before the block's wgmma. Of a score there are two forms. exponent() is what the
-// steady mainloop computes, straight from the accumulators and without special functions; it may be wrong for a row, of which in_range() then
-// says so. apply_exact() puts exact scores in the accumulators' place, in units that `scale_log2` takes to log2: for blocks that are masked or
-// begin a tile, for which needs_exact() asks, or whose row was out of range or outgrew its row_ref.
+// prefetch() asks for what a block of keys needs from memory, before the block's wgmma. Of a score there are two forms. exponent()
+// is what the steady mainloop computes, straight from the accumulators and without special functions; it may be wrong for a row, of
+// which in_range() then says so. apply_exact() puts exact scores in the accumulators' place, in units that `scale_log2` takes to
+// log2: for blocks that are masked or begin a tile, for which needs_exact() asks, or whose row was out of range or outgrew its
+// row_ref.
 #pragma once
 #include "cuda/sm90/params.h"
 
@@ -28,9 +30,9 @@ struct ScoreModOp<ScoreMod::none, BlockN> {
     FA_MEMBER void apply_exact(float (&)[BlockN / 2], int) const {}
 };
 
-// cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is. That is
-// within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special functions in place of
-// one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and P of f16 may be by 5e-4.
+// cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is.
+// That is within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special
+// functions in place of one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and P of f16 may be by 5e-4.
 template <int BlockN>
 struct ScoreModOp<ScoreMod::softcap, BlockN> {
     static constexpr float scale_log2 = 1.f;
@@ -66,8 +68,9 @@ struct ScoreModOp<ScoreMod::softcap, BlockN> {
     }
 };
 
-// − slope · |row + off − key|: on either side of the diagonal it is linear in the key, one fused multiplication with a constant. Distances are
-// taken from the key of a block that lies nearest the diagonal from its left, so that those with the largest P are small numbers.
+// − slope · |row + off − key|: on either side of the diagonal it is linear in the key, one fused multiplication with a constant.
+// Distances are taken from the key of a block that lies nearest the diagonal from its left, so that those with the largest P are
+// small numbers.
 template <int BlockN>
 struct ScoreModOp<ScoreMod::alibi, BlockN> {
     static constexpr float scale_log2 = 1.f;
@@ -104,7 +107,8 @@ struct ScoreModOp<ScoreMod::alibi, BlockN> {
     }
 };
 
-// The mask operand: the bits of a block (packed_mask.h) are asked for before its wgmma, and become predicates, seven or eight at a time.
+// The mask operand: the bits of a block (packed_mask.h) are asked for before its wgmma, and become predicates, seven or eight at a
+// time.
 template <int BlockN>
 struct ScoreModOp<ScoreMod::mask, BlockN> {
     static_assert(BlockN == PackedMask::kBlockN, "two words have the bits of a thread's scores");

@@ -1,6 +1,7 @@
-// Which tiles a CTA of the forward kernel computes, and which blocks of keys each tile goes through. One thread schedules: it takes the next
-// tile, writes its WorkTileInfo to shared memory and loads its q by TMA, so that divisions and lengths from memory keep no other copy waiting.
-// The schedule is static (every CTA strides over the tiles) where all tiles cost the same, else dynamic, from a counter, longest tile first.
+// Which tiles a CTA of the forward kernel computes, and which blocks of keys each tile goes through. One thread schedules: it takes
+// the next tile, writes its WorkTileInfo to shared memory and loads its q by TMA, so that divisions and lengths from memory keep no
+// other copy waiting. The schedule is static (every CTA strides over the tiles) where all tiles cost the same, else dynamic, from a
+// counter, longest tile first.
 #pragma once
 #include "cuda/sm90/params.h"
 
@@ -88,8 +89,8 @@ FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const P
                      t.q_begin + t.row0, t.head, a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
 }
 
-// The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to load: taken
-// earlier, CTAs with long tiles would hold tiles that others could begin (docs/hopper.md has the numbers).
+// The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
+// load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/hopper.md has the numbers).
 template <class Traits, MaskKind mask, bool pair, int QStages>
 FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
     typename Traits::Shared& s = Traits::shared();
