@@ -1,6 +1,8 @@
-// Makes bits of the mask operand's bytes. With broadcast masks that takes microseconds; a mask for each sequence and head is read once.
+// The kernel that packs the mask operand, from a byte to a bit a score, before the forward kernel runs. With broadcast masks that
+// takes microseconds; where every sequence and head has a mask of its own, reading its bytes is the cost. packed_mask.h has the
+// layout.
 #pragma once
-#include "cuda/packed_mask.h"
+#include "cuda/sm90/packed_mask.h"
 
 namespace fa {
 namespace gpu {
@@ -24,12 +26,12 @@ FA_DEVICE uint32_t spread_bits(uint32_t x) {
 
 // A warp packs 16 rows of 128 keys, of which each lane reads four.
 FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
-    constexpr int rows = PackedMask::kRows, parts = PackedMask::kTileRows / rows;
-    const int64_t index = int64_t(blockIdx.x) * (kPackThreads / 32) + threadIdx.x / 32, tile = index / x.to.blocks / parts;
+    constexpr int rows = PackedMask::kWarpRows, parts = PackedMask::kBlockM / rows;
+    const int64_t index = int64_t(blockIdx.x) * (kPackThreads / 32) + threadIdx.x / 32, tile = index / x.to.n_blocks / parts;
     if (tile >= x.to.all_tiles()) return;
-    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % x.to.blocks), part = int(index / x.to.blocks % parts);
-    const int64_t mask = tile / x.to.tiles, row0 = tile % x.to.tiles * PackedMask::kTileRows + part * rows;
-    const int64_t key = block * PackedMask::kKeys + 4 * lane;
+    const int lane = int(threadIdx.x) % 32, c = lane % 4, block = int(index % x.to.n_blocks), part = int(index / x.to.n_blocks % parts);
+    const int64_t mask = tile / x.to.m_blocks, row0 = tile % x.to.m_blocks * PackedMask::kBlockM + part * rows;
+    const int64_t key = block * PackedMask::kBlockN + 4 * lane;
     const uint8_t* const from =
         x.from + mask / x.to.heads * x.stride[0] + mask % x.to.heads * x.stride[1] + row0 * x.stride[2] + key * x.stride[3];
     uint32_t four[rows];
@@ -57,7 +59,7 @@ FA_KERNEL void FA_BOUNDS(kPackThreads, 1) pack_mask(FA_PARAM PackParams x) {
     x.to.bits[index * 32 + lane] = make_uint2(word[0], word[1]);
     if (any && lane == 0) {
         atomicMax(&x.to.spans[tile].x, block + 1);
-        atomicMax(&x.to.spans[tile].y, x.to.blocks - block);
+        atomicMax(&x.to.spans[tile].y, x.to.n_blocks - block);
     }
 }
 

@@ -1,0 +1,209 @@
+// The host's part of the backward kernels for sm_90a: which calls they can implement, in which order the blocks of keys are worked
+// on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+#include "cuda/sm90/bwd_params.h"
+#include "cuda/sm90/bwd_kernel_list.h"
+#include "cuda/sm90/tensor_map.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+const Sm90BackwardKernel& backward_kernel(const NativeBackward& native) { return *static_cast<const Sm90BackwardKernel*>(native.how); }
+
+// With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
+// comes, and those kernels find a factor for each tile.
+constexpr int64_t kMinRows = 128;
+// The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here.
+// FA_OPERAND_RNG_STATE is read with dropout only, FA_OPERAND_SCORES by the forward only.
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K |
+                               FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
+
+bool can_implement(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!device.hopper || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
+    if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
+    if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
+    if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
+        padded_rows_of(p) * d.heads_q >= kMaxExtent || d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
+        return false;
+    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p));
+}
+
+bool deterministic(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
+MaskRule rule_of_all(const Problem& p) { return mask_rule(p, sequence_of(p, fa_forward_args_t{}, 0)); }
+bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
+
+// Which calls a kernel takes of those that any takes.
+bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
+    if (h.variant == BwdVariant::general) return true;
+    if (deterministic(p)) return false;
+    if (h.variant == BwdVariant::wide) return true;
+    if (!sequences_alike(p)) return false;
+    // All rows see a key, and the keys of every block are seen.
+    const MaskRule rule = rule_of_all(p);
+    const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
+    const RowBand all = row_band(rule, 0, p.d.seqlen_k, rows);
+    return all.begin <= 0 && all.end >= rows && row_band(rule, 0, 128, rows).end > 0 && row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
+}
+
+constexpr int kDims[] = {64, 128, 256};
+Sm90BackwardKernelList kernels_of(int dims) {
+    return dims == 64 ? sm90_backward_kernels<64>() : dims == 128 ? sm90_backward_kernels<128>() : sm90_backward_kernels<256>();
+}
+
+// kv heads whose rows of q, dout and dq the cache holds.
+int64_t kv_heads_in_cache(const Problem& p, int dims) {
+    constexpr int64_t cache = 32 << 20;
+    const int64_t bytes = max_of(p.d.seqlen_q, int64_t(1)) * p.group * dims * 8;
+    return max_of(cache / bytes, int64_t(1));
+}
+
+int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
+
+// How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
+// the end.
+struct Schedule {
+    int64_t heads, key_blocks;           // kv heads of all sequences; of each, blocks or pairs
+    int64_t sections, section;           // section: heads whose blocks are interleaved; the last one has what remains as well
+    int64_t parts, part;                 // part: in heads; the last one likewise
+    int64_t split, pieces;               // blocks or pairs that are split, and in how many each
+    int64_t helper_blocks() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that preprocess rows of the next
+    int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
+    int64_t counters() const { return round_up(parts, int64_t(4)); }
+};
+Schedule schedule_of(const NativeBackward& native, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(native);
+    const fa_attention_desc_t& d = p.d;
+    Schedule o;
+    o.heads = d.batch * d.heads_k;
+    o.key_blocks = ceil_div(d.seqlen_k, native.keys * cluster_size(h));
+    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
+    // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
+    // long ones.
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
+    const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
+    o.sections = differ ? max_of(o.heads / interleaved, int64_t(1)) : o.heads;
+    o.section = o.heads / o.sections;
+    // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
+    // any.
+    const bool steady = !differ || (!(p.d.flags & FA_WINDOW) && steps >= 32);
+    const bool by_parts = h.variant == BwdVariant::plain && d.o_dtype == d.q_dtype && steady;
+    const int64_t least = steps >= 32 ? slots : slots + slots / 2;
+    o.part = round_up(max_of(least / o.key_blocks, int64_t(1)), o.section);
+    o.parts = by_parts ? ceil_div(o.sections * o.section, o.part) : 1;
+    if (o.parts == 1) o.part = o.heads;
+    o.split = 0, o.pieces = 1;
+    // Blocks of the same length: those of the last, partial wave are split. A piece's prologue and epilogue take as long as a few
+    // steps.
+    const int64_t blocks = o.heads * o.key_blocks, left = blocks % slots, border = 5;
+    if (!h.add_split || differ || left == 0 || blocks - left < o.helper_blocks_end()) return o;
+    for (int64_t pieces = 2, best = steps + border; pieces <= 16 && pieces * 8 * p.group <= steps; pieces++) {
+        const int64_t time = ceil_div(left * pieces, slots) * (ceil_div(steps, pieces) + border);
+        if (time < best) best = time, o.split = left, o.pieces = pieces;
+    }
+    return o;
+}
+
+}  // namespace
+
+const NativeBackward* native_backward_for(const rt::Device& device, const Problem& p) {
+    if (!can_implement(device, p)) return nullptr;
+    for (const int dims : kDims) {
+        if (dims < p.d.dim_qk || dims < p.d.dim_v) continue;
+        const Sm90BackwardKernelList list = kernels_of(dims);
+        for (int i = 0; i < list.count; i++) {
+            const Sm90BackwardKernel& h = backward_kernel(list.native[i]);
+            if (kernel_can_implement(h, p)) return &list.native[i];
+        }
+    }
+    return nullptr;
+}
+
+bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
+    const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
+    for (const int64_t* s : strides)
+        if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
+    return tma_compatible(a.dout_stride, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
+}
+
+uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device& device, const Problem& p) {
+    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t);
+    const Schedule schedule = schedule_of(native, device, p);
+    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(native)) * 2 * native.keys * backward_kernel(native).max_dim;
+    return uint64_t(schedule.counters() + sums) * sizeof(float);
+}
+
+rt::Status prepare_native_backward(const rt::Device& device) {
+    if (!device.hopper) return rt::kSuccess;
+    for (const int dims : kDims) {
+        const Sm90BackwardKernelList list = kernels_of(dims);
+        for (int i = 0; i < list.count; i++) {
+            const Sm90BackwardKernel& h = backward_kernel(list.native[i]);
+            rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
+            if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
+            if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
+            if (s != rt::kSuccess) return s;
+        }
+    }
+    return rt::kSuccess;
+}
+
+rt::Status launch_native_backward(const NativeBackward& native, const rt::Device& device, const BackwardParams& x, void* memory, rt::Stream stream) {
+    const Sm90BackwardKernel& h = backward_kernel(native);
+    const Problem& p = x.p;
+    const fa_attention_desc_t& d = p.d;
+    Sm90BackwardParams a;
+    a.x = x;
+    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
+        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
+        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys) ||
+        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys))
+        return cudaErrorInvalidValue;
+    const Schedule schedule = schedule_of(native, device, p);
+    const int cluster = cluster_size(h);
+    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
+    a.key_blocks = int(schedule.key_blocks);
+    a.sections = int(schedule.sections);
+    a.section_blocks = divisor(schedule.section * schedule.key_blocks);
+    a.section = divisor(schedule.section);
+    a.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
+    a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
+    a.preprocess.parts = int(schedule.parts);
+    a.block_counter = static_cast<int*>(memory);
+    a.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
+    a.resident_blocks = h.variant == BwdVariant::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
+    a.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
+    a.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
+    a.preprocess.heads_q = divisor(d.heads_q);
+    a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
+    a.preprocess.helper_blocks = int(schedule.helper_blocks());
+    a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
+    a.preprocess.dout_step = x.g.dout_stride[1] * 2 * 256 / h.max_dim;
+    a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
+    a.split.pieces = divisor(schedule.pieces);
+    a.split.partial = static_cast<float*>(memory) + schedule.counters();
+    a.heads_k = divisor(d.heads_k);
+    a.rule = x.alike ? row_rule(x.alike_rule) : RowRule{};
+    a.reverse_order = deterministic(p) && bounded_right(p);
+    a.dq_semaphore = nullptr;
+    rt::Status s = rt::kSuccess;
+    if (deterministic(p) && x.dq_sum) {
+        a.dq_semaphore = static_cast<uint32_t*>(memory);
+        s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, device, p), stream);
+    }
+    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, schedule.part * padded_blocks_of_head, 256, 0, stream, a);
+    if (s != rt::kSuccess) return s;
+    s = rt::launch_after(h.kernel, cluster * a.resident_blocks, h.threads, h.shared_bytes, stream, a, cluster);
+    if (s == rt::kSuccess && schedule.split > 0)
+        s = rt::launch_after(h.add_split, schedule.split * cluster * 2 * (h.max_dim / 32), 256, 0, stream, a);
+    if (s != rt::kSuccess || !x.dq_sum) return s;
+    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.max_dim + 4) * 4), stream, x);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,30 @@
+// What the host knows of a compiled backward kernel for sm_90a, with the kernels that run before and after it. Each width has a
+// translation unit (bwd_unit.cu.in, bwd_wide.cu) and a list; bwd_dispatch.cu chooses.
+#pragma once
+#include "cuda/rt_cuda.h"
+#include "gpu/native.h"
+
+namespace fa {
+namespace gpu {
+
+struct Sm90BackwardParams;
+enum class BwdVariant;
+
+struct Sm90BackwardKernel {
+    int max_dim;  // of q, k and v
+    BwdVariant variant;
+    int threads, shared_bytes;
+    void (*kernel)(Sm90BackwardParams);
+    void (*prepare)(Sm90BackwardParams);
+    void (*finish)(BackwardParams);
+    void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split
+};
+struct Sm90BackwardKernelList {
+    const NativeBackward* native;  // `how` is an Sm90BackwardKernel
+    int count;
+};
+template <int dims>
+Sm90BackwardKernelList sm90_backward_kernels();
+
+}  // namespace gpu
+}  // namespace fa

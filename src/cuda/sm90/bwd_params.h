@@ -1,0 +1,163 @@
+// What the backward kernels for sm_90a are called with, how a block of keys is described to their threads, and how the tiles lie in
+// shared memory. A CTA owns kBlockN keys of one kv head and goes through the blocks of kBlockM query rows that see any of them,
+// numbered m_block, for every query head of the group. bwd_kernel.h begins the tour of the kernel for up to 128 dims,
+// bwd_wide_kernel.h of the one for up to 256.
+#pragma once
+#include "cuda/sm90/pipeline.h"
+#include "cuda/sm90/ptx.h"
+#include "gpu/bwd.h"
+#include "gpu/mma_sync.h"
+
+namespace fa {
+namespace gpu {
+
+// The mask from the keys' side: key j is seen by rows [j + begin, j + end) of a sequence, of those whose chunk it lies in. Clamped
+// so that no sum leaves 32 bits.
+struct RowRule {
+    int begin, end, chunk, off;
+};
+FA_FN RowRule row_rule(const MaskRule& r) {
+    constexpr int64_t most = int64_t(1) << 30, wide = int64_t(1) << 40;  // rows and keys are fewer; windows may be wider than wide
+    const int64_t begin = r.right < 0 ? -most : -(r.off + min_of(r.right, wide));
+    const int64_t end = r.left < 0 ? most : min_of(r.left, wide) - r.off + 1;
+    return {int(clamp(begin, -most, most)), int(clamp(end, -most, most)), int(min_of(r.chunk, most)), int(clamp(r.off, -most, most))};
+}
+// The rows that see any of `count` keys, within [0, rows); none: {0, 0}.
+FA_DEVICE int2 rows_seeing(const RowRule& rule, int key, int count, int rows) {
+    if (count <= 0) return make_int2(0, 0);
+    int64_t begin = key + rule.begin, end = key + count - 1 + rule.end;
+    if (rule.chunk > 0) {
+        begin = max_of(begin, int64_t(key / rule.chunk * rule.chunk) - rule.off);
+        end = min_of(end, (int64_t((key + count - 1) / rule.chunk) + 1) * rule.chunk - rule.off);
+    }
+    return make_int2(int(clamp(begin, 0, rows)), int(clamp(end, 0, rows)));
+}
+
+// Division by a number that the host knows, of numbers below 2^31.
+struct Divisor {
+    uint32_t by, factor, shift;
+};
+static inline Divisor divisor(int64_t by) {
+    uint32_t shift = 0;
+    while ((int64_t(1) << shift) < by) shift++;
+    return {uint32_t(by), uint32_t((((uint64_t(1) << shift) - uint64_t(by)) << 32) / uint64_t(by) + 1), shift};
+}
+struct Quotient {
+    int number, rest;
+};
+FA_DEVICE Quotient divide(int n, const Divisor& d) {
+    const uint32_t number = (__umulhi(uint32_t(n), d.factor) + uint32_t(n)) >> d.shift;
+    return {int(number), n - int(number * d.by)};
+}
+
+// The preprocessing of rows (delta, LSE, and zeros for the sums of dq: bwd_preprocess.h) runs ahead of the blocks of keys that need
+// them. A call's blocks are divided into parts; prepare_sm90 preprocesses the rows of the first part, and idle producer warps of
+// the main kernel those of the next one, in chunks of 32 rows.
+struct PreprocessAhead {
+    static constexpr int kChunkRows = 32;
+    uint32_t* rows_ready;        // [parts] chunks that have been preprocessed; counted from the second part on
+    int parts;                   // 1: prepare_sm90 preprocesses all rows
+    Divisor part_blocks;         // of a part; the last one may have more
+    int part_chunks, all_chunks;
+    Divisor chunks_of_head, heads_q;
+    int padded_rows_of_sequence;
+    int helper_blocks;           // blocks of a part whose warps preprocess
+    int64_t o_step, dout_step;   // bytes, between the rows that a lane reads
+    FA_MEMBER int part_of(int block) const { return min(divide(block, part_blocks).number, parts - 1); }
+    FA_MEMBER int chunks_end(int part) const { return part + 1 < parts ? (part + 1) * part_chunks : all_chunks; }
+};
+
+// The blocks of keys of the last wave, which would leave most multiprocessors idle, are split by rows into pieces of one CTA each.
+// add_split_sm90 adds up their partial sums.
+struct Split {
+    int first_block;  // that is split
+    Divisor pieces;
+    float* partial;   // [blocks][pieces][dv, dk][keys x dims], in the order of the mainloop's accumulators
+};
+struct Sm90BackwardParams {
+    CUtensorMap q, dout, k, v;
+    BackwardParams x;
+    // Blocks go through `section` kv heads at a time (whose rows fit in L2), and in those through the same keys of all before the
+    // next keys.
+    Divisor section_blocks, section, last_section, heads_k;
+    int sections, key_blocks;  // key_blocks: of a kv head; for pairs those of two
+    int blocks;                // or pairs, pieces of split ones among them
+    int resident_blocks;       // the grid: with a persistent kernel each CTA takes its next block from block_counter
+    int* block_counter;
+    bool reverse_order;        // within a head
+    PreprocessAhead preprocess;
+    Split split;
+    RowRule rule;              // of all sequences, where those have the same lengths
+    uint32_t* dq_semaphore;    // deterministic: [heads_q][padded_rows / kBlockM] blocks of keys whose dq has been added; NULL: in any order
+};
+
+// A block of keys, as producer and consumers know it. Its blocks of rows are [m_block_min, m_block_max), of which
+// [m_block_full_min, m_block_full_max) need no mask. Rows outside of [valid_row_min, valid_row_max) take no part in attention, and
+// may hold anything.
+struct alignas(16) KeyBlockInfo {
+    int m_block_min, m_block_max, m_block_full_min, m_block_full_max;
+    int valid_row_min, valid_row_max, valid_keys, key0;  // valid_keys: that exist, 0 and less: none
+    int batch, kv_head, q_begin, k_row;                  // k_row: of key0
+    RowRule rule;
+    int row0, q_len, k_len, index;  // row0: in arrays of padded rows; index: of the block in the call, or -1: there are no more
+};
+
+// Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key,
+// whose blocks of keys are all seen, and whose dq is added in any order: no row has to be zeroed, no semaphore awaited. wide: heads
+// of up to 256 dims, in any order, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
+enum class BwdVariant { general, plain, wide };
+
+constexpr int kMaxSharedBytes = 232448;  // that a CTA may have
+
+template <int HeadDim, int BlockM, BwdVariant variant, int BlockN = 128>
+struct Sm90BackwardTraits {
+    static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide, kPersistent = variant == BwdVariant::plain;
+    static constexpr int kBlockM = BlockM, kBlockN = BlockN, kThreads = 384, kClusterSize = kPair ? 2 : 1, kStages = 2;
+    static constexpr int kKStages = kPersistent ? 2 : 1;
+    static constexpr int kPanels = HeadDim / 64;
+    static constexpr int kKvBytes = BlockN * HeadDim * 2, kQBytes = BlockM * HeadDim * 2, kDsBytes = BlockM * BlockN * 2, kDqBytes = BlockM * HeadDim * 4;
+    // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
+    static constexpr int kDqRows = kPanels == 1 ? BlockM / 2 : BlockM;
+    static constexpr int kDqParts = kPanels == 1 ? 8 : HeadDim / 16;  // one warp's accumulators each
+    struct Barriers {
+        uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages], ds_full[kStages],
+            ds_empty[kStages];
+        uint64_t dq_full, dq_empty;  // deterministic: of the staging buffer of dq
+    };
+    struct Shared {
+        float lse2[kStages][BlockM], delta[kStages][BlockM];
+        int2 row_range[BlockN];  // the rows that see each key
+        KeyBlockInfo block[kKStages];
+        int blocks_done[4];  // of keys, by each warp of the producer warpgroup
+        Barriers barrier;
+    };
+    static constexpr int kTensorBytes = (kKStages + 1) * kKvBytes + 2 * kStages * kQBytes + kStages * kDsBytes + kDqBytes;
+    static constexpr int kSharedBytes = kTensorBytes + int(sizeof(Shared));
+
+    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
+    FA_MEMBER static uint32_t smem_addr(const void* p) { return rt::shared_address(p); }
+    FA_MEMBER static uint32_t k_tile(int i = 0) { return smem_addr(rt::shared_memory()) + i * kKvBytes; }
+    FA_MEMBER static uint32_t v_tile() { return k_tile(kKStages); }
+    FA_MEMBER static uint32_t q_tile(int i) { return v_tile() + kKvBytes + i * kQBytes; }
+    FA_MEMBER static uint32_t do_tile(int i) { return q_tile(kStages) + i * kQBytes; }
+    FA_MEMBER static uint32_t ds_tile(int i) { return do_tile(kStages) + i * kDsBytes; }
+    FA_MEMBER static uint32_t dq_tile() { return ds_tile(kStages); }
+
+    FA_MEMBER static void init_barriers() {
+        Barriers& b = shared().barrier;
+        for (int i = 0; i < 4; i++) shared().blocks_done[i] = 0;
+        // The stage of K is released together with the description of the block, which all threads but the loading warp read.
+        for (int i = 0; i < kKStages; i++) rt::mbarrier_init(smem_addr(b.k_full + i), 1), rt::mbarrier_init(smem_addr(b.k_empty + i), kThreads - 32);
+        rt::mbarrier_init(smem_addr(&b.v_full), 1);
+        for (int i = 0; i < kStages; i++) {
+            rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8);
+            rt::mbarrier_init(smem_addr(b.do_full + i), 1), rt::mbarrier_init(smem_addr(b.do_empty + i), 8 * 32);
+            rt::mbarrier_init(smem_addr(b.ds_full + i), 8), rt::mbarrier_init(smem_addr(b.ds_empty + i), 8);
+        }
+        rt::mbarrier_init(smem_addr(&b.dq_full), 8), rt::mbarrier_init(smem_addr(&b.dq_empty), 1);
+        rt::fence_mbarrier_init();
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,196 @@
+// What the backward kernels need of each row before they run: delta = Σ dout · o − dlse, LSE in log2 units, and zeros for the sums
+// of dq. A kernel of its own preprocesses the first part of a call, and idle warps of the main kernel the parts after it
+// (PreprocessAhead).
+#pragma once
+#include "cuda/sm90/bwd_producer.h"
+
+namespace fa {
+namespace gpu {
+
+// Bf16s as the halves of words: the lower or the upper one.
+FA_DEVICE float half_of(uint32_t word, int upper) { return __uint_as_float(upper ? word & 0xffff0000u : word << 16); }
+FA_DEVICE float product(const float* a, const uint4& b) {
+    const uint32_t words[] = {b.x, b.y, b.z, b.w};
+    float sum = 0.f;
+    FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(a[e], half_of(words[e / 2], e % 2), sum);
+    return sum;
+}
+
+// What prepare_sm90 does, for a chunk of 32 rows of a call whose sequences all have the same lengths and whose o is bf16; by one
+// warp with 24 registers a thread, which therefore computes again for each use where the rows lie.
+struct RowChunk {
+    int batch, head, row0;
+};
+FA_DEVICE RowChunk chunk_at(const Sm90BackwardParams& a, int chunk) {
+    const Quotient index = divide(chunk, a.preprocess.chunks_of_head), sequence = divide(index.number, a.preprocess.heads_q);
+    return {sequence.number, sequence.rest, index.rest * PreprocessAhead::kChunkRows};
+}
+FA_DEVICE int64_t padded_row_of(const Sm90BackwardParams& a, const RowChunk& t) {
+    return t.head * a.x.padded_rows + int64_t(t.batch) * a.preprocess.padded_rows_of_sequence + t.row0;
+}
+FA_DEVICE const char* lane_of(const void* base, const int64_t stride[4], const RowChunk& t, int row, int column) {
+    return reinterpret_cast<const char*>(static_cast<const Bf16*>(base) + t.batch * stride[0] + t.head * stride[2] + (t.row0 + row) * stride[1] + column);
+}
+
+// Delta = Σ dout · o of 32 rows, each in one lane; and zeros for the sums of dq.
+template <int HeadDim>
+FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
+    constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;  // of a row; rows
+    const RowChunk t = chunk_at(a, chunk);
+    const int thread = rt::unknown(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
+    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
+    float* sums = a.x.dq_sum + padded_row_of(a, t) * HeadDim + thread * 4;
+    int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
+    float delta = 0.f;
+    FA_UNROLL_BY(1)
+    for (int iteration = 0; iteration < kLanes; iteration++) {
+        uint4 one = {}, other = {};
+        if (left > 0) one = *reinterpret_cast<const uint4*>(o), other = *reinterpret_cast<const uint4*>(dout);
+        if (a.x.dq_sum) {
+            const float zero[4] = {};
+            rt::store4(sums, zero), rt::store4(sums + 128, zero);
+        }
+        sums += kRowsAtOnce * HeadDim;
+        o += a.preprocess.o_step, dout += a.preprocess.dout_step, left -= kRowsAtOnce;
+        const uint32_t words[] = {one.x, one.y, one.z, one.w}, others[] = {other.x, other.y, other.z, other.w};
+        float sum = 0.f;
+        FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(half_of(words[e / 2], e % 2), half_of(others[e / 2], e % 2), sum);
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
+        if (int(threadIdx.x) % kLanes == iteration) delta = sum;
+    }
+    return delta;
+}
+
+// Prefetches all 32 rows into L2: a thread has no registers for more than one load in flight.
+template <int HeadDim>
+FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
+    const RowChunk t = chunk_at(a, chunk);
+    const int row = rt::unknown(threadIdx.x) % 32;
+    if (t.row0 + row >= int(a.x.p.d.seqlen_q)) return;
+    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, 0), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, 0);
+    FA_UNROLL for (int i = 0; i < HeadDim / 64; i++)
+        if (64 * i < int(a.x.p.d.dim_v)) rt::prefetch_l2(o + 128 * i), rt::prefetch_l2(dout + 128 * i);
+}
+
+template <int HeadDim>
+FA_DEVICE void preprocess_chunk(const Sm90BackwardParams& a, int chunk) {
+    constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;
+    prefetch_chunk<HeadDim>(a, rt::unknown(chunk));
+    float delta = deltas<HeadDim>(a, rt::unknown(chunk));
+    const RowChunk t = chunk_at(a, rt::unknown(chunk));
+    const int thread = rt::unknown(threadIdx.x) % 32, row = t.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
+    float lse = kPosInf;
+    if (row < int(a.x.p.d.seqlen_q)) {
+        const int64_t* const stride = a.x.p.d.lse_stride;
+        lse = a.x.a.lse[t.batch * stride[0] + t.head * stride[1] + row * stride[2]];
+        const int64_t* const dstride = a.x.g.dlse_stride;
+        if (a.x.g.dlse) delta -= a.x.g.dlse[t.batch * dstride[0] + t.head * dstride[1] + row * dstride[2]];
+    }
+    store_row(a.x, padded_row_of(a, t) + row - t.row0, lse, delta);
+}
+
+// Preprocesses the rows of the call's next part, which the idle producer warps of the first half of this part's blocks share.
+template <class Traits, int HeadDim>
+FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
+    const PreprocessAhead& pre = a.preprocess;
+    constexpr int kWarps = 3;
+    typename Traits::Shared& s = Traits::shared();
+    KStageInShared<Traits> k_stage;
+    FA_UNROLL_BY(1)
+    while (true) {
+        const auto index = [&] { return *const_cast<const volatile int*>(&s.block[k_stage.index()].index); };
+        rt::mbarrier_wait(Traits::smem_addr(&s.barrier.k_full[k_stage.index()]), k_stage.phase());
+        if (index() < 0) return;
+        const auto next_part = [&] { return pre.part_of(index()) + 1; };
+        const int place = index() - (next_part() - 1) * int(pre.part_blocks.by);  // in the part
+        if (next_part() < pre.parts && place < pre.helper_blocks) {
+            int chunk = next_part() * pre.part_chunks + place * kWarps + int(threadIdx.x) / 32 - 1;
+            FA_UNROLL_BY(1)
+            for (; chunk < pre.chunks_end(next_part()); chunk += pre.helper_blocks * kWarps) {
+                preprocess_chunk<HeadDim>(a, rt::unknown(chunk));
+                __syncwarp();
+                if (rt::unknown(threadIdx.x) % 32 == 0) rt::red_release_add(pre.rows_ready + next_part(), 1);
+            }
+        }
+        rt::mbarrier_arrive(Traits::smem_addr(&s.barrier.k_empty[k_stage.index()]));
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) k_stage.count() = k_stage.count() + 1;
+        __syncwarp();
+    }
+}
+
+// The preprocessing kernel: delta and lse2 of all padded rows, zeros in dq_sum, and in dq where a padded tensor holds no row. As
+// prepare_gradients of the portable kernels, for rows in units of 16 bytes. A CTA takes 128 rows of a head; its loads are in flight
+// together.
+template <int HeadDim>
+FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
+    const BackwardParams& x = a.x;
+    constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 256 / kLanes;                    // of a row; rows
+    constexpr int kIterations = int(kPaddedRows) / kRowsAtOnce, kInFlight = 4;           // of that many rows, and how many are under way
+    rt::fetch_parameters(a);
+    const fa_attention_desc_t& d = x.p.d;
+    const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows)), index = uint32_t(rt::block()) / blocks;
+    const int row0 = int((uint32_t(rt::block()) - index * blocks) * kPaddedRows);
+    const int batch = int(index / uint32_t(d.heads_q)), head = int(index % uint32_t(d.heads_q));
+    rt::release_successor();
+    rt::wait_for_predecessor();
+    for (int part = int(rt::block()) * 256 + rt::thread(); part < a.preprocess.parts; part += int(gridDim.x) * 256) a.preprocess.rows_ready[part] = 0;
+    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
+    if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
+    const int64_t to = head * x.padded_rows + padded_row0(x.p, seq, batch) + row0;
+    // Of each row a lane of its own has the last word.
+    const int last = own + lane * kRowsAtOnce;
+    float lse = kPosInf, dlse = 0.f, delta = 0.f;
+    if (lane < kIterations && last < rows) {
+        lse = x.a.lse[lse_index(x.p, seq, batch, row0 + last, head)];
+        if (x.g.dlse) dlse = x.g.dlse[dlse_index(x, seq, batch, row0 + last, head)];
+    }
+    const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
+    const Bf16* const dout = static_cast<const Bf16*>(x.g.dout) + query_index(x.p, x.g.dout_stride, seq, batch, row0, head) + column;
+    const Bf16* const o_row = static_cast<const Bf16*>(x.a.o);
+    const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
+    const auto at = [&](int iteration) { return min(own + iteration * kRowsAtOnce, rows - 1); };  // what comes of a row behind the last is not kept
+    const auto keep = [&](float sum, int iteration) {
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
+        if (lane == iteration) delta = sum;
+    };
+    FA_UNROLL for (int first = 0; first < kIterations; first += kInFlight) {
+        uint4 o[kInFlight] = {}, grad[kInFlight] = {};
+        if (there)
+            FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+                if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
+                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.g.dout_stride[1]);
+            }
+        if (x.dq_sum) {
+            constexpr int kPart = kInFlight * kRowsAtOnce * HeadDim;
+            const float zero[4] = {};
+            FA_UNROLL for (int i = 0; i < kPart / 1024; i++)
+                rt::store4(x.dq_sum + to * HeadDim + first / kInFlight * kPart + i * 1024 + rt::thread() * 4, zero);
+        }
+        FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+            const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};
+            float wide[8];
+            FA_UNROLL for (int e = 0; e < 8; e++) wide[e] = half_of(words[e / 2], e % 2);
+            keep(product(wide, grad[i]), first + i);
+        }
+    }
+    FA_UNROLL_BY(1)
+    for (int iteration = narrow ? kIterations : 0; iteration < kIterations; iteration++) {
+        const float* const wide = static_cast<const float*>(x.a.o) + o0 + at(iteration) * d.o_stride[1];
+        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(iteration) * x.g.dout_stride[1])) : 0.f, iteration);
+    }
+    if (!x.p.packed_q() && x.g.dq && !accumulates(x) && column < d.dim_qk) {
+        const int end = int(min_of(d.seqlen_q - row0, kPaddedRows));
+        FA_UNROLL_BY(1)
+        for (int row = own; row < end; row += kRowsAtOnce)
+            if (row >= rows) {
+                Bf16* const dq = static_cast<Bf16*>(x.g.dq) + query_index(x.p, x.g.dq_stride, seq, batch, row0 + row, head);
+                *reinterpret_cast<uint4*>(dq + column) = make_uint4(0, 0, 0, 0);
+            }
+    }
+    if (lane < kIterations) store_row(x, to + last, lse, delta - dlse);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,191 @@
+// The state of a consumer warpgroup, and how it takes part in the pipeline: its accumulators, the tile and the block of keys that
+// it is at, the stages that it waits for and releases, and the wgmma that it issues. softmax.h, epilogue.h and mainloop.h work on
+// it.
+//
+// A warpgroup has 64 rows of the tile; a thread has two of them, 8 apart, each shared by the four lanes of a quad. Functions are
+// force-inlined into one kernel, and ptxas decides on registers there: where a value is computed again instead of kept, or the
+// order of statements looks odd, it is what leaves no kernel of kernels.def with a spill. Whoever changes this file compares
+// registers, spills and the loops' instructions.
+#pragma once
+#include "cuda/sm90/paged_kv.h"
+#include "cuda/sm90/score_mod.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Traits_, MaskKind mask_, ScoreMod score_mod_>
+struct Consumer {
+    using Traits = Traits_;
+    using Wgmma = rt::Wgmma<Traits::f16>;
+    static constexpr MaskKind mask = mask_;
+    static constexpr ScoreMod score_mod = score_mod_;
+    static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN, kWarpgroups = Traits::kWarpgroups;
+    static constexpr bool kPair = Traits::kPair;
+    static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;  // a softcap leaves no registers for softmax beside O's accumulators
+    static constexpr bool kRecomputePlace = kHeadDim == 256;                  // no register is left in which to keep RowPlace
+    // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower.
+    static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128;
+    // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
+    // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
+    static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM), kPingPong = !kWarpgroupDiagonals;
+    // A warp computes P of a masked block in parts of 32 keys, and not where none of its rows sees a part. With wider heads, or
+    // three warpgroups, the branches cost more than that saves.
+    static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
+    static_assert(!kWarpgroupDiagonals || (!kPair && kWarpgroups <= Traits::kStages),
+                  "the last V of the previous tile keeps its stage until the first warpgroup's own keys have been loaded");
+    static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band, "the other masks' loops have no blocks that only exact_softmax serves");
+
+    const Sm90ForwardParams& a;
+    const ForwardParams& x;
+    typename Traits::Shared& shared;
+    const int warp, lane, warpgroup, warp_row;  // warp_row: the first of the warp's 16 rows in the tile
+    // The first of the thread's two rows in the tile, and its lane of the quad.
+    struct RowPlace { int row, c; };
+    const RowPlace kept_place;
+    // S and O; and of two rows what scores are measured from, in their own units and in log2, with kPScaleLog2, as exponent()
+    // subtracts it; and this thread's part of the row sum.
+    float acc_s[kBlockN / 2], acc_o[kHeadDimV / 2], row_ref[2] = {}, ref_log2[2], row_sum[2] = {};
+    uint32_t p[kBlockN / 4];
+    KeyRange key_range[2], warp_range{};  // of the keys that the two rows see, with a mask, and of those that some row of the warp sees
+    int n_block, n_block_min, n_block_min_before_local_mask, n_block_min_causal_local_mask;
+    int blocks_to_skip;  // that the tile loads before this warpgroup's first
+    int blocks_left, q_stage;
+    int o_started = 0;  // has acc_o been written in this tile?
+    PipelineState<Traits::kStages> k, v;
+    PipelineState<Traits::kQStages> q;
+    PipelineState<Traits::kTileStages> tile_stage;
+    const WorkTileInfo* tile = nullptr;
+    ScoreModOp<score_mod, kBlockN> score_mod_op;
+    const int64_t eight_rows;  // of o
+
+    FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
+        : a(params), x(params.x), shared(Traits::shared()), warp(rt::uniform(int(threadIdx.x) / 32)), lane(int(threadIdx.x) % 32), warpgroup(warp / 4 - 1),
+          warp_row(warpgroup * 64 + warp % 4 * 16), kept_place(row_place_of(lane)), score_mod_op(params), eight_rows(8 * x.p.d.o_stride[1]) {}
+
+    FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
+    FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
+    // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
+    // mainloop.
+    FA_MEMBER RowPlace border_place() const {
+        if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
+        else return row_place();
+    }
+    FA_MEMBER bool is_last_block() const { return score_mod == ScoreMod::alibi ? blocks_left == 0 : n_block == n_block_min; }  // of the tile
+    FA_MEMBER bool needs_mask() const {
+        return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask || score_mod_op.needs_exact(n_block);
+    }
+
+    // ---- the pipeline
+
+    FA_MEMBER void release(const uint64_t& empty) const {
+        if (lane == 0) rt::mbarrier_arrive(smem_addr(empty));
+    }
+    FA_MEMBER void release_to_pair(const uint64_t& empty) const {
+        if (!kPair) release(empty);
+        else if (lane < 2) rt::mbarrier_arrive_remote(smem_addr(empty), lane);
+    }
+    FA_MEMBER void wait_k() const { rt::mbarrier_wait(smem_addr(shared.barrier.k_full[k.index]), k.phase); }
+    FA_MEMBER void wait_v() const { rt::mbarrier_wait(smem_addr(shared.barrier.v_full[v.index]), v.phase); }
+    FA_MEMBER void release_k() { release_to_pair(shared.barrier.k_empty[k.index]), k.advance(); }
+    FA_MEMBER void release_v() { release_to_pair(shared.barrier.v_empty[v.index]), v.advance(); }
+    FA_MEMBER void release_q_with_last_block() const {
+        if (is_last_block()) release(shared.barrier.q_empty[q_stage]);
+    }
+    FA_MEMBER void release_skipped_k() {
+        for (int i = 0; i < blocks_to_skip; i++) {
+            wait_k();
+            release_k();
+        }
+    }
+    FA_MEMBER void release_skipped_v() {
+        for (int i = 0; i < blocks_to_skip; i++) {
+            wait_v();
+            release_v();
+        }
+    }
+
+    // Waits for the next tile and its q. False: there are no more.
+    FA_MEMBER bool begin_tile() {
+        const WorkTileInfo* const next = &shared.tile[tile_stage.index];
+        rt::mbarrier_wait(smem_addr(next->tile_ready), tile_stage.phase);
+        const int4 blocks = *reinterpret_cast<const int4*>(next);
+        n_block = rt::uniform(blocks.x);
+        if (n_block < 0) return false;
+        rt::mbarrier_wait(smem_addr(shared.barrier.q_full[q.index]), q.phase);
+        tile = next;
+        q_stage = q.index;
+        tile_stage.advance();
+        q.advance();
+        n_block_min_causal_local_mask = mask == MaskKind::none ? 0 : rt::uniform(blocks.y);
+        n_block_min = mask == MaskKind::band ? rt::uniform(blocks.z) : 0;
+        n_block_min_before_local_mask = mask == MaskKind::band ? rt::uniform(blocks.w) : 0;
+        blocks_to_skip = kPair && mask != MaskKind::none ? rt::uniform(tile->peer_only_blocks) : 0;
+        if constexpr (kWarpgroupDiagonals) {
+            const int row = tile->row0 + 64 * warpgroup, last = min(n_block, rt::uniform(n_block_max_of<Traits, mask>(a.window, *tile, row, 64)));
+            n_block_min_causal_local_mask = rt::uniform(key_range_of<mask>(a.window, row, tile->off, tile->k_len).end / kBlockN);
+            blocks_to_skip = n_block - last;
+            n_block = last;
+        }
+        blocks_left = n_block - n_block_min;
+        if constexpr (score_mod == ScoreMod::alibi) n_block = rt::uniform(tile->first_n_block());
+        score_mod_op.begin_tile(x, *tile, border_place().row);
+        release_skipped_k();
+        return true;
+    }
+    FA_MEMBER void find_key_ranges() {
+        if constexpr (mask != MaskKind::none) {
+            const int row = border_place().row;
+            FA_UNROLL for (int r = 0; r < 2; r++) key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
+        }
+        if constexpr (kSkipUnseenParts) {
+            if (mask == MaskKind::band) warp_range.begin = rt::uniform(__reduce_min_sync(~0u, min(key_range[0].begin, key_range[1].begin)));
+            warp_range.end = rt::uniform(__reduce_max_sync(~0u, max(key_range[0].end, key_range[1].end)));
+        }
+    }
+    // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
+    FA_MEMBER void zero_v_tail() const {
+        const int left = tile->k_len - n_block * kBlockN;
+        if (kWarpgroupDiagonals || (x.alike && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
+        wait_v();
+        const int units = (kBlockN - left) * 8;  // of 16 bytes, in a panel
+        for (int i = int(threadIdx.x) - 128; i < units * Traits::kVPanels; i += 128 * kWarpgroups)
+            rt::st_shared_zero_v4(Traits::v_tile(v.index) + i / units * Traits::kPanelBytes + left * 128 + i % units * 16);
+        rt::fence_proxy_async_shared();
+        rt::named_barrier_sync(1 + kWarpgroups, 128 * kWarpgroups);
+    }
+
+    // ---- wgmma
+
+    FA_MEMBER void issue_qk() {
+        score_mod_op.prefetch(n_block);
+        // With wide heads a uniform address keeps the compiler from holding those of all k-steps in registers over the loop.
+        const uint32_t q_rows = Traits::q_tile(q_stage) + warpgroup * 8192;
+        const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::uniform(int(q_rows))) : q_rows, 16);
+        const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
+        FA_UNROLL for (int i = 0; i < kHeadDim / 16; i++)
+            Wgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2, k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
+        rt::wgmma_commit();
+    }
+    // `ping_pong`: lets the next warpgroup issue, two wgmma before the end, for its first one takes as long to begin.
+    FA_MEMBER void issue_pv(bool ping_pong) {
+        const uint64_t v_desc = rt::smem_desc(Traits::v_tile(v.index), Traits::kPanelBytes);
+        FA_UNROLL for (int i = 0; i < kBlockN / 16; i++) {
+            Wgmma::mma(acc_o, p + 4 * i, v_desc + i * 128, !kZeroByFirstMma || i > 0 ? 1 : o_started);
+            if (kPingPong && ping_pong && i == kBlockN / 16 - 3) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
+        }
+        rt::wgmma_commit();
+        o_started = 1;
+    }
+    FA_MEMBER void zero_o() {
+        if (kZeroByFirstMma) {
+            o_started = 0;
+            rt::mark_undefined(acc_o);
+        } else {
+            FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i++) acc_o[i] = 0.f;
+            rt::keep_in_registers(acc_o);
+        }
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

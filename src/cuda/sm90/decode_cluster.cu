@@ -1,0 +1,57 @@
+// Launches of the portable matrix kernel for decode (fwd_mma.h) in clusters, which sm_90 has: the splits of a tile are a cluster's
+// CTAs, and merge their partial states through distributed shared memory.
+#include "cuda/rt_cuda.h"
+#include "gpu/native.h"
+#include "gpu/instance.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+// The CTAs of a cluster are spread over multiprocessors: two on one would share its bandwidth.
+struct ClusterLaunch {
+    cudaLaunchAttribute attributes[3];
+    cudaLaunchConfig_t config = {};
+    ClusterLaunch(int64_t blocks, int threads, uint64_t shared, int64_t splits, rt::Stream stream, bool early) {
+        config.gridDim = dim3(unsigned(blocks));
+        config.blockDim = dim3(unsigned(threads));
+        config.dynamicSmemBytes = shared;
+        config.stream = stream;
+        config.attrs = attributes;
+        config.numAttrs = early ? 3 : 2;
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim.x = unsigned(splits);
+        attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+        attributes[1].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
+        attributes[1].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
+        attributes[2].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[2].val.programmaticStreamSerializationAllowed = 1;
+    }
+};
+
+}  // namespace
+
+bool fit_together(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
+    if (!device.hopper || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
+    if (tiles * splits > int64_t(device.multiprocessors) * one.resident) return false;
+    const ClusterLaunch launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
+    for (void (*const kernel)(ForwardParams) : {one.plain, one.paged}) {
+        int clusters = 0;
+        if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config) != cudaSuccess) return rt::clear_error(), false;
+        if (clusters < tiles) return false;
+    }
+    return true;
+}
+
+rt::Status prepare_together(const rt::Device& device, void (*kernel)(ForwardParams)) {
+    if (!device.hopper) return rt::kSuccess;
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
+rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
+    const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
+    return cudaLaunchKernelEx(&launch.config, kernel, x);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,243 @@
+// The host's part of the forward kernels for sm_90a: which calls they can implement, which kernel takes a call, and its launch.
+// Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
+// before.
+#include "cuda/sm90/tile_scheduler.h"
+#include "cuda/sm90/kernel_list.h"
+#include "cuda/sm90/pack_mask.h"
+#include "cuda/sm90/tensor_map.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+const Sm90Kernel& sm90_kernel(const Native& native) { return *static_cast<const Sm90Kernel*>(native.how); }
+
+constexpr int kWidths[] = {64, 96, 128, 192, 256};
+
+constexpr struct Unit {
+    int32_t dtype;
+    int width;
+    Sm90KernelList (*kernels)();
+} kUnits[] = {
+#define FA_SM90_UNIT(T, width, unit) {kIsF16<T> ? FA_F16 : FA_BF16, width, sm90_kernels<unit>},
+#include "units.inc"
+#undef FA_SM90_UNIT
+};
+
+MaskKind mask_kind_of(const Problem& p) {
+    if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return MaskKind::band;
+    return p.causal() ? MaskKind::causal : MaskKind::none;
+}
+
+ScoreMod score_mod_of(const Problem& p) {
+    return p.has(FA_OPERAND_MASK) ? ScoreMod::mask : p.d.softcap > 0 ? ScoreMod::softcap : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi : ScoreMod::none;
+}
+
+// Is the softcap's polynomial (score_mod.h) good enough? Its coefficients must be normal floats, and its error, 2^-17.8 of a score,
+// small beside the rounding of P.
+bool softcap_polynomial_fits(const Problem& p) {
+    constexpr float least = 0x1p-16f, most = 0x1p+16f;
+    const float ratio = p.d.scale / p.d.softcap;
+    return !p.has(FA_OPERAND_ALIBI) && p.d.softcap <= 256.f && ratio > least && ratio < most;
+}
+
+// With fewer rows the smaller tiles of fwd_mma.h are faster.
+constexpr int64_t kMinRows = 128;
+// The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here.
+// FA_OPERAND_RNG_STATE is read with dropout only.
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
+                               FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
+                               FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
+
+// Rows of a page that one TMA load brings: what divides both the page and the block of keys.
+constexpr int64_t kMinPageChunk = 16;
+int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
+    int rows = kMinPageChunk;
+    while (p.d.page_size % (2 * rows) == 0 && h.block_n % (2 * rows) == 0) rows *= 2;
+    return rows;
+}
+
+bool can_implement(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
+    if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
+    if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
+    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
+    // With left padding a block of keys would begin within a page.
+    if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent)) return false;
+    // A fixed split size promises bits that do not depend on the longest sequence.
+    if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
+    if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
+        d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
+        return false;
+    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+}
+
+Window window_of(const Problem& p) {
+    const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
+    const MaskRule rule = mask_rule(p, Sequence{});
+    return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
+}
+
+// The mask operand as it will be packed, at the end of a call's workspace; NULL: only to learn how many bytes that takes.
+PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
+    const int64_t* const stride = p.d.mask_stride;
+    const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
+    PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), m_blocks, n_blocks};
+    const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
+    *bytes = kNativeBytes + spans + uint64_t(m.words()) * sizeof(uint2);
+    if (!memory) return m;
+    m.spans = reinterpret_cast<int2*>(memory + kNativeBytes);
+    m.bits = reinterpret_cast<uint2*>(memory + kNativeBytes + spans);
+    return m;
+}
+
+rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt::Stream stream) {
+    const int64_t* const t = p.d.mask_stride;
+    const bool words = t[3] == 1 && (t[0] | t[1] | t[2]) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0;
+    const PackParams x{to, from, {t[0], t[1], t[2], t[3]}, int(p.d.seqlen_q), int(p.d.seqlen_k), words};
+    const rt::Status s = cudaMemsetAsync(to.spans, 0, size_t(to.all_tiles()) * sizeof(int2), stream);
+    return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
+}
+
+// Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
+bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_size > 1 && p.group % 2 == 0; }
+int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size); }
+int64_t tiles_of(const Sm90Kernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p); }
+
+// Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
+bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
+    return (h.mask != MaskKind::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
+}
+
+// Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
+// together, but not before the longest tile does, and under a causal mask the average tile is shorter than that.
+double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
+    const int64_t tiles = tiles_of(h, p), slots = device.multiprocessors / h.cluster_size;
+    const double square = p.d.seqlen_q < p.d.seqlen_k ? double(p.d.seqlen_q) / double(p.d.seqlen_k) : 1;
+    const double keys = h.mask == MaskKind::causal ? 1 - .5 * square : 1;  // of the average tile
+    const double shared = keys * double(tiles) / double(slots);
+    const double waves = !schedules_dynamically(h, device, p) ? double(ceil_div(tiles, slots)) : shared > 1 ? shared : 1;
+    return waves * h.block_m * h.cost;
+}
+
+// Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
+const Native* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
+    const ScoreMod score_mod = score_mod_of(p);
+    const Native* best = nullptr;
+    double least = 0;
+    for (const Unit& unit : kUnits) {
+        if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
+        const Sm90KernelList list = unit.kernels();
+        for (int i = 0; i < list.count; i++) {
+            const Sm90Kernel& h = sm90_kernel(list.native[i]);
+            if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
+            if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !sequences_alike(p)) continue;
+            if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
+            const double time = estimated_time(h, device, p);
+            if (best && time >= least) continue;
+            best = &list.native[i];
+            least = time;
+        }
+    }
+    return best;
+}
+
+}  // namespace
+
+const Native* native_for(const rt::Device& device, const Problem& p) {
+    if (!can_implement(device, p)) return nullptr;
+    for (const int width : kWidths) {
+        if (width < p.d.dim_qk) continue;
+        for (const MaskKind mask : {mask_kind_of(p), MaskKind::band})
+            if (const Native* const best = fastest_kernel(width, mask, device, p)) return best;
+    }
+    return nullptr;
+}
+
+uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
+    uint64_t bytes = schedules_dynamically(sm90_kernel(native), device, p) ? kNativeBytes : 0;
+    if (sm90_kernel(native).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
+    return bytes;
+}
+
+rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) {
+    *zeros = nullptr;
+    unsigned long long id;
+    if (rt::capturing(stream)) return rt::kSuccess;
+    rt::Status s = cudaStreamGetId(stream, &id);
+    if (s != rt::kSuccess) return s;
+    int i = 0;
+    while (i < memory->streams && memory->stream[i] != id) i++;
+    if (i == NativeMemory::kStreams) return rt::kSuccess;
+    if (!memory->zeros) {
+        void* fresh;
+        s = cudaMalloc(&fresh, NativeMemory::kStreams * kNativeBytes);
+        if (s != rt::kSuccess) return s;
+        memory->zeros = static_cast<char*>(fresh);
+    }
+    *zeros = memory->zeros + i * kNativeBytes;
+    if (i < memory->streams) return rt::kSuccess;
+    s = cudaMemsetAsync(*zeros, 0, kNativeBytes, stream);
+    if (s == rt::kSuccess) memory->stream[memory->streams++] = id;
+    return s;
+}
+
+rt::Status prepare_native(const rt::Device& device) {
+    if (!device.hopper) return rt::kSuccess;
+    if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
+    const rt::Status packs = rt::prepare(pack_mask, device);
+    if (packs != rt::kSuccess) return packs;
+    for (const Unit& unit : kUnits) {
+        const Sm90KernelList list = unit.kernels();
+        for (int i = 0; i < list.count; i++) {
+            const Sm90Kernel& h = sm90_kernel(list.native[i]);
+            const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            if (s != rt::kSuccess) return s;
+        }
+    }
+    return rt::kSuccess;
+}
+
+rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
+    const Sm90Kernel& h = sm90_kernel(native);
+    const Problem& p = x.p;
+    const fa_attention_desc_t& d = p.d;
+    const int64_t kv_sequences = sequences_of_k(p);
+    Sm90ForwardParams a;
+    a.x = x;
+    a.window = window_of(p);
+    a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
+    a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
+    const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
+    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
+        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
+        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
+        return cudaErrorInvalidValue;
+    const int slots = device.multiprocessors / h.cluster_size;
+    a.pair_by_heads = pair_by_heads(h, p);
+    a.m_blocks = int(m_blocks_of(h, p));
+    a.num_tiles = int(tiles_of(h, p));
+    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
+    a.tile_counter = nullptr;
+    if (schedules_dynamically(h, device, p)) {
+        a.tile_counter = static_cast<int*>(memory);
+        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.tile_counter, 0, 2 * sizeof(int), stream);
+        if (s != rt::kSuccess) return s;
+    }
+    a.mask = {};
+    if (h.score_mod == ScoreMod::mask) {
+        uint64_t bytes;
+        a.mask = packed_mask(p, static_cast<char*>(memory), &bytes);
+        const rt::Status s = pack(a.mask, p, x.a.mask, stream);
+        if (s != rt::kSuccess) return s;
+    }
+    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a, h.cluster_size);
+}
+
+}  // namespace gpu
+}  // namespace fa

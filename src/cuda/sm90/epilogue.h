@@ -1,0 +1,121 @@
+// The end of a tile in a consumer warpgroup: row sums and LSE, sinks, and O, normalised, to memory. finish_rows runs before the
+// tile's last P · V has ended, store_o after it; repair_overflow serves the rare calls for which that is not all.
+#pragma once
+#include "cuda/sm90/consumer.h"
+
+namespace fa {
+namespace gpu {
+
+// What O's rows are to be multiplied by, and where they go. Where registers are short (kRecomputePlace), a negative factor stands
+// for `empty`.
+template <class T>
+struct RowEnds {
+    T* out;
+    bool in_bounds[2], empty[2];
+    float factor[2];
+};
+
+template <class Consumer>
+FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& t, int row0, int c) {
+    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+    return static_cast<typename Consumer::Traits::Element*>(wg.x.a.o) + query_index(wg.x.p, wg.x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+}
+
+// All but O, which waits for the last wgmma: row sums over the quad, LSE, sinks.
+template <class Consumer, class T>
+FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
+    using Traits = typename Consumer::Traits;
+    const ForwardParams& x = wg.x;
+    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+    const typename Consumer::RowPlace place = wg.border_place();
+    const int row0 = t.row0 + place.row;
+    FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+        FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] += rt::shuffle_xor16(wg.row_sum[r], lanes);
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        e.in_bounds[r] = row0 + 8 * r < t.o_rows;
+        e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
+        e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kRecomputePlace ? -1.f : 0.f;
+    }
+    if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            const int row = row0 + 8 * r;
+            RowState state = e.empty[r] ? empty_row()
+                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2, wg.row_sum[r] * Traits::kPUnscale};
+            if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
+                const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
+                state = f.state;
+                if (!Consumer::kRecomputePlace || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
+            }
+            if (x.p.has(FA_OPERAND_LSE) && place.c == 0 && e.in_bounds[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+        }
+    e.out = output_of(wg, t, row0, place.c);
+}
+
+// O to memory, 16-bit: transposes of 4 × 4 words in a quad make units of 16 bytes. Returns the largest magnitudes, as a pair.
+template <class Consumer, class T>
+FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
+    using Traits = typename Consumer::Traits;
+    const int c = wg.border_place().c;
+    uint32_t largest = 0;
+    FA_UNROLL for (int g = 0; g < Consumer::kHeadDimV / 32; g++)
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            uint32_t word[4];
+            FA_UNROLL for (int i = 0; i < 4; i++) {
+                const float* const two = wg.acc_o + 16 * g + 4 * i + 2 * r;
+                const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);  // −0 becomes 0: the signs of
+                word[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);           // masked keys' v never show
+                largest = rt::max_magnitude<Traits::f16>(largest, word[i]);
+                if (Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever v is
+            }
+            rt::transpose_4x4(word, c);
+            if (e.in_bounds[r] && 32 * g + 8 * c < wg.a.o_columns)
+                *reinterpret_cast<uint4*>(e.out + r * wg.eight_rows + 32 * g) = make_uint4(word[0], word[1], word[2], word[3]);
+        }
+    return largest;
+}
+
+// O to an f32 o. Where the row's place is asked for decides which registers ptxas gives to the steady mainloop, by 4 % of its
+// speed.
+template <class Consumer, class T>
+FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
+    const ForwardParams& x = wg.x;
+    const typename Consumer::RowPlace place =
+        Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
+    const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
+    float* const out = static_cast<float*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, t.row0 + place.row, t.head);
+    FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
+        const int r = i / 2 % 2, column = i / 4 * 8 + 2 * place.c;
+        const bool empty = Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r];
+        if (e.in_bounds[r] && column < int(x.p.d.dim_v))
+            *reinterpret_cast<float2*>(out + r * wg.eight_rows + column) =
+                empty ? make_float2(0.f, 0.f) : make_float2(fmaf(wg.acc_o[i], e.factor[r], 0.f), fmaf(wg.acc_o[i + 1], e.factor[r], 0.f));
+    }
+}
+
+// O of finite v is finite, but P is rounded and the row sum is not: brings back what has become infinite, and stores it again. An
+// f32 o is stored here, too, so that a 16-bit one pays for one branch only.
+template <class Consumer, class T>
+FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e, uint32_t largest) {
+    using Traits = typename Consumer::Traits;
+    constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
+    // Asked of the stored words, the compiler keeps all of them until it takes the largest of three at a time; where registers are
+    // short, acc_o is asked.
+    constexpr bool ask_acc_o = Consumer::kRecomputePlace || (Consumer::score_mod == ScoreMod::softcap && Consumer::kWarpgroups == 3);
+    bool infinite = rt::any_infinite<Traits::f16>(largest);
+    if constexpr (ask_acc_o) {
+        float most[2] = {};
+        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
+        infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
+    }
+    const bool to_f32 = wg.a.o_columns == 0;
+    if (__builtin_expect(!rt::any_lane(infinite || to_f32), 1)) return;
+    if (!ask_acc_o || rt::any_lane(infinite))
+        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+            if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
+    if (to_f32) return store_o_f32(wg, t, e);
+    if (Consumer::kRecomputePlace) e.out = output_of(wg, t, t.row0 + wg.row_place().row, wg.row_place().c);
+    store_o(wg, e);
+}
+
+}  // namespace gpu
+}  // namespace fa

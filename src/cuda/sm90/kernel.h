@@ -1,0 +1,42 @@
+// The forward kernel for Hopper (sm_90a): f16 and bf16 attention by wgmma and TMA, warp-specialised and persistent, as
+// FlashAttention-3's. docs/hopper.md tells how it works and what was tried.
+//
+// A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
+// (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h). Each consumer owns 64 rows of the tile and goes
+// through its blocks of keys from right to left (mainloop.h): wgmma for S = q kᵀ of one block runs beside softmax of the block
+// before (softmax.h), and the warpgroups take turns at issuing wgmma (ping-pong). At the end of a tile it writes o and LSE
+// (epilogue.h), while the first S of the next tile is computed.
+#pragma once
+#include "cuda/sm90/mainloop.h"
+
+namespace fa {
+namespace gpu {
+
+template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages, int QStages>
+FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>::kThreads), 1) forward_sm90(FA_PARAM Sm90ForwardParams a) {
+    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>;
+    rt::fetch_parameters(a);
+    if (threadIdx.x == 0) Traits::init_barriers();
+    if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v);
+    if (pair) rt::cluster_sync();
+    else __syncthreads();
+    rt::release_successor();
+    rt::wait_for_predecessor();
+    if (rt::uniform(int(threadIdx.x) / 128) == 0) {
+        rt::setmaxnreg_dec<Traits::kProducerRegisters>();
+        const int warp = rt::uniform(int(threadIdx.x) / 32);
+        if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
+        else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);
+        else if (Traits::kPagedKv && a.page_chunk && warp == 2) paged_kv_producer<Traits, KvOperand::v, Stages>(a);
+        else if (threadIdx.x == 32) kv_producer<Traits, pair, KvOperand::k, Stages>(a);
+        else if (threadIdx.x == 64) kv_producer<Traits, pair, KvOperand::v, Stages>(a);
+        else return;
+    } else {
+        rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
+        consumer_mainloop<Traits, mask, score_mod>(a);
+    }
+    if (pair) rt::cluster_sync();  // the peer CTA may still multicast to here, or arrive at a barrier
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,125 @@
+// What the forward kernel for sm_90a is called with, what its threads tell each other of a tile, and how it is laid out in shared
+// memory. The traits are those of one compiled kernel: CUTLASS would call them its TileShape, SharedStorage and register budget.
+// kernel.h begins the tour.
+//
+// Terms: a tile is kBlockM query rows of one head; it goes through blocks of kBlockN keys, numbered n_block. A pair is a cluster of
+// two CTAs that share k and v: each loads one half and multicasts it to both. A panel is 64 columns (128 bytes, the TMA box) of a
+// matrix in shared memory.
+#pragma once
+#include "cuda/sm90/packed_mask.h"
+#include "cuda/sm90/pipeline.h"
+#include "cuda/sm90/ptx.h"
+#include "gpu/finish.h"
+#include "gpu/mma_sync.h"
+
+namespace fa {
+namespace gpu {
+
+// Which keys a row sees: all; those up to its diagonal; those of a band (windows, chunks, and any mask without a kernel of its
+// own).
+enum class MaskKind { none, causal, band };
+// What changes scores between the product q · kᵀ and softmax.
+enum class ScoreMod { none, softcap, alibi, mask };
+
+// Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
+// none.
+struct Window { int left, right, chunk; };
+
+struct Sm90ForwardParams {
+    CUtensorMap q, k, v;
+    CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
+    ForwardParams x;
+    Window window;
+    int o_columns;       // of an o of q's type; 0: o is f32
+    int page_chunk;      // rows of k and v that one TMA load brings, a part of a page; 0: no pages
+    PackedMask mask;
+    int* tile_counter;   // tiles taken so far, and CTAs or pairs that have ended; 0 at the start and at the end. NULL: the static schedule
+    bool pair_by_heads;  // do the CTAs of a pair take two query heads that share k and v, instead of two tiles of one head?
+    int m_blocks;        // tiles of a head, or of a pair's
+    int num_tiles;
+    int section;         // heads whose tiles are taken longest first, before those of the next ones (their k and v fit in L2); 0: head after head
+};
+
+// A tile, as the scheduler describes it to producers and consumers. Its blocks of keys are [n_block_min, n_block_max], both
+// included; those from n_block_min_causal_local_mask on lie beyond some row's last key, those before n_block_min_before_local_mask
+// before some row's first.
+struct alignas(16) WorkTileInfo {
+    int n_block_max, n_block_min_causal_local_mask, n_block_min, n_block_min_before_local_mask;  // read together
+    int peer_only_blocks;  // further blocks above n_block_max, which only the other CTA of the pair needs
+    // Blocks are taken from n_block_right − 1 down to n_block_min, then from n_block_right up to n_block_max. Only with ALiBi are
+    // there such.
+    int n_block_right;
+    int head, kv_head, batch, row0;
+    int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
+    int k_len, off, k_begin, kv_batch;  // off: within ±2^30; k_begin, kv_batch: where key 0 lies
+    uint64_t tile_ready, tile_consumed;  // mbarriers: the scheduler has written this; the consumers have written o
+    FA_MEMBER int first_n_block() const { return n_block_right > n_block_min ? n_block_right - 1 : n_block_min; }
+    FA_MEMBER int next_n_block(int n_block) const {
+        return n_block >= n_block_right ? n_block + 1 : n_block > n_block_min ? n_block - 1 : n_block_right;
+    }
+    FA_MEMBER int last_row(int first, int rows) const { return max(min(first + rows, q_len) - 1, first); }  // of `rows` rows the last that exists
+};
+
+// Does each warpgroup begin at its own diagonal, for its 64 rows? Then they do not zero the tail of v together, so all sequences
+// must have the same lengths, as pairs need them to.
+constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n; }
+
+FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::shared_address(&barrier); }
+
+template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages>
+struct Sm90ForwardTraits {
+    using Element = T;
+    static constexpr bool f16 = kIsF16<T>, kPair = pair;
+    static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
+    static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
+    static constexpr int kQPanels = (HeadDim + 63) / 64, kVPanels = (HeadDimV + 63) / 64, kPanelBytes = BlockN * 128;
+    static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
+    static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + HeadDimV / 2 + BlockN / 4 <= 112;
+    static constexpr int kProducerRegisters = Warpgroups == 2 ? 40 : kSmallAccumulators ? 56 : 32;
+    static constexpr int kConsumerRegisters = Warpgroups == 4 ? 112 : kSmallAccumulators ? 152 : Warpgroups == 3 ? 160 : 232;
+    // May k and v lie in pages? Not in pairs, which load halves of blocks; and paged_kv_producer needs 40 registers.
+    static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
+    static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
+    static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
+    struct Barriers {
+        uint64_t q_full[QStages], q_empty[QStages], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages], next_tile_full[kTileStages],
+            prefetch_next;  // few blocks of the tile are left to load: the scheduler may take the next one
+    };
+    struct Shared {
+        Barriers barrier;
+        WorkTileInfo tile[kTileStages];  // n_block_max < 0: there are no more
+        int next_tile[kTileStages];      // the tiles that the first CTA of a pair has taken for both
+    };
+    static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes), kSharedBytes = kTensorBytes + int(sizeof(Shared));
+    static_assert(kSharedBytes <= 232448, "what a CTA may have");
+    // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
+    static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN, kVBoxRows = pair && kVPanels == 1 ? BlockN / 2 : BlockN;
+
+    // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
+    // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
+    // kRescaleThreshold.
+    static constexpr float kPScaleLog2 = f16 ? 10.f : -24.f, kPUnscale = f16 ? 0x1p-10f : 0x1p+24f, kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
+
+    FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
+    FA_MEMBER static uint32_t q_tile(int stage) { return rt::shared_address(rt::shared_memory()) + stage * kQBytes; }
+    FA_MEMBER static uint32_t k_tile(int stage) { return q_tile(QStages) + stage * kKBytes; }
+    FA_MEMBER static uint32_t v_tile(int stage) { return k_tile(Stages) + stage * kVBytes; }
+
+    FA_MEMBER static void init_barriers() {
+        Barriers& b = shared().barrier;
+        const auto init = [](const uint64_t& barrier, int arrivals) { rt::mbarrier_init(smem_addr(barrier), arrivals); };
+        for (int i = 0; i < QStages; i++) init(b.q_full[i], 1), init(b.q_empty[i], 4 * Warpgroups);
+        for (int i = 0; i < Stages; i++) {
+            init(b.k_full[i], 1), init(b.k_empty[i], 4 * Warpgroups * kClusterSize);
+            init(b.v_full[i], 1), init(b.v_empty[i], 4 * Warpgroups * kClusterSize);
+        }
+        init(b.prefetch_next, 1);
+        for (WorkTileInfo& t : shared().tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
+        for (uint64_t& full : b.next_tile_full) init(full, 1);
+        rt::fence_mbarrier_init();
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

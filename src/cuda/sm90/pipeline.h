@@ -1,0 +1,23 @@
+// The position in a circular buffer of pipeline stages, as CUTLASS's PipelineState: the Hopper kernels' producers and consumers
+// each keep one for every buffer. Also the compile-time flags by which the variants of a step are told apart.
+#pragma once
+#include "cuda/rt_cuda.h"
+
+namespace fa {
+namespace gpu {
+
+// The stage in use, and the phase of its mbarriers.
+template <int stages>
+struct PipelineState {
+    int index = 0;
+    uint32_t phase = 0;
+    FA_MEMBER void advance() {
+        if (++index == stages) index = 0, phase ^= 1;
+    }
+};
+
+struct True { static constexpr bool value = true; };
+struct False { static constexpr bool value = false; };
+
+}  // namespace gpu
+}  // namespace fa

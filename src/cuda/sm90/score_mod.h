@@ -1,0 +1,137 @@
+// What changes scores between q · kᵀ and softmax, as a policy of the mainloop for each ScoreMod: softcap, ALiBi, or the mask
+// operand. A policy is a template argument because the steady mainloop, where it asked at run time, would lose registers and speed
+// to what a call does not want.
+//
+// prefetch() asks for what a block of keys needs from memory, before the block's wgmma. Of a score there are two forms. exponent()
+// is what the steady mainloop computes, straight from the accumulators and without special functions; it may be wrong for a row, of
+// which in_range() then says so. apply_exact() puts exact scores in the accumulators' place, in units that `scale_log2` takes to
+// log2: for blocks that are masked or begin a tile, for which needs_exact() asks, or whose row was out of range or outgrew its
+// row_ref.
+#pragma once
+#include "cuda/sm90/params.h"
+
+namespace fa {
+namespace gpu {
+
+// A thread's scores: s[i] is of row i / 2 % 2 of its two, and of key 8 · (i / 4) + i % 2 behind the thread's first.
+template <ScoreMod score_mod, int BlockN>
+struct ScoreModOp;
+
+template <int BlockN>
+struct ScoreModOp<ScoreMod::none, BlockN> {
+    const float scale_log2;
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
+    FA_MEMBER void prefetch(int) {}
+    FA_MEMBER void begin_block(int, const float (&)[2]) {}
+    FA_MEMBER float exponent(float s, int, int, float ref_log2) { return fmaf(s, scale_log2, -ref_log2); }
+    FA_MEMBER bool in_range(int) const { return true; }
+    FA_MEMBER bool needs_exact(int) const { return false; }
+    FA_MEMBER void apply_exact(float (&)[BlockN / 2], int) const {}
+};
+
+// cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is.
+// That is within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special
+// functions in place of one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and P of f16 may be by 5e-4.
+template <int BlockN>
+struct ScoreModOp<ScoreMod::softcap, BlockN> {
+    static constexpr float scale_log2 = 1.f;
+    const fa_attention_desc_t& d;
+    float limit2, coefficient[3];  // -limit²; of powers of w
+    uint32_t signs[2];             // the bits that all w of a row have in common; the highest is the sign
+    FA_MEMBER float scale_over_cap() const { return d.scale * rt::reciprocal_fast(d.softcap); }
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : d(a.x.p.d) {
+        const float inverse = 0x1.c71c72p+2f * scale_over_cap() * scale_over_cap(), scale = d.scale * kLog2e;
+        limit2 = -rt::reciprocal_fast(inverse);
+        coefficient[0] = 0x1.e94786p-1f * scale;
+        coefficient[1] = -0x1.57a022p-5f * scale * inverse;
+        coefficient[2] = 0x1.3de70ep-9f * scale * inverse * inverse;
+    }
+    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
+    FA_MEMBER void prefetch(int) {}
+    FA_MEMBER void begin_block(int, const float (&)[2]) { signs[0] = signs[1] = ~0u; }
+    FA_MEMBER float polynomial(float w) const { return fmaf(fmaf(coefficient[2], w, coefficient[1]), w, coefficient[0]); }
+    FA_MEMBER float exponent(float s, int, int r, float ref_log2) {
+        const float w = fmaf(s, s, limit2);
+        signs[r] &= bits_of(w);
+        return fmaf(s, polynomial(w), -ref_log2);
+    }
+    FA_MEMBER bool in_range(int r) const { return int32_t(signs[r]) < 0; }
+    FA_MEMBER bool needs_exact(int) const { return false; }
+    FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) const {
+        const float cap = d.softcap * kLog2e, doubled = 2.f * kLog2e * scale_over_cap();
+        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) {
+            const float w = s[i] * s[i] + limit2;  // with fmaf, the compiler would keep each w of exponent()
+            const float quotient = fmaf(-2.f * cap, rt::reciprocal_fast(rt::exp2_fast(doubled * s[i]) + 1.f), cap);
+            s[i] = w < 0.f ? s[i] * polynomial(w) : quotient;
+        }
+    }
+};
+
+// − slope · |row + off − key|: on either side of the diagonal it is linear in the key, one fused multiplication with a constant.
+// Distances are taken from the key of a block that lies nearest the diagonal from its left, so that those with the largest P are
+// small numbers.
+template <int BlockN>
+struct ScoreModOp<ScoreMod::alibi, BlockN> {
+    static constexpr float scale_log2 = 1.f;
+    static constexpr int kNearest = BlockN - 7;
+    const float scale;
+    float slope;         // in log2 units
+    float signed_slope;  // of a block: slope, or −slope to the right of the diagonal
+    float row_bias[2];
+    int diagonal;        // the key on which the thread's first row stands, its own first key being 0
+    int n_block_diagonal, n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER void begin_tile(const ForwardParams& x, const WorkTileInfo& t, int tile_row) {
+        slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head]);
+        diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
+        n_block_diagonal = max(t.row0 + t.off + 1, 0) / BlockN;
+        n_block_right = t.n_block_right;
+    }
+    FA_MEMBER void prefetch(int) {}
+    FA_MEMBER void begin_block(int n_block, const float (&ref_log2)[2]) {
+        signed_slope = n_block >= n_block_right ? -slope : slope;
+        FA_UNROLL for (int r = 0; r < 2; r++) row_bias[r] = fmaf(-signed_slope, float(diagonal + 8 * r - n_block * BlockN - kNearest), -ref_log2[r]);
+    }
+    FA_MEMBER float exponent(float s, int i, int r, float) const {
+        return fmaf(s, scale, fmaf(float(8 * (i / 4) + i % 2 - kNearest), signed_slope, row_bias[r]));
+    }
+    FA_MEMBER bool in_range(int) const { return true; }
+    FA_MEMBER bool needs_exact(int n_block) const { return n_block >= n_block_diagonal && n_block < n_block_right; }
+    FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int n_block) const {
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            const float first = float(diagonal + 8 * r - n_block * BlockN);
+            FA_UNROLL for (int i = 0; i < BlockN / 2; i++)
+                if (i / 2 % 2 == r) s[i] = fmaf(-slope, fabsf(first - float(8 * (i / 4) + i % 2)), s[i] * scale);
+        }
+    }
+};
+
+// The mask operand: the bits of a block (packed_mask.h) are asked for before its wgmma, and become predicates, seven or eight at a
+// time.
+template <int BlockN>
+struct ScoreModOp<ScoreMod::mask, BlockN> {
+    static_assert(BlockN == PackedMask::kBlockN, "two words have the bits of a thread's scores");
+    const PackedMask& mask;
+    const float scale_log2;
+    const uint2* first;  // the thread's of block 0
+    uint2 bits;
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo& t, int tile_row) {
+        first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
+    }
+    FA_MEMBER void prefetch(int n_block) { bits = first[n_block * 32]; }
+    FA_MEMBER void begin_block(int, const float (&)[2]) {}
+    FA_MEMBER float attended(float s, int i) const { return (i < 32 ? bits.x : bits.y) >> i % 32 & 1 ? s : kNegInf; }
+    FA_MEMBER float exponent(float s, int i, int, float ref_log2) { return attended(fmaf(s, scale_log2, -ref_log2), i); }
+    FA_MEMBER bool in_range(int) const { return true; }
+    FA_MEMBER bool needs_exact(int) const { return false; }
+    FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) {
+        // Or the steady mainloop would keep its 64 predicates for this, by three instructions each.
+        bits.x ^= rt::hidden_zero(), bits.y ^= rt::hidden_zero();
+        FA_UNROLL for (int i = 0; i < BlockN / 2; i++) s[i] = attended(s[i], i);
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

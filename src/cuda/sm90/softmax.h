@@ -1,0 +1,190 @@
+// Online softmax of a consumer warpgroup, from the accumulators of S to P in registers, with a lazily moved reference: scores are
+// measured from row_ref, a row's largest score when it was last moved, and O and the row sum are rescaled only when P has outgrown
+// it. So the steady mainloop has no maximum, no shuffle and no multiplication of O.
+//
+// exact_softmax serves where that does not hold: the first block of a tile, rows that outgrew their row_ref, and masked blocks with
+// a ScoreMod.
+#pragma once
+#include "cuda/sm90/consumer.h"
+
+namespace fa {
+namespace gpu {
+
+// Which parts of 32 keys of a block a warp computes P for.
+struct AllParts {
+    FA_MEMBER bool operator()(int) const { return true; }
+};
+template <class Consumer>
+struct SeenParts {
+    const Consumer& wg;
+    FA_MEMBER bool operator()(int part) const {
+        const int first = wg.n_block * Consumer::kBlockN + 32 * part;
+        return !Consumer::kSkipUnseenParts || (wg.warp_range.begin < first + 32 && wg.warp_range.end > first);
+    }
+};
+
+// Of the keys before the `end`-th of a block, how many scores of a row this thread has.
+template <int kBlockN>
+FA_DEVICE int scores_before(int end) {
+    const int within = max(min(end, kBlockN), 0);
+    return within / 8 * 2 + min(within % 8, 2);
+}
+
+// By bits, a word of them for 32 scores: eight at a time become predicates.
+template <class Consumer>
+FA_DEVICE void apply_mask(Consumer& wg) {
+    constexpr int kBlockN = Consumer::kBlockN;
+    const int c = wg.row_place().c;
+    if (Consumer::kRecomputePlace) wg.find_key_ranges();
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        const KeyRange range = Consumer::mask == MaskKind::none ? KeyRange{0, wg.tile->k_len} : wg.key_range[r];
+        const int first = scores_before<kBlockN>(range.begin - wg.n_block * kBlockN - 2 * c), past = scores_before<kBlockN>(range.end - wg.n_block * kBlockN - 2 * c);
+        FA_UNROLL for (int word = 0; word < kBlockN / 4; word += 32) {
+            uint32_t seen = rt::low_bit_mask(past - word);
+            if (Consumer::mask == MaskKind::band) seen &= ~rt::low_bit_mask(first - word);
+            FA_UNROLL for (int i = word; i < min(word + 32, kBlockN / 4); i++)
+                if (!(seen >> (i - word) & 1)) wg.acc_s[i / 2 * 4 + 2 * r + i % 2] = kNegInf;
+        }
+    }
+}
+
+// Exact scores in place of products. `nan`: is one NaN? So are the scores of keys whose page does not exist.
+template <class Consumer>
+FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
+    wg.score_mod_op.apply_exact(wg.acc_s, wg.n_block);
+    if (Consumer::Traits::kPagedKv && nan && wg.a.page_chunk) mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
+}
+
+// P of those rows that are wanted, packed in pairs; `sum` gets the thread's part of their row sums, by two; acc_s stays as it is.
+// Parts that are not computed get P = 0. exponent(i, r): of score i, in row r, in log2 units.
+template <class Consumer, class Parts, class Exponent>
+FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], Exponent exponent, float (&sum)[4]) {
+    constexpr int kBlockN = Consumer::kBlockN;
+    constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;  // adding to −0 takes no instruction; with 256 dims that makes a spill larger
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = kZero;
+    FA_UNROLL for (int part = 0; part < (kBlockN + 31) / 32; part++) {
+        const int past = min(8 * part + 8, kBlockN / 4);
+        if (computed(part)) {
+            FA_UNROLL for (int i = 8 * part; i < past; i++) {
+                const int r = i % 2;
+                if (!wanted[r]) continue;
+                const float first = rt::exp2_fast(exponent(2 * i, r)), second = rt::exp2_fast(exponent(2 * i + 1, r));
+                sum[2 * r] += first;
+                sum[2 * r + 1] += second;
+                wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+            }
+        } else {
+            FA_UNROLL for (int i = 8 * part; i < past; i++) wg.p[i] = 0;
+        }
+    }
+}
+
+// Each row's largest score so far, in the units of scores.
+template <class Consumer>
+FA_DEVICE void find_row_max(const Consumer& wg, bool is_first, float (&row_max)[2]) {
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        float other = kNegInf;
+        row_max[r] = is_first ? kNegInf : wg.row_ref[r];
+        FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i += 4) {
+            row_max[r] = fmaxf(row_max[r], wg.acc_s[i + 2 * r]);
+            other = fmaxf(other, wg.acc_s[i + 2 * r + 1]);
+        }
+        row_max[r] = fmaxf(row_max[r], other);
+    }
+    FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+        FA_UNROLL for (int r = 0; r < 2; r++) row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
+}
+
+// Is row_ref too large for a fused multiplication, whose exact product may exceed what row_ref · scale was rounded to?
+template <class Consumer>
+FA_DEVICE bool ref_too_large(const Consumer& wg, int r) {
+    return fabsf(wg.row_ref[r] * wg.score_mod_op.scale_log2) > 0x1p+16f;
+}
+
+// Moves row_ref of those rows that are to `move` to row_max, and rescales O and the row sum. Where row_ref is too large, scores
+// become differences from it.
+template <class Consumer>
+FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, const float (&row_max)[2]) {
+    bool large[2];
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        large[r] = false;
+        if (!move[r]) continue;
+        if (!is_first) {
+            const float factor = rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - origin(row_max[r]) * wg.score_mod_op.scale_log2);
+            wg.row_sum[r] *= factor;
+            FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+                if (i / 2 % 2 == r) wg.acc_o[i] *= factor;
+        }
+        wg.row_ref[r] = row_max[r];
+        large[r] = row_max[r] != kNegInf && ref_too_large(wg, r);
+    }
+    if (__builtin_expect(rt::any_lane(large[0] || large[1]), 0))
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            if (!large[r]) continue;
+            FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i++)
+                if (i / 2 % 2 == r) wg.acc_s[i] -= row_max[r];
+        }
+}
+
+// P from exact scores and a row_ref that has been moved. A row that has seen no key yet, or whose row_ref is too large, keeps
+// ref_log2 at −∞, so that its next block comes here again.
+template <class Consumer, class Parts>
+FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], float (&sum)[4]) {
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        if (wanted[r]) wg.ref_log2[r] = (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
+    exp2_to_p(wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        if (ref_too_large(wg, r)) wg.ref_log2[r] = kNegInf;
+}
+
+// The first block of a tile, in two parts between which the mainloop stores the previous tile's o: row_ref, and P.
+template <class Consumer>
+FA_DEVICE void first_row_ref(Consumer& wg) {
+    float row_max[2];
+    apply_score_mod(wg, may_miss_pages(wg.acc_s));
+    if (Consumer::mask != MaskKind::none || (wg.n_block + 1) * Consumer::kBlockN > wg.tile->k_len) apply_mask(wg);
+    find_row_max(wg, true, row_max);
+    lazy_rescale(wg, {true, true}, true, row_max);
+}
+template <class Consumer>
+FA_DEVICE void first_softmax(Consumer& wg) {
+    float sum[4];
+    exact_softmax(wg, SeenParts<Consumer>{wg}, {true, true}, sum);
+    rt::keep_in_registers(wg.p);
+    FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] = sum[2 * r] + sum[2 * r + 1];
+}
+
+// Every other block. A row's own P alone decides whether its row_ref moves, or later keys would change an earlier row's bits.
+template <class Consumer, class IsMasked>
+FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
+    float sum[4], row_max[2];
+    if constexpr (is_masked.value && Consumer::score_mod != ScoreMod::none) {
+        apply_score_mod(wg, may_miss_pages(wg.acc_s));
+        apply_mask(wg);
+        find_row_max(wg, false, row_max);
+        lazy_rescale(wg, {true, true}, false, row_max);
+        exact_softmax(wg, AllParts{}, {true, true}, sum);
+    } else {
+        if constexpr (is_masked.value) apply_mask(wg);
+        wg.score_mod_op.begin_block(wg.n_block, wg.ref_log2);
+        const auto exponent = [&](int i, int r) { return wg.score_mod_op.exponent(wg.acc_s[i], i, r, wg.ref_log2[r]); };
+        if constexpr (is_masked.value) exp2_to_p(wg, SeenParts<Consumer>{wg}, {true, true}, exponent, sum);
+        else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
+        bool move[2];
+        FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= Consumer::Traits::kRescaleThreshold && wg.score_mod_op.in_range(r));
+        if (rt::any_lane(move[0] || move[1])) {
+            FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane & 28) & 15) != 0;
+            apply_score_mod(wg, isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
+            find_row_max(wg, false, row_max);
+            lazy_rescale(wg, move, false, row_max);
+            if (Consumer::score_mod == ScoreMod::none) exact_softmax(wg, AllParts{}, {true, true}, sum);  // the same again where row_ref stays
+            else exact_softmax(wg, AllParts{}, move, sum);
+        }
+    }
+    FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] += sum[2 * r] + sum[2 * r + 1];
+    rt::keep_in_registers(wg.p);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,136 @@
+// Which tiles a CTA of the forward kernel computes, and which blocks of keys each tile goes through. One thread schedules: it takes
+// the next tile, writes its WorkTileInfo to shared memory and loads its q by TMA, so that divisions and lengths from memory keep no
+// other copy waiting. The schedule is static (every CTA strides over the tiles) where all tiles cost the same, else dynamic, from a
+// counter, longest tile first.
+#pragma once
+#include "cuda/sm90/params.h"
+
+namespace fa {
+namespace gpu {
+
+// The keys that a row sees, within the sequence: key_band (spec/mask.h) in 32 bits.
+struct KeyRange { int begin, end; };
+template <MaskKind mask>
+FA_DEVICE KeyRange key_range_of(const Window& window, int row, int off, int k_len) {
+    if (mask == MaskKind::none) return {0, k_len};
+    const int diagonal = row + off;
+    if (mask == MaskKind::causal) return {0, max(min(diagonal + 1, k_len), 0)};
+    KeyRange range{0, k_len};
+    if (window.left >= 0 && diagonal > window.left) range.begin = min(diagonal - window.left, k_len);
+    if (window.right >= 0 && window.right < k_len - diagonal - 1) range.end = max(diagonal + window.right + 1, 0);
+    if (window.chunk > 0) {
+        const int first = (diagonal / window.chunk - (diagonal % window.chunk < 0)) * window.chunk;
+        range.begin = max(range.begin, min(first, k_len));
+        range.end = int(clamp(int64_t(first) + window.chunk, 0, range.end));
+    }
+    return range;
+}
+
+// The last block of keys that some of `rows` rows sees. Rows that see none get block 0, all of which is masked.
+template <class Traits, MaskKind mask>
+FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int row0, int rows) {
+    return max((key_range_of<mask>(window, t.last_row(row0, rows), t.off, t.k_len).end + Traits::kBlockN - 1) / Traits::kBlockN, 1) - 1;
+}
+
+template <class Traits, MaskKind mask, bool pair>
+FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, WorkTileInfo& t) {
+    const ForwardParams& x = a.x;
+    const bool pair_by_heads = pair && a.pair_by_heads, pair_by_rows = pair && !a.pair_by_heads;
+    const int heads_q = int(x.p.d.heads_q), heads = int(x.p.d.batch) * heads_q / (pair_by_heads ? 2 : 1);
+    int m_block, head;
+    if (a.section) {  // longest first, in sections of heads whose k and v fit in L2
+        const int first = index / (a.section * a.m_blocks) * a.section, within = index - first * a.m_blocks;
+        const int width = min(a.section, heads - first);
+        m_block = a.m_blocks - 1 - within / width;
+        head = first + within % width;
+    } else {
+        head = index / a.m_blocks;
+        m_block = index - head * a.m_blocks;
+    }
+    if (pair_by_heads) head = 2 * head + rank;
+    t.batch = head / heads_q;
+    t.head = head - t.batch * heads_q;
+    t.kv_head = t.head / int(x.p.group);
+    t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * Traits::kBlockM;
+    const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
+    t.q_begin = int(seq.q_begin);
+    t.q_len = int(seq.q_len);
+    t.o_rows = x.p.packed_q() ? t.q_len : int(x.p.d.seqlen_q);
+    t.k_len = int(seq.k_len);
+    t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
+    t.k_begin = int(seq.k_begin);
+    t.kv_batch = x.p.packed_k() ? 0 : x.alike ? t.batch : int(seq.kv_index);
+    const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
+    const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
+    t.n_block_max = n_block_max(t.row0);
+    t.peer_only_blocks = pair_by_rows && mask != MaskKind::none ? n_block_max((2 * m_block + 1) * Traits::kBlockM) - t.n_block_max : 0;
+    t.n_block_min_causal_local_mask = mask == MaskKind::none ? t.n_block_max + 1 : key_range(t.row0).end / Traits::kBlockN;
+    t.n_block_min = mask == MaskKind::band ? min(key_range(t.row0).begin / Traits::kBlockN, t.n_block_max) : 0;
+    if (mask == MaskKind::band && a.mask.spans) {  // without the blocks at either end in which the mask operand leaves no key
+        const int2 span = a.mask.spans[a.mask.tile_of(t.batch, t.head, t.row0)];
+        t.n_block_max = max(min(t.n_block_max, span.x - 1), t.n_block_min);
+        t.n_block_min = min(max(t.n_block_min, a.mask.n_blocks - span.y), t.n_block_max);
+    }
+    t.n_block_min_before_local_mask =
+        mask == MaskKind::band ? (key_range(t.last_row(t.row0, Traits::kBlockM)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
+    t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
+    // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
+    if (mask == MaskKind::band && x.p.has(FA_OPERAND_ALIBI))
+        t.n_block_right = min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min), t.n_block_right);
+}
+
+template <class Traits, int QStages>
+FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const PipelineState<QStages>& q) {
+    typename Traits::Barriers& barrier = Traits::shared().barrier;
+    rt::mbarrier_wait(smem_addr(barrier.q_empty[q.index]), q.phase ^ 1);
+    rt::mbarrier_expect_tx(smem_addr(barrier.q_full[q.index]), Traits::kQBytes);
+    FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++)
+        rt::tma_load(Traits::q_tile(q.index) + panel * Traits::kBlockM * 128, &a.q, smem_addr(barrier.q_full[q.index]), 64 * panel,
+                     t.q_begin + t.row0, t.head, a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
+}
+
+// The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
+// load: taken earlier, CTAs with long tiles would hold tiles that others could begin (docs/hopper.md has the numbers).
+template <class Traits, MaskKind mask, bool pair, int QStages>
+FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
+    typename Traits::Shared& s = Traits::shared();
+    const int rank = pair ? rt::cluster_rank() : 0, stride = int(gridDim.x) / Traits::kClusterSize;
+    PipelineState<QStages> q;
+    PipelineState<Traits::kTileStages> tile;
+    PipelineState<1> prefetch_next;
+    for (int index = int(blockIdx.x) / Traits::kClusterSize; index < a.num_tiles;) {
+        WorkTileInfo& t = s.tile[tile.index];
+        rt::mbarrier_wait(smem_addr(t.tile_consumed), tile.phase ^ 1);
+        fill_tile_info<Traits, mask, pair>(a, index, rank, t);
+        const bool exists = pair || t.row0 < t.o_rows;
+        if (exists) {
+            rt::mbarrier_arrive(smem_addr(t.tile_ready));
+            load_q<Traits>(a, t, q);
+            q.advance();
+        }
+        if (!a.tile_counter) {
+            index += stride;
+        } else {
+            if (exists) {
+                rt::mbarrier_wait(smem_addr(s.barrier.prefetch_next), prefetch_next.phase);
+                prefetch_next.advance();
+            }
+            if (rank == 0) {
+                index = stride + atomicAdd(a.tile_counter, 1);
+                if (pair) rt::st_async(rt::shared_address(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1, index);
+            } else {
+                rt::mbarrier_expect_tx(smem_addr(s.barrier.next_tile_full[tile.index]), 4);
+                rt::mbarrier_wait(smem_addr(s.barrier.next_tile_full[tile.index]), tile.phase);
+                index = *const_cast<volatile int*>(s.next_tile + tile.index);
+            }
+        }
+        if (exists) tile.advance();
+    }
+    rt::mbarrier_wait(smem_addr(s.tile[tile.index].tile_consumed), tile.phase ^ 1);
+    s.tile[tile.index].n_block_max = -1;
+    rt::mbarrier_arrive(smem_addr(s.tile[tile.index].tile_ready));
+    if (a.tile_counter && rank == 0 && atomicAdd(a.tile_counter + 1, 1) == stride - 1) a.tile_counter[0] = a.tile_counter[1] = 0;
+}
+
+}  // namespace gpu
+}  // namespace fa
