@@ -25,9 +25,9 @@ constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
 #ifdef FA_HOPPER  // the build has that device's own kernels
-constexpr bool kNative = true;  // see native.h
+constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
-constexpr bool kNative = false;
+constexpr bool kArchKernels = false;
 #endif
 constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise

@@ -22,7 +22,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
-constexpr bool kNative = false;  // see native.h
+constexpr bool kArchKernels = false;  // see arch_kernel.h
 #ifdef FA_LIST_CUDA_KERNELS
 constexpr int kWideRows = 64;  // as in rt_cuda.h, whose kernels tests/budgets lists by this text
 #else

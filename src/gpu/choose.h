@@ -157,7 +157,7 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
     return best;
 }
 
-// Should a call with so few tiles that a native kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
+// Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
 // multiprocessor's rate there is about twice that of a matrix kernel.
 bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
     constexpr double kStart = 3, kOperations = 6.7e6, kMargin = 1.1;
@@ -177,7 +177,7 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
 bool fold_together(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMostBytes = 64 << 10, kMostTurns = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kNative || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMostTogether;
     return bytes <= kMostBytes && items <= kMostTurns * splits * teams;

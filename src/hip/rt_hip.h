@@ -24,7 +24,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
-constexpr bool kNative = false;  // see native.h
+constexpr bool kArchKernels = false;  // see arch_kernel.h
 constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 

@@ -1,32 +1,32 @@
-// The place for kernels that one backend alone has, beside those of the shared text: rt::kNative says whether there are any.
+// The place for kernels that one backend alone has, beside those of the shared text: rt::kArchKernels says whether there are any.
 #pragma once
 #include "gpu/bwd.h"
 
 namespace fa {
 namespace gpu {
 
-struct Native {
+struct ArchKernel {
     const char* name;
     int rows, keys;    // of a tile
-    const void* how;   // the backend's own description
+    const void* impl;   // the backend's own description
 };
 
 // The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.
-const Native* native_for(const rt::Device&, const Problem&);
+const ArchKernel* arch_kernel_for(const rt::Device&, const Problem&);
 // A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.
-struct NativeMemory {
+struct ArchKernelMemory {
     static constexpr int kStreams = 8;
     char* zeros;
     uint64_t stream[kStreams];  // by the driver's number, which no other stream gets
     int streams;
 };
-constexpr uint64_t kNativeBytes = 256;  // that a call gets of it; one that needs more has a workspace
-uint64_t native_bytes(const Native&, const rt::Device&, const Problem&);
+constexpr uint64_t kArchKernelBytes = 256;  // that a call gets of it; one that needs more has a workspace
+uint64_t arch_kernel_bytes(const ArchKernel&, const rt::Device&, const Problem&);
 // What there is for the stream, or NULL: it is being captured, or there are too many.
-rt::Status native_memory(NativeMemory*, rt::Stream, void** zeros);
-rt::Status prepare_native(const rt::Device&);
-// `memory`: of native_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
-rt::Status launch_native(const Native&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
+rt::Status arch_kernel_memory(ArchKernelMemory*, rt::Stream, void** zeros);
+rt::Status prepare_arch_kernels(const rt::Device&);
+// `memory`: of arch_kernel_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
+rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
 
 // Plain and paged matrix kernels for decode in clusters of a tile's splits, which fold among themselves: can as many run at once as a call
 // has tiles, and their launch. `early`: as launch_after.
@@ -37,17 +37,17 @@ rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int th
 
 // The same for the backward: kernels for dq, dk and dv, behind prepare_gradients. Which of the three are wanted, and where they lie, is known
 // only when the call is made; dq_sum is there when sum_columns is not 0.
-struct NativeBackward {
+struct ArchBackwardKernel {
     const char* name;
     int rows, keys;
     int64_t sum_columns;  // of dq_sum
-    const void* how;
+    const void* impl;
 };
-const NativeBackward* native_backward_for(const rt::Device&, const Problem&);
-bool native_backward_reads(const Problem&, const fa_backward_args_t&);  // whether it takes tensors that lie so
-uint64_t native_backward_bytes(const NativeBackward&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
-rt::Status prepare_native_backward(const rt::Device&);
-rt::Status launch_native_backward(const NativeBackward&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);
+const ArchBackwardKernel* arch_backward_for(const rt::Device&, const Problem&);
+bool arch_backward_reads(const Problem&, const fa_backward_args_t&);  // whether it takes tensors that lie so
+uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
+rt::Status prepare_arch_backward(const rt::Device&);
+rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa
