@@ -31,9 +31,9 @@ rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const Forwar
 // Plain and paged matrix kernels for decode in clusters of a tile's splits, which fold among themselves: can as many run at once as a call
 // has tiles, and their launch. `early`: as launch_after.
 struct Instance;
-bool fit_together(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
-rt::Status prepare_together(const rt::Device&, void (*kernel)(ForwardParams));
-rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream, const ForwardParams&, bool early);
+bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
+rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
+rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream, const ForwardParams&, bool early);
 
 // The same for the backward: kernels for dq, dk and dv, behind prepare_gradients. Which of the three are wanted, and where they lie, is known
 // only when the call is made; dq_sum is there when sum_columns is not 0.

@@ -14,9 +14,9 @@ namespace fa {
 namespace gpu {
 
 // Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
-// the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
-constexpr int kSpacious = 12;
-constexpr float kMostGradient = 0x1p+15f;
+// the first tile about 2^kDsTargetExponent, and is made smaller when a tile has one beyond kMaxDs.
+constexpr int kDsTargetExponent = 12;
+constexpr float kMaxDs = 0x1p+15f;
 
 template <class M>
 struct Gradient {
@@ -258,7 +258,7 @@ struct Gradient {
         rt::barrier();
         FA_UNROLL for (int w = 0; w < M::warps; w++) top = max_fn(top, s.top[w]);
         if (!(top > 0x1p-100f) || top == kPosInf) return 1.f;
-        const float factor = float_of((uint32_t(2 * 127 + kSpacious) << 23) - (bits_of(top) & 0x7f800000u));
+        const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(top) & 0x7f800000u));
         if (rt::thread() == 0) {
             s.unit *= factor;
             s.of_unit = 1.f / s.unit;
@@ -296,7 +296,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
                 FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
+        if (top > kMaxDs || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
     }
     if constexpr (M::kLate) rt::barrier_among(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
     else rt::barrier();

@@ -18,13 +18,13 @@ bool one_for_all_keys(const Problem& p, uint64_t operand, const int64_t stride[4
 // them are 0, an output of wider range than the weights shows what has become of the small ones.
 InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t most = int64_t(1) << 31;
+    const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
     if (!device.matrix_cores || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
-        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
-        d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
+        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
+        d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit))
         return {};
     switch (d.q_dtype) {
         case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
@@ -42,7 +42,7 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
     const InstanceLists matrix = matrix_instances(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
-    double least = 0;
+    double min_time = 0;
     for (const Instances& list : matrix.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
@@ -50,8 +50,8 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
             if (!tallest) tallest = &one;
-            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= least)))) continue;
-            least = time;
+            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= min_time)))) continue;
+            min_time = time;
             best = &one;
         }
     if (best) return *best;
@@ -74,7 +74,7 @@ bool plain_backward(const Problem& p, bool aligned) {
 
 // The backward's matrix kernel for a call, that spans its heads; NULL: none.
 const BackwardInstance* matrix_backward(const rt::Device& device, const Problem& p, bool aligned) {
-    const int64_t most = int64_t(1) << 31;
+    const int64_t limit = int64_t(1) << 31;
     const auto narrowest = [&](const auto& lists) -> const BackwardInstance* {
         for (const BackwardInstances& list : lists)
             for (int i = 0; i < list.count; i++) {
@@ -86,7 +86,7 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
         return nullptr;
     };
     if (!device.matrix_cores || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
-    if (p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
+    if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
     if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);
@@ -127,25 +127,25 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
     constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
     constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
-    constexpr int64_t kMostSplits = 512;
+    constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
-    const double arithmetic = room * elements * 2 * kernel.rows / kOperations, least_tile = alone > arithmetic ? alone : arithmetic;
+    const double arithmetic = room * elements * 2 * kernel.rows / kOperations, min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16 took 91
     // and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     Splits best{1, 0};
-    for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
+    for (int64_t splits = 1; splits <= min_of(kMaxSplits, max_of(key_tiles, 1)); splits++) {
         const int64_t each = ceil_div(key_tiles, splits);
         const bool early = brief(kernel, each * keys);
         const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kBriefStart : kFullStart;
         const auto wave = [&](double running) {
             const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytes;
-            return double(each) * (shared > least_tile ? shared : least_tile) + start;
+            return double(each) * (shared > min_tile_time ? shared : min_tile_time) + start;
         };
         const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
@@ -174,13 +174,13 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
 // other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place
 // of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few
 // teams' turns fold.
-bool fold_together(const Problem& p, const Instance& kernel, int64_t splits) {
-    constexpr int64_t kMostBytes = 64 << 10, kMostTurns = 2;
+bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
+    constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kArchKernels || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
-    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMostTogether;
-    return bytes <= kMostBytes && items <= kMostTurns * splits * teams;
+    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMaxClusterSplits;
+    return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
 // The columns of o that a block of combine_splits takes; 0: combine_rows folds. With a fixed split size always that one, or a row's bits would

@@ -258,8 +258,8 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     // order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
     if constexpr (Mma::kBytes) {
-        const bool natural = general && s.tile.work & kNatural, together = unit * k_factor > 0 && unit * k_factor < kPosInf;
-        if (together && !natural) unit *= k_factor;
+        const bool natural = general && s.tile.work & kNatural, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        if (mergeable && !natural) unit *= k_factor;
         else before = k_factor;
     }
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
@@ -358,10 +358,10 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
-    constexpr bool gathers = M::key_warps > 1 && kind != Kind::general;
+    constexpr bool merges_in_cluster = M::key_warps > 1 && kind != Kind::general;
     if (idle) {
-        if constexpr (gathers)
-            if (__builtin_expect(x.together, 0)) M::stage_nothing(), M::fold_cluster(x, int(split));
+        if constexpr (merges_in_cluster)
+            if (__builtin_expect(x.cluster_merge, 0)) M::stage_nothing(), M::fold_cluster(x, int(split));
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
@@ -390,8 +390,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
-    if constexpr (gathers)
-        if (__builtin_expect(x.together, 0)) {  // out of the others' way: their instructions come from memory, too
+    if constexpr (merges_in_cluster)
+        if (__builtin_expect(x.cluster_merge, 0)) {  // out of the others' way: their instructions come from memory, too
             M::stage_folded();
             return M::fold_cluster(x, int(split));
         }

@@ -399,22 +399,22 @@ struct MatrixBlock {
         rt::cluster_sync();
         const Shared& s = shared();
         const Tile& t = s.tile;
-        constexpr int teams = threads / kMostTogether;
-        const int lane = rt::thread() % kMostTogether, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.p.group);
+        constexpr int teams = threads / kMaxClusterSplits;
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.p.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
-            const int item = first + rt::thread() / kMostTogether, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
+            const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
             RowState state = empty_row();
             float sum[4] = {};
             if (lane < splits) rt::load2_at(&s.state[0][r].m, lane, &state.m, &state.l);
             if (state.l != 0.f) rt::load4_at(output_at(0, r, column), lane, sum);
             float m = state.m;
-            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
+            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
             const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);
             state = {m, state.l * factor};
-            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
+            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 sum[e] *= factor;
-                FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
+                FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
             }
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;

@@ -257,14 +257,14 @@ FA_DEVICE float largest_of(const float* x, int n, float top) {
 // Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys and
 // pages 32 bits, and a page a power of two of keys?
 FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
-    constexpr int64_t most = int64_t(1) << 31;
+    constexpr int64_t limit = int64_t(1) << 31;
     const fa_attention_desc_t& d = p.d;
     const auto whole = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         return copy_width(base, stride, dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
-           d.seqlen_k <= most && a.seqlen_new <= most && d.kv_batch <= most && d.num_pages <= most && page_shift >= 0 &&
+           d.seqlen_k <= limit && a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
            whole(a.k, d.k_stride, d.dim_qk, d.k_dtype) && whole(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
            whole(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && whole(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }

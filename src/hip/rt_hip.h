@@ -152,8 +152,8 @@ static inline Status accessible(const void* p, int device, bool* yes) {
 
 // A grid counts the threads of a row in 32 bits: more blocks form several rows of the same length. 0: there is no such length.
 static inline unsigned grid_rows(int64_t blocks, int threads) {
-    const int64_t most = int64_t(UINT32_MAX) / threads;
-    for (int64_t rows = blocks / most + 1; rows <= UINT16_MAX; rows++)
+    const int64_t limit = int64_t(UINT32_MAX) / threads;
+    for (int64_t rows = blocks / limit + 1; rows <= UINT16_MAX; rows++)
         if (blocks % rows == 0) return unsigned(rows);
     return 0;
 }
