@@ -1,6 +1,6 @@
 // Which kernel a call takes, and into how many splits a forward cuts the keys.
 #pragma once
-#include "gpu/combine.h"
+#include "gpu/merge.h"
 #include "gpu/fwd_simt.h"
 #include "gpu/instance.h"
 
@@ -121,10 +121,10 @@ struct Splits {
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
 // and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
 // which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them leave room, and crowd.
-// Folding costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
+// Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
 // lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
 Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
+    constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
     constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
@@ -150,8 +150,8 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
         const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
-        const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
-        const double time = run + (splits > 1 ? fold : 0);
+        const double merge_time = kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytes);
+        const double time = run + (splits > 1 ? merge_time : 0);
         if (splits == 1 || time < best.time) best = {splits, time};
     }
     return best;
@@ -170,10 +170,10 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
     return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 
-// Should a tile's splits be a cluster, on Hopper, and fold among themselves? Not those of a fixed size, whose bits must not depend on the
+// Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend on the
 // other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place
 // of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few
-// teams' turns fold.
+// teams' turns merge.
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
@@ -183,12 +183,12 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// The columns of o that a block of combine_splits takes; 0: combine_rows folds. With a fixed split size always that one, or a row's bits would
+// The columns of o that a block of combine_splits takes; 0: combine_rows merges. With a fixed split size always that one, or a row's bits would
 // depend on how many rows there are.
-int32_t fold_columns(const rt::Device& device, const Problem& p, int64_t rows) {
+int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
     const int64_t at_once = 2 * device.multiprocessors;
     if (p.d.split_size > 0 || rows > at_once) return 0;
-    return rows * ceil_div(p.d.dim_v, kFewColumns) <= at_once ? kFewColumns : kMostColumns;
+    return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
 }
 
 // How many kv heads' keys and values the cache is taken to hold.

@@ -3,12 +3,12 @@
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
 // Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
-// folded at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
+// merged at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
 // slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
 // Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
 //
-// Splits of the keys leave sums for a kernel that folds them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
-// other's shared memory and fold there: no second launch, and nothing goes through memory.
+// Splits of the keys leave sums for a kernel that merges them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
+// other's shared memory and merge there: no second launch, and nothing goes through memory.
 #pragma once
 #include "gpu/mma_scores.h"
 
@@ -92,7 +92,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         }
     }
 
-    // Folds the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
+    // Merges the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
     // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
     // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
@@ -134,7 +134,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 sum[i][Sum::slot(e)] += p;
             }
     }
-    // Folds one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
+    // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
     // beside the exponentials of the next.
     template <class Type>
     FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
@@ -354,14 +354,14 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
-        rt::release_successor();  // not before: a fold reads lengths before it waits
+        rt::release_successor();  // not before: a merge reads lengths before it waits
         if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
     constexpr bool merges_in_cluster = M::key_warps > 1 && kind != Kind::general;
     if (idle) {
         if constexpr (merges_in_cluster)
-            if (__builtin_expect(x.cluster_merge, 0)) M::stage_nothing(), M::fold_cluster(x, int(split));
+            if (__builtin_expect(x.cluster_merge, 0)) M::stage_empty(), M::merge_cluster(x, int(split));
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
@@ -392,8 +392,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     rt::barrier();
     if constexpr (merges_in_cluster)
         if (__builtin_expect(x.cluster_merge, 0)) {  // out of the others' way: their instructions come from memory, too
-            M::stage_folded();
-            return M::fold_cluster(x, int(split));
+            M::stage_merged();
+            return M::merge_cluster(x, int(split));
         }
     if constexpr (M::key_warps > 1) M::finish_rows(x);
     else M::finish_rows_cold(x);

@@ -238,7 +238,7 @@ struct Simt {
                     if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
     }
 
-    // Folds the scores into (m, l), which makes them weights, stores those, and gives each row's factor for its sums so far.
+    // Merges the scores into (m, l), which makes them weights, stores those, and gives each row's factor for its sums so far.
     FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;

@@ -334,7 +334,7 @@ struct MatrixBlock {
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.
-    FA_MEMBER static RowState fold_warps(int r) {
+    FA_MEMBER static RowState merge_warps(int r) {
         Shared& s = shared();
         RowState state = s.state[0][r];
         s.factor[0][r] = 1.f;
@@ -354,7 +354,7 @@ struct MatrixBlock {
         const int64_t heads = x.p.d.heads_k, split = uint32_t(rt::block()) % uint32_t(x.splits);
         const int64_t all = x.p.d.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
-            const RowState state = fold_warps(r);
+            const RowState state = merge_warps(r);
             if (x.partial_o) {
                 x.state[split * all + index0 + r] = state;
                 s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
@@ -368,7 +368,7 @@ struct MatrixBlock {
     }
     // The same for kernels without registers for it.
     FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x) { finish_rows(x); }
-    FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
+    FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
@@ -380,22 +380,22 @@ struct MatrixBlock {
         }
     }
     // For a block without keys in a cluster of splits.
-    FA_MEMBER static void stage_nothing() {
+    FA_MEMBER static void stage_empty() {
         for (int r = rt::thread(); r < rows; r += threads) shared().state[0][r] = empty_row();
     }
     // Sums and states over all key warps, to be read by the cluster.
-    FA_MEMBER static void stage_folded() {
+    FA_MEMBER static void stage_merged() {
         Shared& s = shared();
-        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = fold_warps(r);
+        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = merge_warps(r);
         rt::barrier();
         for (int i = rt::thread(); i < s.tile.valid * (D / 4); i += threads) {
             float sum[4];
-            sum_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
+            merge_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
             rt::store4(output_at(0, i / (D / 4), i % (D / 4) * 4), sum);
         }
     }
-    // Each block of a cluster of splits folds some of its rows' columns: a team of 16 lanes for four columns, a lane for each split.
-    FA_MEMBER static void fold_cluster(const ForwardParams& x, int rank) {
+    // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each split.
+    FA_MEMBER static void merge_cluster(const ForwardParams& x, int rank) {
         rt::cluster_sync();
         const Shared& s = shared();
         const Tile& t = s.tile;
@@ -438,7 +438,7 @@ struct MatrixBlock {
             for (int i = rt::thread(); i < items; i += threads) {
                 const int r = i / (D / 4), column = i % (D / 4) * 4;
                 float sum[4];
-                sum_key_warps(r, column, sum);
+                merge_key_warps(r, column, sum);
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], s.state[0][r].l);
                 if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
             }
@@ -449,7 +449,7 @@ struct MatrixBlock {
             const int64_t at = s.output[r] + column;
             float sum[4];
             if (column >= dim) continue;
-            sum_key_warps(r, column, sum);
+            merge_key_warps(r, column, sum);
             if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
             else
                 for (int e = 0; e < 4 && column + e < dim; e++) {

@@ -21,7 +21,7 @@ struct RowBytes {
 constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
-constexpr int kMaxClusterSplits = 16;  // splits that a cluster folds
+constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
 
 // What a forward call fixes, in the form that kernels take.
 struct ForwardParams {
@@ -49,7 +49,7 @@ struct ForwardParams {
     RowBytes k_bytes, v_bytes;
     uint32_t work;
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
-    bool cluster_merge;        // matrix kernels: the blocks of a tile's splits are a cluster, and fold among themselves
+    bool cluster_merge;        // matrix kernels: the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs

@@ -105,12 +105,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
             FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
 }
 
-// Every thread's value folded into one, which all get: groups of 16 first, then those one after the other.
+// Every thread's value merged into one, which all get: groups of 16 first, then those one after the other.
 template <class Operation>
-FA_DEVICE float fold_block(float value, Operation operation) {
+FA_DEVICE float reduce_block(float value, Operation operation) {
     float* group = reinterpret_cast<float*>(rt::shared_memory());
     FA_UNROLL for (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
-    rt::barrier();  // whoever still reads the fold before
+    rt::barrier();  // whoever still reads the merge before
     if (rt::thread() % 16 == 0) group[rt::thread() / 16] = value;
     rt::barrier();
     value = group[0];
@@ -118,15 +118,15 @@ FA_DEVICE float fold_block(float value, Operation operation) {
     return value;
 }
 
-struct Largest {
+struct MaxOp {
     FA_MEMBER float operator()(float a, float b) const { return max_fn(a, b); }
 };
-struct Sum {
+struct SumOp {
     FA_MEMBER float operator()(float a, float b) const { return a + b; }
 };
 
 // P in the place of S, and (m, l): a block for each row.
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) standard_weights(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_weights(FA_PARAM StudyParams y) {
     const ForwardParams& x = y.x;
     const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.p.group;
     const int64_t batch = head / x.p.d.heads_k, query_head = head % x.p.d.heads_k * x.p.group + r % x.p.group;
@@ -134,16 +134,16 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) standard_weights(FA_PARAM StudyPara
     if (row >= seq.q_len) return;
     float* scores = y.matrix + rt::block() * y.pitch;
     float top = kNegInf, sum = 0.f;
-    for (int64_t key = rt::thread(); key < seq.k_len; key += kCombineThreads) top = max_fn(top, scores[key]);
-    top = fold_block(top, Largest());
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) top = max_fn(top, scores[key]);
+    top = reduce_block(top, MaxOp());
     const bool drop = x.p.d.dropout_p > 0;
     const Dropout dropout = dropout_of(x);
-    for (int64_t key = rt::thread(); key < seq.k_len; key += kCombineThreads) {
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
         const float p = weight(scores[key], top) * kHeadroomUnit;
         sum += p;
         scores[key] = !drop || keeps(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }
-    sum = fold_block(sum, Sum());
+    sum = reduce_block(sum, SumOp());
     if (rt::thread() == 0) y.sums[head * x.rows + r] = {top, sum};
 }
 
