@@ -32,9 +32,9 @@ struct BackwardParams {
     bool natural;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
     // Matrix kernels, as in ForwardParams.
-    bool alike;
-    Sequence alike_seq;
-    MaskRule alike_rule;
+    bool uniform_lengths;
+    Sequence uniform_seq;
+    MaskRule uniform_rule;
     uint32_t work;
     RowSource source[4];  // q, dout, k and v
     float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf

@@ -171,7 +171,7 @@ struct GradientBlock {
     FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
-        const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, batch);
+        const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const int i = thread % 4;
@@ -188,7 +188,7 @@ struct GradientBlock {
         t.head0 = int(head0);
         t.heads = ByRows ? 1 : int(group);
         t.seq = seq;
-        t.rule = x.alike ? x.alike_rule : mask_rule(x.p, seq);
+        t.rule = x.uniform_lengths ? x.uniform_rule : mask_rule(x.p, seq);
         t.row0 = head0 * x.padded_rows + padded_row0(x.p, seq, batch);
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));

@@ -267,10 +267,10 @@ struct MatrixBlock {
         t.kv_head = kv_head;
         t.batch = batch;
         t.first = block * rows;
-        if (x.alike) {
-            t.seq = x.alike_seq;
+        if (x.uniform_lengths) {
+            t.seq = x.uniform_seq;
             t.seq.kv_index = batch;
-            t.rule = x.alike_rule;
+            t.rule = x.uniform_rule;
             t.valid = int(min_of(x.rows - t.first, rows));
         } else if constexpr (KeyWarps > 1) {
             place_sequence(x, batch);

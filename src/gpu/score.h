@@ -41,11 +41,11 @@ struct ForwardParams {
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // Matrix kernels: all sequences are alike.
-    bool alike;
-    Sequence alike_seq;
-    MaskRule alike_rule;
-    int64_t alike_split;      // keys of a split
+    // Matrix kernels: all sequences have the same lengths.
+    bool uniform_lengths;
+    Sequence uniform_seq;
+    MaskRule uniform_rule;
+    int64_t uniform_split_keys;      // keys of a split
     RowBytes k_bytes, v_bytes;
     uint32_t work;
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
@@ -59,7 +59,7 @@ struct ForwardParams {
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 // Does no length, offset or start of a sequence lie in device memory?
-FA_FN bool sequences_alike(const Problem& p) {
+FA_FN bool has_uniform_lengths(const Problem& p) {
     return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
                                                         FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
 }
