@@ -24,7 +24,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
-#ifdef FA_HOPPER  // the build has that device's own kernels
+#ifdef FA_HAS_SM90  // the build has that device's own kernels
 constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
 constexpr bool kArchKernels = false;
@@ -96,8 +96,8 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;  // those that mma_sync.h speaks to
-    bool hopper;
+    bool has_mma;  // those that mma_sync.h speaks to
+    bool sm90;
 };
 
 // Why devices cannot be counted.
@@ -123,8 +123,8 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
-    d->matrix_cores = p.major >= 8;
-    d->hopper = p.major == 9 && p.minor == 0;
+    d->has_mma = p.major >= 8;
+    d->sm90 = p.major == 9 && p.minor == 0;
     return kSuccess;
 }
 

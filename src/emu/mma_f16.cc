@@ -1,4 +1,4 @@
-#include "emu/matrix_emu.h"
+#include "emu/mma_emu.h"
 #include "gpu/instances_mma.h"
 
 namespace fa {

@@ -67,7 +67,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;
+    bool has_mma;
 };
 
 static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }
@@ -80,7 +80,7 @@ static inline Status describe(int, Device* d) {
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
     d->shared_per_block = (lockstep::wave() == 64 ? 64 : 227) << 10;  // as on AMD's and NVIDIA's devices
-    d->matrix_cores = lockstep::wave() == 32;
+    d->has_mma = lockstep::wave() == 32;
     return kSuccess;
 }
 

@@ -34,7 +34,7 @@ struct Gradient {
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
-            const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
+            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
             own0 = 16 * kOwnTiles * down;
             share0 = M::kShare * across;
             step0 = M::kColumnSteps * across;
@@ -45,7 +45,7 @@ struct Gradient {
     // used, and takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
         constexpr bool full = Mma::kPieces || M::columns > 128;
-        return (full ? rt::unknown(rt::thread()) : rt::thread()) % 32;
+        return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
     }
 
     template <int n>
@@ -100,16 +100,16 @@ struct Gradient {
 
     // Owned rows times passing ones, over all dims.
     FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0), lane_anew());
-        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0), lane_anew());
+        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::opaque(w.share0), lane_anew());
         clear(score);
         multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
                             [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the weights of the owned rows times what passes.
     FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0), lane_anew());
-        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0), lane_anew()), w.step0);
+        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::opaque(0), lane_anew()), w.step0);
         multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
@@ -120,20 +120,20 @@ struct Gradient {
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
-        const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::unknown(0), lane_anew()), row0 / 16);
-        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0), lane_anew()), step0);
+        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
+        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
+        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
         multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },
                               [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
-        float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::unknown(rt::thread()) % 32 * 4;
+        float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
                 FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
                     const float* const of = sum[m][c].x + 2 * r;
-                    rt::add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
+                    rt::red_add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
                 }
     }
 
@@ -244,7 +244,7 @@ struct Gradient {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
-        const auto lines = Mma::further(Mma::template put_lines<M::kWeightBytes>(tile, rt::unknown(w.own0)), w.share0 / 16);
+        const auto lines = Mma::further(Mma::template put_lines<M::kWeightBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(lines, 16 * m * M::kWeightBytes, c, sum[m][c]);
     }
@@ -298,10 +298,10 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
                 FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
         if (top > kMaxDs || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
     }
-    if constexpr (M::kLate) rt::barrier_among(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
+    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
-        if (rt::unknown(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
+        if (rt::opaque(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
         if (s.grown[turn]) {
             const float factor = G::grow(top);
             G::scale(first, factor);
@@ -345,7 +345,7 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
         }
         if (i >= 0) {
             if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.slot);
-            rt::copies_left<0>();
+            rt::cp_async_wait<0>();
             rt::barrier();
         }
         if constexpr (ahead) {
@@ -361,8 +361,8 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
         if (i > 0 && x.dq_sum) Gradient<M>::add_dq(x, past_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
     // Where nothing passes by, the owned rows are still on their way, in no group yet.
-    rt::commit_copies();
-    rt::copies_left<0>();
+    rt::cp_async_commit();
+    rt::cp_async_wait<0>();
 }
 
 template <class M>
@@ -398,7 +398,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
 
 template <class M>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
-    if constexpr (rt::kMatrixCode) run_gradient<M>(x);
+    if constexpr (rt::kHasMma) run_gradient<M>(x);
 }
 
 }  // namespace gpu

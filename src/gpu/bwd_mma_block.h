@@ -86,14 +86,14 @@ struct GradientBlock {
     FA_MEMBER static void load_tile(const Source& from, int64_t head, int64_t row, int valid, char* to) {
         const char* base = from.base + head * from.head + row * from.row;
         if (!Plain && from.width != 16) return load_narrow<count>(from, base, valid, to);
-        const int thread = rt::unknown(rt::thread()), piece = thread % kPieces, first = thread / kPieces;
+        const int thread = rt::opaque(rt::thread()), piece = thread % kPieces, first = thread / kPieces;
         const bool whole = 16 * piece < from.bytes;
         const int64_t step = from.row;
         const char* at = base + first * step + 16 * piece;
-        const uint32_t address = rt::shared_address(to);
+        const uint32_t address = rt::smem_addr(to);
         FA_UNROLL for (int n = 0; n < count / kRowsAtOnce; n++) {
             const int r = first + n * kRowsAtOnce;
-            rt::copy16(address + uint32_t(piece_offset<kRowBytes>(r, piece)), at, whole && r < valid);
+            rt::cp_async16(address + uint32_t(piece_offset<kRowBytes>(r, piece)), at, whole && r < valid);
             at += kRowsAtOnce * step;
         }
     }
@@ -103,7 +103,7 @@ struct GradientBlock {
         if (from.width == 4) {
             for (int i = rt::thread(); i < count * (kRowBytes / 4); i += threads) {
                 const int r = i / (kRowBytes / 4), at = i % (kRowBytes / 4) * 4;
-                rt::copy4(rt::shared_address(to) + uint32_t(offset(r, at)), base + r * from.row + at, r < valid && at < from.bytes);
+                rt::cp_async4(rt::smem_addr(to) + uint32_t(offset(r, at)), base + r * from.row + at, r < valid && at < from.bytes);
             }
         } else {
             for (int i = rt::thread(); i < count * D; i += threads) {
@@ -117,9 +117,9 @@ struct GradientBlock {
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no weight.
     FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int slot) {
         Shared& s = shared();
-        for (int i = rt::unknown(rt::thread()); i < kRows / 4; i += threads) {
-            rt::copy16(rt::shared_address(s.lse[slot] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
-            rt::copy16(rt::shared_address(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
+        for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
+            rt::cp_async16(rt::smem_addr(s.lse[slot] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
     FA_COLD_MEMBER static void load_owned(const BackwardParams& x) {
@@ -135,16 +135,16 @@ struct GradientBlock {
         load_tile<Passing>(t.passer[0], head, row, t.count - row, passer(slot, 0));
         load_tile<Passing>(t.passer[1], head, row, t.count - row, passer(slot, 1));
         if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, slot);
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
     // Rows without keys take no part, whatever their q and dout hold: 0 times that is not always 0.
     FA_MEMBER static bool clear_rows(int slot, char* q, char* dout) {
         const float* const lse = shared().lse[slot];
         bool none = false;
-        FA_UNROLL for (int r = rt::unknown(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
-        if (!rt::any_lane(none)) return false;
+        FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
+        if (!rt::warp_any(none)) return false;
         const float zero[4] = {};
-        for (int i = rt::unknown(rt::thread()); i < kRows * kPieces; i += threads) {
+        for (int i = rt::opaque(rt::thread()); i < kRows * kPieces; i += threads) {
             const int r = i / kPieces, at = piece_offset<kRowBytes>(r, i % kPieces);
             if (lse[r] != kPosInf) continue;
             rt::store4(reinterpret_cast<float*>(q + at), zero);
@@ -157,7 +157,7 @@ struct GradientBlock {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
-        for (int r = rt::unknown(rt::thread()); r < kRows; r += threads) {
+        for (int r = rt::opaque(rt::thread()); r < kRows; r += threads) {
             const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
             s.band[slot][r] = {int(b.begin), int(max_of(b.end, 0))};
         }
@@ -236,7 +236,7 @@ struct GradientBlock {
     FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
         if (accumulates(x) || dim % 4 != 0 || !quads_aligned(base, stride, x.p.d.q_dtype))
             return store_singly(x, gradient, base, first, stride[1], int(dim));
-        const int own_row = rt::unknown(rt::thread()) / (D / 4), column = rt::unknown(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
+        const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
         if (column < dim)
             FA_UNROLL_BY(4)

@@ -31,7 +31,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
         // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
-        const int lane = (Mma::kPieces && D == 64 ? rt::unknown(rt::thread()) : rt::thread()) % 32;
+        const int lane = (Mma::kPieces && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % 32;
         const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0, lane);
         const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
         if constexpr (Mma::kPieces) {
@@ -119,7 +119,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 m[i][r] = top[i][r];
                 shift[i][r] = Mma::kExponent - reference;
             }
-        if (rt::any_lane(large)) {
+        if (rt::warp_any(large)) {
             scale_scores(score, unit);
             unit = 1.f;
         }
@@ -215,15 +215,15 @@ struct WarpPart {
     FA_MEMBER WarpPart() {
         constexpr int wide = 16 * M::kKeyTiles;
         const typename M::Shared& s = M::shared();
-        const int warp = rt::uniform(rt::thread() / 32);
+        const int warp = rt::warp_uniform(rt::thread() / 32);
         key_warp = warp / M::row_warps;
         row0 = warp % M::row_warps * 16 * M::row_tiles;
         key0 = key_warp * wide;
         const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
-        some_begin = rt::uniform(first.begin - key0 - wide + 1);
-        some_end = rt::uniform(row0 < s.tile.valid ? last.end - key0 : 0);
-        full_begin = rt::uniform(last.begin - key0);
-        full_end = rt::uniform(first.end - key0 - wide + 1);
+        some_begin = rt::warp_uniform(first.begin - key0 - wide + 1);
+        some_end = rt::warp_uniform(row0 < s.tile.valid ? last.end - key0 : 0);
+        full_begin = rt::warp_uniform(last.begin - key0);
+        full_end = rt::warp_uniform(first.end - key0 - wide + 1);
     }
 };
 
@@ -265,8 +265,8 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int slot = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
-        if (M::kFillRing && j == 0) rt::copies_left<M::slots - 1>();
-        else rt::copies_left<M::slots - 2>();
+        if (M::kFillRing && j == 0) rt::cp_async_wait<M::slots - 1>();
+        else rt::cp_async_wait<M::slots - 2>();
         rt::barrier();
         if (!M::kFillRing || j > 0) issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
         const int ahead = key + M::slots / 2 * M::keys;
@@ -302,7 +302,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
             M::keep_place(place, j + M::slots / 2, ahead, end);
             place = find(ahead + M::keys);
         }
-        rt::copies_left<M::slots - 2>();
+        rt::cp_async_wait<M::slots - 2>();
         rt::barrier();
         issue(false, j + M::slots / 2, slot);
         if (work) {
@@ -314,7 +314,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
-    rt::copies_left<0>();
+    rt::cp_async_wait<0>();
     return unit;
 }
 
@@ -365,8 +365,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
-    const int end = rt::uniform(s.row[t.valid - 1].end);
+    const int begin = rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int end = rt::warp_uniform(s.row[t.valid - 1].end);
     const WarpPart<M> w;
     M::load_q(x);
 
@@ -403,7 +403,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
 
 template <class M, Kind kind>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kMatrixCode) run_matrix<M, kind>(x);
+    if constexpr (rt::kHasMma) run_matrix<M, kind>(x);
 }
 
 }  // namespace gpu

@@ -78,7 +78,7 @@ struct MatrixBlock {
         if (width == 4) {
             narrow_units<count, row_bytes, 4>([&](int r, int at) {
                 const char* from = row(r);
-                rt::copy4(rt::shared_address(to) + uint32_t(offset(r, at)), from + at, from && at < bytes);
+                rt::cp_async4(rt::smem_addr(to) + uint32_t(offset(r, at)), from + at, from && at < bytes);
             });
         } else {
             narrow_units<count, row_bytes, int(sizeof(E))>([&](int r, int at) {
@@ -119,7 +119,7 @@ struct MatrixBlock {
         for (int i = rt::thread(); i < rows * words; i += threads) {
             const int r = i / words, at = i % words * 4, place = Mma::q_place(at);
             const char* const from = q_row(x, r < valid ? r : 0);
-            rt::copy4(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
+            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
         }
     }
     FA_MEMBER static void load_q(const ForwardParams& x) {
@@ -129,7 +129,7 @@ struct MatrixBlock {
         const int piece = rt::thread() % kQPieces;
         const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
         for (int r = rt::thread() / kQPieces; r < rows; r += threads / kQPieces)
-            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
+            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
                        whole && r < shared().tile.valid);
     }
 
@@ -169,9 +169,9 @@ struct MatrixBlock {
         for (int c = rt::thread() % across; c < units; c += across) {
             const bool whole = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
-            const uint32_t begin = rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
+            const uint32_t begin = rt::smem_addr(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
             const auto copy = [&](int r, bool there) {
-                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
+                rt::cp_async4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
                 at += step;
             };
             if (count >= Keys) {
@@ -197,11 +197,11 @@ struct MatrixBlock {
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
         const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
         const bool whole = 16 * piece < from.bytes;
-        const uint32_t at = rt::shared_address(to);
+        const uint32_t at = rt::smem_addr(to);
         const int64_t* place = shared().place[j % kPlaces] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::copy16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
+            rt::cp_async16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
         }
     }
 
@@ -209,7 +209,7 @@ struct MatrixBlock {
     FA_COLD_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
         if (key < end) load_keys(x, from, j, key, end - key, slot(i));
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
 
     // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it goes in
@@ -221,9 +221,9 @@ struct MatrixBlock {
         bool whole;  // does the row reach so far?
         FA_MEMBER Stream(const Source& from, bool paged) {
             const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
-            row = rt::uniform(int(from.row));
+            row = rt::warp_uniform(int(from.row));
             base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
-            to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
+            to = rt::smem_addr(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
             whole = 16 * piece < from.bytes;
         }
     };
@@ -240,17 +240,17 @@ struct MatrixBlock {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
             const int left = s.whole ? end - key - rt::thread() / kPieces : 0;
-            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, from + int64_t(r) * s.row, r < left); });
+            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
         }
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
     // value: v's half of a place.
     FA_MEMBER static void issue_paged(const Stream& s, int value, int j, int i, int key, int end) {
         if (key < end) {
             const uint32_t* place = reinterpret_cast<const uint32_t*>(shared().place[j % kPlaces] + rt::thread() / kPieces) + value;
-            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, s.base + int64_t(place[2 * r]) * 16, s.whole && place[2 * r] != ~0u); });
+            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, s.base + int64_t(place[2 * r]) * 16, s.whole && place[2 * r] != ~0u); });
         }
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
 
     // ---- a block's beginning and end
@@ -405,8 +405,8 @@ struct MatrixBlock {
             const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
             RowState state = empty_row();
             float sum[4] = {};
-            if (lane < splits) rt::load2_at(&s.state[0][r].m, lane, &state.m, &state.l);
-            if (state.l != 0.f) rt::load4_at(output_at(0, r, column), lane, sum);
+            if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);
+            if (state.l != 0.f) rt::ld_cluster4(output_at(0, r, column), lane, sum);
             float m = state.m;
             FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
             const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);

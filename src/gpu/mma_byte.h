@@ -22,33 +22,33 @@ struct MmaByte : MmaSync<T> {
     FA_MEMBER static int output_column(int i) { return 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
 
     template <int row_bytes>
-    FA_MEMBER static void load_k(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, b.r); }
+    FA_MEMBER static void load_k(Stored& b, const Lines& lines, int down, int i) { rt::ldmatrix_x4(lines.pair(i) + down, b.r); }
     template <int row_bytes>
-    FA_MEMBER static void load_v(Stored& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
+    FA_MEMBER static void load_v(Stored& b, const Lines& lines, int down, int i) { rt::ldmatrix_x4_trans(lines.pair(i) + down, b.r); }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
     // The lower bytes of a pair. f16 has the bits for 1024 + (x + 128) − 1152, bf16 for 128 + x's seven lower bits less 128 or, with the
     // eighth, 256.
     FA_MEMBER static uint32_t from_i8(uint32_t pair) {
         if constexpr (kIsF16<T>) return rt::add_f16((pair & 0x00ff00ffu) ^ 0x64806480u, 0xe480e480u);
-        else return rt::subtract_bf16(rt::take_bits(pair, 0x007f007fu, 0x43004300u), rt::take_bits(pair, 0x00800080u, 0x43004300u));
+        else return rt::subtract_bf16(rt::and_or(pair, 0x007f007fu, 0x43004300u), rt::and_or(pair, 0x00800080u, 0x43004300u));
     }
     // A word's bytes as two pairs: bytes 0 and 1, then 2 and 3; or, `apart`, bytes 0 and 2, then 1 and 3.
     template <bool apart>
     FA_MEMBER static void widen(E4m3, uint32_t word, uint32_t& first, uint32_t& second) {
-        rt::e4m3_to_f16(apart ? rt::permute_bytes(word, 0, 0x3120) : word, first, second);
+        rt::e4m3_to_f16(apart ? rt::prmt(word, 0, 0x3120) : word, first, second);
         first = from_f16(first);
         second = from_f16(second);
     }
     template <bool apart>
     FA_MEMBER static void widen(E5m2, uint32_t word, uint32_t& first, uint32_t& second) {  // the upper half of an f16
-        first = from_f16(rt::permute_bytes(word, 0, apart ? 0x2404 : 0x1404));
-        second = from_f16(rt::permute_bytes(word, 0, apart ? 0x3414 : 0x3424));
+        first = from_f16(rt::prmt(word, 0, apart ? 0x2404 : 0x1404));
+        second = from_f16(rt::prmt(word, 0, apart ? 0x3414 : 0x3424));
     }
     template <bool apart>
     FA_MEMBER static void widen(I8, uint32_t word, uint32_t& first, uint32_t& second) {
-        first = from_i8(apart ? word : rt::permute_bytes(word, 0, 0x4140));
-        second = from_i8(apart ? word >> 8 : rt::permute_bytes(word, 0, 0x4342));
+        first = from_i8(apart ? word : rt::prmt(word, 0, 0x4140));
+        second = from_i8(apart ? word >> 8 : rt::prmt(word, 0, 0x4342));
     }
 
     template <class S, int n>

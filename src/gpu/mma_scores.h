@@ -60,7 +60,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
                     const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
                 }
-                rt::keep_order();
+                rt::compiler_fence();
             }
         }
     }

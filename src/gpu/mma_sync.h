@@ -1,6 +1,6 @@
 // Products of 16 × 16 tiles on NVIDIA's matrix cores, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. It knows which lane
 // holds which element, how tiles lie in shared memory, and what a weight is rounded to. It stands on the few instructions of
-// matrix_cuda.h (or matrix_emu.h).
+// mma_cuda.h (or mma_emu.h).
 //
 // A tile of k, v or q lies in shared memory row by row, in pieces of 16 bytes whose order within a row depends on the row: eight rows'
 // pieces of one column then lie in different banks.
@@ -34,8 +34,8 @@ struct PairLines {
     // Where a lane writes the word that it has of a row's first piece, and of its second.
     template <int row_bytes>
     FA_MEMBER static PairLines own(const char* tile, int row) {
-        const int lane = rt::unknown(rt::thread()) % 32;
-        const uint32_t first = rt::shared_address(tile) + uint32_t(piece_offset<row_bytes>(row + lane / 4, 0) + lane % 4 * 4);
+        const int lane = rt::opaque(rt::thread()) % 32;
+        const uint32_t first = rt::smem_addr(tile) + uint32_t(piece_offset<row_bytes>(row + lane / 4, 0) + lane % 4 * 4);
         return {Lines(first), Lines(first ^ 16)};
     }
 };
@@ -87,25 +87,25 @@ struct MmaSync {
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
     FA_MEMBER static Lines q_lines(const char* tile, int row, int lane = rt::thread() % 32) {
-        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
+        return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
     }
     template <int row_bytes>
     FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
-        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+        return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
     template <int row_bytes>
     FA_MEMBER static Lines v_lines(const char* tile, int key, int lane = rt::thread() % 32) { return q_lines<row_bytes>(tile, key, lane); }
 
     // 16 rows or keys, `down` bytes further on, and step i of 16 dims or columns.
-    FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, a.r); }
+    FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) { rt::ldmatrix_x4(lines.pair(i) + down, a.r); }
     template <int row_bytes>
-    FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) { rt::load_matrices(lines.pair(i) + down, b.r); }
+    FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) { rt::ldmatrix_x4(lines.pair(i) + down, b.r); }
     template <int row_bytes>
-    FA_MEMBER static void load_v(Right& b, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, b.r); }
+    FA_MEMBER static void load_v(Right& b, const Lines& lines, int down, int i) { rt::ldmatrix_x4_trans(lines.pair(i) + down, b.r); }
     FA_MEMBER static void multiply(Sum& d, const Left& a, const Right& b) {  // d += a · b
         FA_UNROLL for (int half = 0; half < 2; half++) {
-            if constexpr (kIsF16<T>) rt::multiply_f16(d.x + 4 * half, a.r, b.r + 2 * half);
-            else rt::multiply_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
+            if constexpr (kIsF16<T>) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
+            else rt::mma_m16n8k16_bf16(d.x + 4 * half, a.r, b.r + 2 * half);
         }
     }
     FA_MEMBER static uint32_t pack(const float x[2]) { return kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
@@ -121,7 +121,7 @@ struct MmaSync {
     FA_MEMBER static void round_weights(Left& a, const Sum& p) {
         FA_UNROLL for (int i = 0; i < 4; i++) {
             if constexpr (kIsF16<T>) a.r[i] = rt::pack_f16(p.x[2 * i], p.x[2 * i + 1]);
-            else a.r[i] = rt::lower_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
+            else a.r[i] = rt::scale_down_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
         }
     }
 
@@ -134,12 +134,12 @@ struct MmaSync {
     template <int row_bytes>
     FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2)
-            rt::store_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
+            rt::st_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
     FA_MEMBER static Lines turned_lines(const char* tile, int row, int lane) { return k_lines<row_bytes>(tile, row, lane); }
     template <int row_bytes>
-    FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::load_matrices_transposed(lines.pair(i) + down, a.r); }
+    FA_MEMBER static void load_turned(Left& a, const Lines& lines, int down, int i) { rt::ldmatrix_x4_trans(lines.pair(i) + down, a.r); }
     // Where a lane reads or writes step i of 16 dims or columns and those behind it.
     FA_MEMBER static Lines further(const Lines& lines, int i) { return lines.further(i); }
     FA_MEMBER static PairLines further(const PairLines& lines, int i) { return {lines.even.further(i), lines.odd.further(i)}; }
@@ -170,16 +170,16 @@ struct MmaTf32 {
 
     template <int row_bytes>
     FA_MEMBER static Lines q_lines(const char* tile, int row, int lane = rt::thread() % 32) {
-        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
+        return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(row + lane % 16, lane / 16));
     }
     template <int row_bytes>
     FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
-        return Lines(rt::shared_address(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
+        return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
     }
     // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose weights the lane's row holds: an even key and an odd one.
     template <int row_bytes>
     FA_MEMBER static PairLines v_lines(const char* tile, int key, int lane = rt::thread() % 32) {
-        const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 4 % 4 * 4);
+        const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 4 % 4 * 4);
         return {Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4), lane / 16)),
                 Lines(at + piece_offset<row_bytes>(key + 2 * (lane % 4) + 1, lane / 16))};
     }
@@ -187,7 +187,7 @@ struct MmaTf32 {
     FA_MEMBER static void load_q(Left& a, const Lines& lines, int down, int i) {
         FA_UNROLL for (int step = 0; step < 2; step++) {
             uint32_t r[4];
-            rt::load_matrices(lines.pair(2 * i + step) + down, r);
+            rt::ldmatrix_x4(lines.pair(2 * i + step) + down, r);
             FA_UNROLL for (int e = 0; e < 4; e++) cut(0.5f * float_of(r[e]), a.large + 4 * step + e, a.small + 4 * step + e);
         }
     }
@@ -195,7 +195,7 @@ struct MmaTf32 {
     FA_MEMBER static void load_k(Right& b, const Lines& lines, int down, int i) {
         FA_UNROLL for (int half = 0; half < 2; half++) {
             uint32_t r[4];
-            rt::load_matrices(lines.pair(2 * i) + down + 8 * half * row_bytes, r);
+            rt::ldmatrix_x4(lines.pair(2 * i) + down + 8 * half * row_bytes, r);
             FA_UNROLL for (int e = 0; e < 4; e++) cut(0.5f * float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
         }
     }
@@ -204,7 +204,7 @@ struct MmaTf32 {
         FA_UNROLL for (int half = 0; half < 2; half++)
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 const uint32_t at = (e % 2 ? lines.odd : lines.even).pair(2 * i + half) + down + 8 * (e / 2) * row_bytes;
-                cut(0.5f * rt::load_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
+                cut(0.5f * rt::ld_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
     // d += Σ a[i] · b[i]. Where an operand was infinite the small products say nothing: the large ones alone have the answer, if it is
@@ -217,9 +217,9 @@ struct MmaTf32 {
                 FA_UNROLL for (int step = 0; step < 2; step++) {
                     const uint32_t *al = a[i].large + 4 * step, *as = a[i].small + 4 * step;
                     const uint32_t *bl = b[i].large + 4 * half + 2 * step, *bs = b[i].small + 4 * half + 2 * step;
-                    rt::multiply_tf32(small, as, bl);
-                    rt::multiply_tf32(small, al, bs);
-                    rt::multiply_tf32(large, al, bl);
+                    rt::mma_m16n8k8_tf32(small, as, bl);
+                    rt::mma_m16n8k8_tf32(small, al, bs);
+                    rt::mma_m16n8k8_tf32(large, al, bl);
                 }
             FA_UNROLL for (int e = 0; e < 4; e++)
                 d.x[4 * half + e] += !infinities || fabsf(large[e]) < kPosInf ? large[e] + small[e] : large[e];
@@ -244,11 +244,11 @@ struct MmaTf32 {
     template <int row_bytes>
     FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i++)
-            rt::store_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
+            rt::st_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
     }
     template <int row_bytes>
     FA_MEMBER static PairLines turned_lines(const char* tile, int row, int lane) {
-        const uint32_t at = rt::shared_address(tile) + uint32_t(lane / 8 * 4);
+        const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 8 * 4);
         return {Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4), lane / 4 % 2)),
                 Lines(at + piece_offset<row_bytes>(row + 2 * (lane % 4) + 1, lane / 4 % 2))};
     }
@@ -257,7 +257,7 @@ struct MmaTf32 {
         FA_UNROLL for (int step = 0; step < 2; step++)
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 const uint32_t at = (e / 2 ? lines.odd : lines.even).pair(2 * i + e % 2) + down + 8 * step * row_bytes;
-                cut(0.5f * rt::load_shared(at), a.large + 4 * step + e, a.small + 4 * step + e);
+                cut(0.5f * rt::ld_shared(at), a.large + 4 * step + e, a.small + 4 * step + e);
             }
     }
     FA_MEMBER static PairLines further(const PairLines& lines, int i) { return {lines.even.further(2 * i), lines.odd.further(2 * i)}; }

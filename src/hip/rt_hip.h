@@ -68,7 +68,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;
+    bool has_mma;
 };
 
 // Why devices cannot be counted.
@@ -93,7 +93,7 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlock;
-    d->matrix_cores = false;
+    d->has_mma = false;
     return kSuccess;
 }
 
