@@ -27,15 +27,15 @@ struct BackwardParams {
     int64_t row_blocks;    // of prepare_gradients that take rows; those behind them take keys
     int64_t parts;         // blocks that share the columns of a tile's gradients
     int64_t sum_columns;   // of dq_sum
-    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when scores need no work in natural units
-    float kept_factor;     // 1 / (1 − dropout_p)
-    bool natural;          // scores leave the product in natural units
+    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
+    float dropout_scale;     // 1 / (1 − dropout_p)
+    bool score_mod;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
     // Matrix kernels, as in ForwardParams.
     bool uniform_lengths;
     Sequence uniform_seq;
     MaskRule uniform_rule;
-    uint32_t work;
+    uint32_t features;
     RowSource source[4];  // q, dout, k and v
     float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf
     float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their weights are 0

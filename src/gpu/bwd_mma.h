@@ -190,20 +190,20 @@ struct Gradient {
         return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float finish_score(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
+    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
         const fa_attention_desc_t& d = x.p.d;
         float score = product * (d.scale * Mma::kScoreUnit);
-        if (t.work & kCap) {
-            const float bent = Mma::tanh(score / d.softcap);
-            score = d.softcap * bent;
-            slope = (1.f - bent) * (1.f + bent);
+        if (t.features & kSoftcap) {
+            const float tanh_s = Mma::tanh(score / d.softcap);
+            score = d.softcap * tanh_s;
+            slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (t.work & kBias && seen) {
+        if (t.features & kBias && seen) {
             const int64_t* stride = d.bias_stride;
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.work & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (t.features & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become weights, those of dout and v the gradients of scores.
@@ -215,12 +215,12 @@ struct Gradient {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
             seen[m] = part.whole ? ~0u : seen_scores(place, m);
             kept[m] = ~0u;
-            if (!M::plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
-            if (!M::plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
+            if (!M::plain && t.features & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
+            if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
         }
-        const bool all = part.whole && (M::plain || !(t.work & kMask));
+        const bool all = part.whole && (M::plain || !(t.features & kMask));
         const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kWeightUnit;
-        const float of_dp = of_delta * x.kept_factor * Mma::kScoreUnit;
+        const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
@@ -232,11 +232,11 @@ struct Gradient {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given = finish_score(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
-                        const bool keeps = kept[m] >> i & 1;
+                        const float given = apply_score_mods(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
+                        const bool is_kept = kept[m] >> i & 1;
                         p = rt::exp2_fast(given + (Mma::kExponent - lse));
-                        g = p * slope * fmaf(keeps ? g : 0.f, of_dp, -delta * of_delta);
-                        if (!keeps) p = 0.f;
+                        g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
+                        if (!is_kept) p = 0.f;
                     }
                     if (!there) p = g = 0.f;
                 }
@@ -385,7 +385,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
     rt::barrier();
     M::stage_sums(0, factor, w.own0, 16 * w.step0, first);
-    if constexpr (!M::by_rows) M::stage_sums(1, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
+    if constexpr (!M::by_rows) M::stage_sums(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
     rt::barrier();
     if constexpr (M::by_rows) {
         M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));

@@ -2,7 +2,7 @@
 // how gradients leave. bwd_mma.h tells the whole.
 //
 // A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
-// and dout: operand 0 and 1 of either. Plain: a call without work on scores, all of whose rows are whole aligned pieces of 16 bytes.
+// and dout: operand 0 and 1 of either. Plain: a call without a score mod, all of whose rows are whole aligned pieces of 16 bytes.
 #pragma once
 #include "gpu/bwd.h"
 #include "gpu/mma_sync.h"
@@ -55,7 +55,7 @@ struct GradientBlock {
         int32_t begin, end;        // tiles of it that have to do with the block,
         int32_t whole_begin, whole_end;  // and those without a pair that a mask or a length removes
         int32_t head0, heads;      // query heads that pass by
-        uint32_t work;
+        uint32_t features;
     };
     struct Band {
         int32_t begin, end;
@@ -193,8 +193,8 @@ struct GradientBlock {
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
         t.count = int(ByRows ? seq.k_len : seq.q_len);
-        t.work = x.work;
-        if (!Plain && x.work & kDrop) t.dropout = dropout_of(x);
+        t.features = x.features;
+        if (!Plain && x.features & kDropout) t.dropout = dropout_of(x);
         if (t.valid > 0) place_passing();
         Shared& s = shared();
         s.unit = s.of_unit = 1.f;

@@ -129,7 +129,7 @@ FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0
 // Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !x.natural && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+    return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
 }
 
@@ -193,7 +193,7 @@ FA_DEVICE int element_at(int r, int n) {
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or work on scores; through the softcap if wanted,
+// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
 // else up to it.
 template <bool by_keys>
 FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
@@ -208,12 +208,12 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
         const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
         float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
-            const float bent = tanhf(score / d.softcap);
-            score = d.softcap * bent;
-            if (through_cap) slope = (1.f - bent) * (1.f + bent);
+            const float tanh_s = tanhf(score / d.softcap);
+            score = d.softcap * tanh_s;
+            if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (x.natural && seen) score = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
-        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
+        if (x.score_mod && seen) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!seen) score = kNegInf;
         differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
         s.right[at] = score;

@@ -9,7 +9,7 @@ namespace gpu {
 namespace {
 
 // Whether one factor serves all keys of a sequence and kv head.
-bool one_for_all_keys(const Problem& p, uint64_t operand, const int64_t stride[4]) {
+bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
@@ -21,7 +21,7 @@ InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
     if (!device.has_mma || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
-        !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
+        !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
         d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit))
@@ -65,7 +65,7 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     return *best;
 }
 
-// Is there no work on scores, and are rows of q, k, v and dout whole pieces of 16 bytes? aligned: they begin so.
+// Is there no score mod, and are rows of q, k, v and dout whole pieces of 16 bytes? aligned: they begin so.
 bool plain_backward(const Problem& p, bool aligned) {
     int64_t any = p.d.dim_qk | p.d.dim_v;
     for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];

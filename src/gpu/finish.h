@@ -35,7 +35,7 @@ FA_DEVICE float average_of(float sum, float factor) {
     return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
 }
 FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
-    const float average = average_of(sum, factor) * x.kept_factor;
+    const float average = average_of(sum, factor) * x.dropout_scale;
     return x.p.has(FA_OPERAND_O_SCALE) ? average * x.a.o_scale[0] : average;
 }
 FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {

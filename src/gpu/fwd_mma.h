@@ -239,14 +239,14 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     const auto stream = [&](bool value) { return typename M::Stream(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
     const typename M::Stream k = stream(false), v = stream(true);
     const auto issue = [&](bool value, int j, int i) {
-        if (general && s.tile.work & kOddRows) return M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        if (general && s.tile.features & kUnalignedRows) return M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
         const typename M::Stream from = !kept_streams ? stream(value) : value ? v : k;
         if constexpr (kind == Kind::paged) M::issue_paged(from, value, j, i, begin + j * M::keys, end);
         else M::issue_plain(from, i, begin + j * M::keys, end);
     };
     const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
     int64_t place = 0;  // of tile j + slots / 2, asked for a tile before it is needed
-    if (kind == Kind::paged || (general && s.tile.work & kPages)) {
+    if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
         int64_t first[M::slots / 2];
         FA_UNROLL for (int j = 0; j < M::slots / 2; j++) first[j] = find(begin + j * M::keys);
         FA_UNROLL for (int j = 0; j < M::slots / 2; j++) M::keep_place(first[j], j, begin + j * M::keys, end);
@@ -258,8 +258,8 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     // order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
     if constexpr (Mma::kBytes) {
-        const bool natural = general && s.tile.work & kNatural, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
-        if (mergeable && !natural) unit *= k_factor;
+        const bool natural_units = general && s.tile.features & kNaturalUnits, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        if (mergeable && !natural_units) unit *= k_factor;
         else before = k_factor;
     }
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
@@ -270,27 +270,27 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         rt::barrier();
         if (!M::kFillRing || j > 0) issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
         const int ahead = key + M::slots / 2 * M::keys;
-        const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
+        const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (j == 0) {
                 const auto lines = Mma::template q_lines<M::kQRowBytes>(M::q_tile(), w.row0);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
                     FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kQRowBytes, step);
             }
-        const bool work = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
+        const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
         typename M::Sum score[M::row_tiles][M::kKeyTiles];
-        if (work) {
+        if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
+            const bool masked = general && s.tile.features & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
             if constexpr (general)
                 if (pieces)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
             M::multiply_qk(type, q, M::slot(slot), w.row0, w.key0, score);
             if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
-                if (s.tile.work & kScores)
+                if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-                        M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
                         const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
@@ -305,9 +305,9 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         rt::cp_async_wait<M::slots - 2>();
         rt::barrier();
         issue(false, j + M::slots / 2, slot);
-        if (work) {
+        if (active) {
             uint32_t kept[M::row_tiles] = {};
-            const bool drop = general && !Mma::kPieces && s.tile.work & kDrop;  // in f32 other kernels have it
+            const bool drop = general && !Mma::kPieces && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
             M::fold_tile(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
@@ -382,7 +382,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     }
     const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
-    const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    const float product = kind == Kind::general && t.features & kNaturalUnits ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return pass_over_keys<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
     if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.k_dtype);

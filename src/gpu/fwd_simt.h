@@ -206,9 +206,9 @@ struct Simt {
                 FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
-    // work(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.
-    template <class Work>
-    FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Work work) {
+    // change(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.
+    template <class Function>
+    FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = s.weights + ty * TR * kRowStride + tx;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -216,7 +216,7 @@ struct Simt {
         FA_UNROLL_BY(1)
         for (int i = 0; i < 4 * TR; i++) {
             float& value = own[i / 4 * kRowStride + i % 4 * 16];
-            value = work(ty * TR + i / 4, tx + i % 4 * 16, value);
+            value = change(ty * TR + i / 4, tx + i % 4 * 16, value);
         }
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
@@ -225,12 +225,12 @@ struct Simt {
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
     FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        if (full && !x.natural && !x.p.paged()) return;
+        if (full && !x.score_mod && !x.p.paged()) return;
         const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_at[j] >= 0; };
-        if (x.natural)
+        if (x.score_mod)
             each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
-                return kLog2e * biased(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, capped(x.p, value));
+                return kLog2e * apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
             });
         else
             FA_UNROLL for (int r = 0; r < TR; r++)
@@ -260,7 +260,7 @@ struct Simt {
         }
         if (x.p.d.dropout_p > 0)
             each_score(s, score, [&](int row, int j, float weight) {
-                return keeps(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? weight : 0.f;
+                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? weight : 0.f;
             });
     }
 

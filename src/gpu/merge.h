@@ -168,8 +168,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
                      load_element(x.a.k, k_at + c, d.k_dtype) *
                          (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
         s *= x.factor.product;
-        if (d.scores_stage != FA_SCORES_RAW) s = capped(x.p, s);
-        if (masked) s = biased(x, rule.off, batch, head, row, key, s);
+        if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
+        if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);
         if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);
         *to = s;
     }

@@ -6,7 +6,7 @@
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no work on scores but to mask a band, no dropout, and k and v in rows of whole aligned pieces, less
+// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of whole aligned pieces, less
 // than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
@@ -48,7 +48,7 @@ struct MatrixBlock {
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
-        uint32_t work;         // see work_of
+        uint32_t features;         // see features_of
     };
     struct Shared {
         Tile tile;
@@ -283,7 +283,7 @@ struct MatrixBlock {
         };
         t.k = source(x.a.k, x.k_bytes, x.k_width);
         t.v = source(x.a.v, x.v_bytes, x.v_width);
-        t.work = x.work;
+        t.features = x.features;
         for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
         if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
     }
@@ -307,7 +307,7 @@ struct MatrixBlock {
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
             const float slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head]);
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = x.work | kNatural;  // like other threads
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kNaturalUnits;  // like other threads
         }
     }
 

@@ -1,5 +1,5 @@
 // What a matrix kernel does to a tile of scores before they become weights, and to weights where there is dropout. Much of it is for calls
-// that ask for it: see kPages and the rest in score.h.
+// that ask for it: see kPaged and the rest in score.h.
 #pragma once
 #include "gpu/mma_block.h"
 
@@ -71,16 +71,16 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
     }
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
     // on the way, log2 itself.
-    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[kKeyTiles]) {
+    FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
-        if (t.work & kNatural) {
+        if (t.features & kNaturalUnits) {
             each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
-            if (t.work & kCap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
-            if (t.work & kBias) add_bias(x, row0, key, score);
+            if (t.features & kSoftcap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+            if (t.features & kBias) add_bias(x, row0, key, score);
             each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
-        if (t.work & kAlibi) {
+        if (t.features & kAlibi) {
             const float inverse = 1.f / unit;
             const int first = Mma::kPieces ? 0 : Sum::column(0);  // other columns are a constant further; of f32 registers spill by it
             each(row0, score, [&](float& s, const Row& row, int j) {
@@ -157,8 +157,8 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
         for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
             const Row& row = shared().row[row0 + Sum::row(Sum::slot(e))];
-            const bool keeps = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
-            kept |= uint32_t(keeps) << i;
+            const bool is_kept = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
+            kept |= uint32_t(is_kept) << i;
         }
         return kept;
     }

@@ -15,10 +15,10 @@ struct RowBytes {
 };
 
 // What a matrix kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
-// one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNatural: scores
+// one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNaturalUnits: scores
 // are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
 // divided by the scale, can overflow.
-constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
+constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128, kUnalignedRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
@@ -33,9 +33,9 @@ struct ForwardParams {
     int64_t split_size;
     int64_t splits;       // upper bound for any sequence
     int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
-    ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no work in natural units
-    bool natural;         // scores leave the product in natural units
-    float kept_factor;    // 1 / (1 − dropout_p)
+    ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
+    bool score_mod;         // scores leave the product in natural units
+    float dropout_scale;    // 1 / (1 − dropout_p)
     int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned pieces of 16 bytes, of words of 4, or of elements
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
@@ -47,7 +47,7 @@ struct ForwardParams {
     MaskRule uniform_rule;
     int64_t uniform_split_keys;      // keys of a split
     RowBytes k_bytes, v_bytes;
-    uint32_t work;
+    uint32_t features;
     bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
     bool cluster_merge;        // matrix kernels: the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
@@ -74,11 +74,11 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     return r;
 }
 
-FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
-    uint32_t work = (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (natural ? kScores : 0) |
+FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
+    uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) | (score_mod ? kScoreMod : 0) |
                     (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (work & (kBias | kCap) || (natural && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale)))) work |= kNatural;
-    return work | (odd_rows ? kOddRows : 0);
+    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale)))) features |= kNaturalUnits;
+    return features | (unaligned ? kUnalignedRows : 0);
 }
 
 // Is there nothing to do to scores and weights beside products and bands?
@@ -86,12 +86,12 @@ FA_FN bool plain_scores(const Problem& p) {
     return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
 }
 
-FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
+FA_DEVICE float apply_softcap(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:
 // of the forward or the backward.
 template <class Params>
-FA_COLD float biased(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;
     if (p.has(FA_OPERAND_MASK)) {
         const int64_t* t = p.d.mask_stride;
@@ -116,7 +116,7 @@ FA_FN Dropout dropout_of(const Params& x) {
     return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.dropout_seed, state ? x.a.rng_state[1] : x.a.dropout_offset);
 }
 
-FA_COLD bool keeps(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
+FA_COLD bool dropout_keeps_cold(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
     return dropout_keeps(dropout, batch_head, row, key);
 }
 

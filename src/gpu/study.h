@@ -141,7 +141,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_weights(FA_PARAM StudyParams
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
         const float p = weight(scores[key], top) * kHeadroomUnit;
         sum += p;
-        scores[key] = !drop || keeps(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
+        scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }
     sum = reduce_block(sum, SumOp());
     if (rt::thread() == 0) y.sums[head * x.rows + r] = {top, sum};
