@@ -38,7 +38,7 @@ struct BackwardParams {
     uint32_t features;
     RowSource source[4];  // q, dout, k and v
     float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf
-    float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their weights are 0
+    float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their probabilities are 0
     float* dq_sum;         // [heads_q][padded_rows][sum_columns], see sum_index, 0 at first: f32 sums of dq without the scale, for a kernel
                            // that adds them up; else NULL
 };
@@ -108,7 +108,7 @@ FA_DEVICE void store_piece(void* base, int64_t at, int32_t dtype, const float fr
     rt::store4(reinterpret_cast<float*>(static_cast<uint16_t*>(base) + at), words);
 }
 
-// What kernels read of a row: the weights of one that sees no key, or is none, are 0.
+// What kernels read of a row: the probabilities of one that sees no key, or is none, are 0.
 FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float delta) {
     const float lse2 = lse * kLog2e;
     const bool none = fabsf(lse2) == kPosInf;

@@ -4,7 +4,7 @@
 // the tile adds to the rows' dq goes to f32 sums in global memory, by atomic additions. By rows: a block owns a tile of rows and their dq,
 // keys pass by, and nothing is shared: with it dq has the same bits every time, for two products more.
 //
-// Either way a tile of weights and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
+// Either way a tile of probabilities and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
 // deal them out to warps differently: a warp owns 32 keys or rows and a share of what passes, then a share of the columns. Passing tiles
 // are copied while the tile before is worked on, where there are two slots.
 #pragma once
@@ -106,11 +106,11 @@ struct Gradient {
         multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
                             [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
-    // Adds the weights of the owned rows times what passes.
-    FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::opaque(w.own0), lane_anew());
+    // Adds the probabilities of the owned rows times what passes.
+    FA_MEMBER static void add_columns(const char* probs, const char* passer, const Warp& w, Columns& sum) {
+        const auto own = Mma::template q_lines<M::kProbRowBytes>(probs, rt::opaque(w.own0), lane_anew());
         const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::opaque(0), lane_anew()), w.step0);
-        multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
+        multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
                                   [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
@@ -121,11 +121,11 @@ struct Gradient {
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
         const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
+        const auto rows = Mma::further(Mma::template turned_lines<M::kProbRowBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
         const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
         Sum sum[kOwnTiles][M::kSumSteps];
         clear(sum);
-        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },
+        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
                               [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
         float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
@@ -137,7 +137,7 @@ struct Gradient {
                 }
     }
 
-    // ---- from scores to weights
+    // ---- from scores to probabilities
 
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
     struct Place {
@@ -206,7 +206,7 @@ struct Gradient {
         if (t.features & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
-    // Products of q and k become weights, those of dout and v the gradients of scores.
+    // Products of q and k become probabilities, those of dout and v the gradients of scores.
     FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
@@ -219,7 +219,7 @@ struct Gradient {
             if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
         }
         const bool all = part.whole && (M::plain || !(t.features & kMask));
-        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kWeightUnit;
+        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
@@ -244,9 +244,9 @@ struct Gradient {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
-        const auto lines = Mma::further(Mma::template put_lines<M::kWeightBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
+        const auto lines = Mma::further(Mma::template put_lines<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(lines, 16 * m * M::kWeightBytes, c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(lines, 16 * m * M::kProbRowBytes, c, sum[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
     FA_MEMBER static float of_unit() { return Mma::kNarrow ? M::shared().of_unit : 1.f; }
@@ -289,7 +289,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     G::multiply_rows(M::owned(0), pass0, w, score);
     G::multiply_rows(M::owned(1), pass1, w, grad);
     G::differentiate(x, part, G::unit(), score, grad);
-    if constexpr (!M::by_rows) G::put(M::weights(), w, score);
+    if constexpr (!M::by_rows) G::put(M::probs(), w, score);
     G::put(M::gradients(turn), w, grad);
     float top = 0.f;
     if constexpr (Mma::kNarrow) {
@@ -311,7 +311,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
         }
     }
     if constexpr (!M::by_rows) {
-        G::add_columns(M::weights(), pass1, w, second);
+        G::add_columns(M::probs(), pass1, w, second);
         if (!M::kLate && x.dq_sum) G::add_dq(x, part, turn, Mma::kProductUnit * G::of_unit());
     }
     G::add_columns(M::gradients(turn), pass0, w, first);
@@ -385,7 +385,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
     rt::barrier();
     M::stage_sums(0, factor, w.own0, 16 * w.step0, first);
-    if constexpr (!M::by_rows) M::stage_sums(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
+    if constexpr (!M::by_rows) M::stage_sums(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, second);
     rt::barrier();
     if constexpr (M::by_rows) {
         M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));

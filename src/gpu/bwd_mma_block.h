@@ -21,13 +21,13 @@ struct GradientBlock {
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
     static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, slots = Slots, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
-    // A warp's part of the weights is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
+    // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
     static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
     // Of the passing rows' dq: 32 rows and a share of the columns.
     static constexpr int kSumWarps = Passing / 32, kSumSteps = kSteps / (warps / kSumWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
-    static constexpr int kWeightBytes = Passing * int(sizeof(Element));
-    static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kWeightsBytes = own * kWeightBytes;
+    static constexpr int kProbRowBytes = Passing * int(sizeof(Element));
+    static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kProbTileBytes = own * kProbRowBytes;
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
     // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
     static constexpr bool kLate = !ByRows && Slots == 2 && !Mma::kNarrow;
@@ -71,13 +71,13 @@ struct GradientBlock {
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kWeightsBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
     FA_MEMBER static char* passer(int slot, int i) { return owned(2) + (2 * slot + i) * kPassBytes; }
-    FA_MEMBER static char* gradients(int turn) { return passer(Slots, 0) + (kLate ? turn * kWeightsBytes : 0); }  // of even tiles, or odd ones
-    FA_MEMBER static char* weights() { return gradients(1) + kWeightsBytes; }
+    FA_MEMBER static char* gradients(int turn) { return passer(Slots, 0) + (kLate ? turn * kProbTileBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* probs() { return gradients(1) + kProbTileBytes; }
 
     // ---- loading
 
@@ -114,7 +114,7 @@ struct GradientBlock {
             }
         }
     }
-    // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no weight.
+    // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
     FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int slot) {
         Shared& s = shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {

@@ -2,7 +2,7 @@
 // same bits.
 //
 // Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each thread,
-// become weights P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
+// become probabilities P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
 // weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
 // rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
 #pragma once
@@ -34,7 +34,7 @@ static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read
 constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
 struct BackwardShared {
     BackwardTile* tile;
-    float *left, *right, *weights;
+    float *left, *right, *probs;
 };
 FA_DEVICE BackwardShared backward_shared() {
     char* const memory = rt::shared_memory();
@@ -133,7 +133,7 @@ FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
 }
 
-// Which of the tile's weights dropout keeps: one draw serves four keys.
+// Which of the tile's probabilities dropout keeps: one draw serves four keys.
 FA_COLD void draw_tile(const BackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
@@ -193,7 +193,7 @@ FA_DEVICE int element_at(int r, int n) {
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
+// Scores in `right` to probabilities, and gradients in `probs`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
 // else up to it.
 template <bool by_keys>
 FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
@@ -206,7 +206,7 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
         const int64_t key = t.key0 + j;
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
         const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
-        float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
+        float score = s.right[at], gradient = s.probs[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
             const float tanh_s = tanhf(score / d.softcap);
             score = d.softcap * tanh_s;
@@ -217,14 +217,14 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
         if (!seen) score = kNegInf;
         differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
         s.right[at] = score;
-        s.weights[at] = gradient;
+        s.probs[at] = gradient;
     }
 }
 
-// Of the placed tile: weights into `right` and, if wanted, the gradients of its scores into `weights`. A barrier must come before others'
+// Of the placed tile: probabilities into `right` and, if wanted, the gradients of its scores into `probs`. A barrier must come before others'
 // elements are read.
 template <bool by_keys>
-FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap) {
+FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
@@ -232,7 +232,7 @@ FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+        FA_UNROLL for (int n = 0; n < 4; n++) s.probs[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
     multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
     if (x.factor.product != 1.f)
         FA_UNROLL for (int r = 0; r < 4; r++)
@@ -240,7 +240,7 @@ FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
-            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.weights[at]);
+            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.probs[at]);
             s.right[at] = product[r][n];
         }
     if (!t.plain) differentiate_any<by_keys>(x, through_cap);
@@ -250,9 +250,9 @@ template <int TV>
 struct SimtBackward {
     static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
 
-    // sum[i][c] += Σ_j weights[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
-    // weights have been written without a barrier; there is one behind their last use.
-    FA_MEMBER static void add_product(const float* weights, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
+    // sum[i][c] += Σ_j probabilities[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
+    // probabilities have been written without a barrier; there is one behind their last use.
+    FA_MEMBER static void add_product(const float* probs, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
         const BackwardShared s = backward_shared();
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         for (int first = 0; first < count; first += depth) {
@@ -266,7 +266,7 @@ struct SimtBackward {
                 FA_UNROLL_BY(4)
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
-                    rt::load4(weights + (first + j) * kRowStride + ty * 4, a);
+                    rt::load4(probs + (first + j) * kRowStride + ty * 4, a);
                     rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
                     FA_UNROLL for (int i = 0; i < 4; i++)
                         FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
@@ -323,9 +323,9 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
             place_rows(x, t.own_head * x.p.group + i, row0);
             rt::barrier();
-            weigh_tile<true>(x, dk_here(), true);
+            compute_p_ds<true>(x, dk_here(), true);
             if (dv_here()) B::add_product(s.right, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
-            if (dk_here()) B::add_product(s.weights, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
+            if (dk_here()) B::add_product(s.probs, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
     const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
     if (dk_here()) B::write(x, x.g.dk, x.g.dk_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
@@ -358,8 +358,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
         place_keys(x, t.own_head / x.p.group, key0);
         rt::barrier();
-        weigh_tile<false>(x, true, true);
-        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
+        compute_p_ds<false>(x, true, true);
+        B::add_product(s.probs, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
     B::write(x, x.g.dq, x.g.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
 }

@@ -14,8 +14,8 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
 }
 
 // The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
-// or a scale that is not mild, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below
-// them are 0, an output of wider range than the weights shows what has become of the small ones.
+// or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below
+// them are 0, an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;

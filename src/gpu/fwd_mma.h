@@ -25,7 +25,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
 
     // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
     template <class Type>
-    FA_MEMBER static void multiply_qk(Type type, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
+    FA_MEMBER static void compute_qk(Type type, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
                                       int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
@@ -96,28 +96,28 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
     // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
     // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
-    FA_MEMBER static void fold_maxima(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& shift) {
+    FA_MEMBER static void update_row_max(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
-        PerRow top;
+        PerRow row_max;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = m[i][r];
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) row_max[i][r] = m[i][r];
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                    float& t = top[i][Sum::slot(e)];
+                    float& t = row_max[i][Sum::slot(e)];
                     t = max_fn(t, score[i][n].x[e]);
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = row_max(top[i][r]);
+            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) row_max[i][r] = quad_max(row_max[i][r]);
         bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const float reference = origin(top[i][r]) * unit;
-                large |= fabsf(reference) > kLarge;
-                const float moved = rt::exp2_fast(m[i][r] * unit - reference);
+                const float row_ref = origin(row_max[i][r]) * unit;
+                large |= fabsf(row_ref) > kLarge;
+                const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
                 factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
-                m[i][r] = top[i][r];
-                shift[i][r] = Mma::kExponent - reference;
+                m[i][r] = row_max[i][r];
+                exp2_offset[i][r] = Mma::kExponent - row_ref;
             }
         if (rt::warp_any(large)) {
             scale_scores(score, unit);
@@ -125,29 +125,29 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         }
     }
 
-    // Scores of key tile n to weights, whose sums go to `sum`: each lane has its own part of a row's.
-    FA_MEMBER static void exponentials(int n, float unit, const PerRow& shift, Sum score[RowTiles][kKeyTiles], PerRow& sum) {
+    // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
+    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Sum score[RowTiles][kKeyTiles], PerRow& sum) {
         FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                 float& p = score[i][n].x[e];
-                p = rt::exp2_fast(fmaf(p, unit, shift[i][Sum::slot(e)]));
+                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Sum::slot(e)]));
                 sum[i][Sum::slot(e)] += p;
             }
     }
     // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
     // beside the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
+    FA_MEMBER static void softmax_and_pv(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
                                     int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
-        PerRow factor, shift;
-        fold_maxima(unit, score, m, factor, shift);
+        PerRow factor, exp2_offset;
+        update_row_max(unit, score, m, factor, exp2_offset);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] *= factor[i][r];
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
         }
-        const auto weights = [&](int n) {
-            exponentials(n, unit, shift, score, l);
+        const auto compute_probs = [&](int n) {
+            apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
@@ -155,8 +155,8 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         if constexpr (Mma::kPieces) {
             typename Mma::Left left[RowTiles][kKeyTiles];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                weights(n);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i][n], score[i][n]);
+                compute_probs(n);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++) {
                 typename Mma::Right right[kKeyTiles];
@@ -172,12 +172,12 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                     Mma::template load_v<kRowBytes>(stored[j % 2][c], lines, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
             };
             load(0);
-            weights(0);
+            compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
                 const int n = j * steps / kSteps, first = j * steps % kSteps;
                 if (first == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) weights(n + 1);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + 1 < all) load(j + 1);
                 typename Mma::Right right[steps];
@@ -193,12 +193,12 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 Mma::template load_v<kRowBytes>(right[i % (kAhead + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
             };
             FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
-            weights(0);
+            compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
                 const int n = j / kSteps, c = j % kSteps;
                 if (c == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) weights(n + 1);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + kAhead < all) load(j + kAhead);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kAhead + 1)]);
@@ -285,7 +285,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
             if constexpr (general)
                 if (pieces)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::multiply_qk(type, q, M::slot(slot), w.row0, w.key0, score);
+            M::compute_qk(type, q, M::slot(slot), w.row0, w.key0, score);
             if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
@@ -310,7 +310,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
             const bool drop = general && !Mma::kPieces && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::fold_tile(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
+            M::softmax_and_pv(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
         }
         slot = slot + 2 == M::slots ? 0 : slot + 2;
     }
@@ -395,8 +395,8 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
             M::stage_merged();
             return M::merge_cluster(x, int(split));
         }
-    if constexpr (M::key_warps > 1) M::finish_rows(x);
-    else M::finish_rows_cold(x);
+    if constexpr (M::key_warps > 1) M::finalize_rows(x);
+    else M::finalize_rows_cold(x);
     rt::barrier();
     M::write_rows(x);
 }

@@ -6,13 +6,13 @@
 // k and v pass through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. All of shared memory is row by row with 4
 // floats between rows, so that threads read 16 bytes at a time and 8 neighbours meet all banks.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
 
 constexpr int kThreads = 256, kKeys = 64, kDims = 64;
-constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the weights
+constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
 constexpr int kStage = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
@@ -58,7 +58,7 @@ struct Simt {
     struct Shared {
         Tile* tile;
         int64_t *k_at, *v_at, *position, *head, *begin, *end;  // −1: a key that is not there
-        float *stage, *weights, *k_factor, *v_factor, *q;
+        float *stage, *probs, *k_factor, *v_factor, *q;
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
@@ -75,8 +75,8 @@ struct Simt {
         s.begin = s.head + rows;
         s.end = s.begin + rows;
         s.stage = reinterpret_cast<float*>(s.end + rows);
-        s.weights = s.stage + kStage;
-        s.k_factor = s.weights + rows * kRowStride;
+        s.probs = s.stage + kStage;
+        s.k_factor = s.probs + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
         s.q = s.v_factor + kKeys;
         s.q_stride = q_dims + 4;
@@ -170,7 +170,7 @@ struct Simt {
     }
 
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void multiply_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
+    FA_MEMBER static void compute_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.p.d.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -206,11 +206,11 @@ struct Simt {
                 FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
-    // change(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.
+    // change(row, j, score) for each of the thread's scores by way of its own places among the probabilities: what is long is compiled once.
     template <class Function>
     FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        float* const own = s.weights + ty * TR * kRowStride + tx;
+        float* const own = s.probs + ty * TR * kRowStride + tx;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
         FA_UNROLL_BY(1)
@@ -238,34 +238,34 @@ struct Simt {
                     if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
     }
 
-    // Merges the scores into (m, l), which makes them weights, stores those, and gives each row's factor for its sums so far.
-    FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
+    // Merges the scores into (m, l), which makes them probabilities, stores those, and gives each row's factor for its sums so far.
+    FA_MEMBER static void online_softmax(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
-            float top = m[r];
-            FA_UNROLL for (int n = 0; n < 4; n++) top = max_fn(top, score[r][n]);
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) top = max_fn(top, rt::shuffle_xor16(top, w));
-            const float reference = origin(top);
-            float sum = 0.f;
+            float row_max = m[r];
+            FA_UNROLL for (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
+            const float row_ref = origin(row_max);
+            float row_sum = 0.f;
             FA_UNROLL for (int n = 0; n < 4; n++) {
-                score[r][n] = exp2_fn(score[r][n] - reference) * kHeadroomUnit;
-                sum += score[r][n];
-                s.weights[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
+                score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
+                row_sum += score[r][n];
+                s.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
             }
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
-            factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], top);
-            l[r] = l[r] * factor[r] + sum;
-            m[r] = top;
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
+            factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], row_max);
+            l[r] = l[r] * factor[r] + row_sum;
+            m[r] = row_max;
         }
         if (x.p.d.dropout_p > 0)
-            each_score(s, score, [&](int row, int j, float weight) {
-                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? weight : 0.f;
+            each_score(s, score, [&](int row, int j, float p) {
+                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p : 0.f;
             });
     }
 
-    // o = o · factor + weights · v
-    FA_MEMBER static void multiply_pv(const ForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
+    // o = o · factor + probabilities · v
+    FA_MEMBER static void compute_pv(const ForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
                                       float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -273,7 +273,7 @@ struct Simt {
         for (int key = 0; key < keys; key += value_keys) {
             load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
             rt::barrier();
-            const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
+            const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
                 float piece[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
                 FA_UNROLL for (int r = 0; r < TR; r++)
@@ -281,7 +281,7 @@ struct Simt {
                 FA_UNROLL_BY(2)
                 for (int j = 0; j < count; j += 4) {
                     float a[TR][4];
-                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.weights + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
                     FA_UNROLL for (int e = 0; e < 4; e++) {
                         float b[4];
                         rt::load4(s.stage + (j + e) * columns + tx * 4 + 16 * c, b);
@@ -310,7 +310,7 @@ struct Simt {
             if (x.partial_o) {
                 if (first) x.state[slot] = {m[r], l[r]};
             } else {
-                const Finish f = finish_row(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
+                const RowOutput f = finalize_row_cold(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
                 factor = f.factor;
                 if (first && x.state) x.state[index] = f.state;
             }
@@ -381,12 +381,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
         S::place_keys(x, key, keys);
         rt::barrier();
         float score[TR][4], factor[TR];
-        S::multiply_qk(x, s, score);
-        const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
-        const bool full = keys == kKeys && tile_class(t.rule, top, rows, key, keys, t.seq.k_len) == fa::Tile::full;
+        S::compute_qk(x, s, score);
+        const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
+        const bool full = keys == kKeys && tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len) == fa::Tile::full;
         S::mask_scores(x, t, s, key, full, score);
-        S::fold_scores(x, t, s, key, score, m, l, factor);
-        S::multiply_pv(x, s, keys, t.column0, factor, o);
+        S::online_softmax(x, t, s, key, score, m, l, factor);
+        S::compute_pv(x, s, keys, t.column0, factor, o);
     }
     S::write(x, t, s, m, l, o);
 }

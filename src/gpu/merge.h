@@ -1,6 +1,6 @@
 // What follows the forward kernel in some calls: merging splits, and the scores output.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
@@ -53,7 +53,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
     FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
-    const Finish f = finish_here(x, seq, batch, head, row, state, lane == 0);
+    const RowOutput f = finalize_row(x, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
@@ -64,7 +64,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
             const float scale = factor(states[i * all]);
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
-        for (int e = 0; e < 4 && column + e < dim; e++) store_any(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
+        for (int e = 0; e < 4 && column + e < dim; e++) store_element_cold(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
     }
 }
 
@@ -124,8 +124,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams
             state = f.state;
         }
         if (thread >= columns) continue;
-        const Finish f = finish_here(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
-        if (column0 + thread < dim && !dry_run) store_any(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
+        const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
+        if (column0 + thread < dim && !dry_run) store_element_cold(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
     }
 }
 
@@ -139,7 +139,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_states(FA_PARAM ForwardParams
     RowState state = x.state[index];
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     for (int64_t split = 1; split < splits; split++) state = fold(state, x.state[split * all + index]).state;
-    x.state[index] = finish_row(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
+    x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
 }
 
 // The scores output: a block for each row of [batch][heads_q][seqlen_q].

@@ -1,7 +1,7 @@
 // A block of the matrix kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
 // rows' outputs leave. fwd_mma.h tells the whole.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
@@ -322,7 +322,7 @@ struct MatrixBlock {
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             float factor[Sum::kRows];
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const float sum = row_sum(l[i][r]) * Mma::kSumUnit;
+                const float sum = quad_sum(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
                 if (Sum::first_of_row())
                     shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
@@ -348,7 +348,7 @@ struct MatrixBlock {
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finish_rows(const ForwardParams& x) {
+    FA_MEMBER static void finalize_rows(const ForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int64_t heads = x.p.d.heads_k, split = uint32_t(rt::block()) % uint32_t(x.splits);
@@ -361,13 +361,13 @@ struct MatrixBlock {
                 continue;
             }
             s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const Finish f = finish_here(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            const RowOutput f = finalize_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
             if (x.state) x.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
         }
     }
     // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x) { finish_rows(x); }
+    FA_COLD_MEMBER static void finalize_rows_cold(const ForwardParams& x) { finalize_rows(x); }
     FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
@@ -418,11 +418,11 @@ struct MatrixBlock {
             }
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;
-            const Finish f = finish_here(x, t.seq, t.batch, head, row, state, writes && column == 0);
+            const RowOutput f = finalize_row(x, t.seq, t.batch, head, row, state, writes && column == 0);
             if (!writes || column >= x.p.d.dim_v) continue;
             const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, row, head) + column;
             if (x.o_plain) {
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], f.factor);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
                 Mma::store4(static_cast<Element*>(x.a.o) + at, sum);
             } else {
                 for (int e = 0; e < 4 && column + e < x.p.d.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
@@ -439,7 +439,7 @@ struct MatrixBlock {
                 const int r = i / (D / 4), column = i % (D / 4) * 4;
                 float sum[4];
                 merge_key_warps(r, column, sum);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], s.state[0][r].l);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
                 if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
             }
             return;

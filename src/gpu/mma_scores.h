@@ -1,4 +1,4 @@
-// What a matrix kernel does to a tile of scores before they become weights, and to weights where there is dropout. Much of it is for calls
+// What a matrix kernel does to a tile of scores before they become probabilities, and to probabilities where there is dropout. Much of it is for calls
 // that ask for it: see kPaged and the rest in score.h.
 #pragma once
 #include "gpu/mma_block.h"

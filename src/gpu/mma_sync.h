@@ -1,5 +1,5 @@
 // Products of 16 × 16 tiles on NVIDIA's matrix cores, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. It knows which lane
-// holds which element, how tiles lie in shared memory, and what a weight is rounded to. It stands on the few instructions of
+// holds which element, how tiles lie in shared memory, and what a probability is rounded to. It stands on the few instructions of
 // mma_cuda.h (or mma_emu.h).
 //
 // A tile of k, v or q lies in shared memory row by row, in pieces of 16 bytes whose order within a row depends on the row: eight rows'
@@ -51,17 +51,17 @@ struct MmaSum {
 };
 
 // The largest, or the sum, of a value over the four lanes that share a row.
-FA_DEVICE float row_max(float x) {
+FA_DEVICE float quad_max(float x) {
     x = max_fn(x, rt::shuffle_xor16(x, 1));
     return max_fn(x, rt::shuffle_xor16(x, 2));
 }
-FA_DEVICE float row_sum(float x) {
+FA_DEVICE float quad_sum(float x) {
     x += rt::shuffle_xor16(x, 1);
     return x + rt::shuffle_xor16(x, 2);
 }
 
-// f16 and bf16. Weights of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of a row's
-// largest weight. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow before the average:
+// f16 and bf16. Probabilities of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of a row's
+// largest probability. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow before the average:
 // lost is what is less than 2^-109 of the largest.
 template <class T>
 constexpr bool kIsF16 = false;
@@ -77,10 +77,10 @@ struct MmaSync {
     struct Left { uint32_t r[4]; };   // 16 rows × 16 deep
     struct Right { uint32_t r[4]; };  // 16 deep × 16 columns
     static constexpr bool kBytes = false;                // k and v are stored as q is
-    static constexpr bool kPieces = false;               // long chains of products are accurate enough for weights of this type
+    static constexpr bool kPieces = false;               // long chains of products are accurate enough for probabilities of this type
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
-    static constexpr float kSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
-    static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of weights times v
+    static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
+    static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of probabilities times v
     static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
     FA_MEMBER static int output_column(int i) { return Sum::column(i); }  // of element i of the products with v
 
@@ -117,22 +117,22 @@ struct MmaSync {
         const float quotient = 1.f - 2.f * rt::reciprocal_fast(rt::exp2_fast(2.f * kLog2e * x) + 1.f);
         return fabsf(x) < 0.125f ? series : quotient;
     }
-    // Weights, as the left side of a product with v: the lanes already hold what they need.
-    FA_MEMBER static void round_weights(Left& a, const Sum& p) {
+    // Probabilities, as the left side of a product with v: the lanes already hold what they need.
+    FA_MEMBER static void round_probs(Left& a, const Sum& p) {
         FA_UNROLL for (int i = 0; i < 4; i++) {
             if constexpr (kIsF16<T>) a.r[i] = rt::pack_f16(p.x[2 * i], p.x[2 * i + 1]);
             else a.r[i] = rt::scale_down_bf16(rt::pack_bf16(p.x[2 * i], p.x[2 * i + 1]));
         }
     }
 
-    // For the backward: weights go to a tile in shared memory, of which load_q reads rows, and load_turned columns, as a left side.
-    static constexpr float kWeightUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
-    static constexpr float kProductUnit = 1.f;                         // takes products of weights to their value
+    // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_turned columns, as a left side.
+    static constexpr float kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
+    static constexpr float kProductUnit = 1.f;                         // takes products of probabilities to their value
     static constexpr bool kNarrow = kIsF16<T>;                         // of exponent: gradients of scores need units of their own
     template <int row_bytes>
     FA_MEMBER static PairLines put_lines(const char* tile, int row) { return PairLines::own<row_bytes>(tile, row); }
     template <int row_bytes>
-    FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
+    FA_MEMBER static void store_probs(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2)
             rt::st_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
     }
@@ -148,13 +148,13 @@ struct MmaSync {
 // f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where an
 // adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
 // Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their value, and
-// weights twice as large as kHeadroomUnit says.
+// probabilities twice as large as kHeadroomUnit says.
 struct MmaTf32 {
     using Element = F32;
     using Key = F32;
     using Sum = MmaSum;
     static constexpr bool kBytes = false, kPieces = true;
-    static constexpr float kExponent = 0.f, kSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
+    static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
     FA_MEMBER static int output_column(int i) { return Sum::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
@@ -176,7 +176,7 @@ struct MmaTf32 {
     FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
     }
-    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose weights the lane's row holds: an even key and an odd one.
+    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key and an odd one.
     template <int row_bytes>
     FA_MEMBER static PairLines v_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 4 % 4 * 4);
@@ -227,22 +227,22 @@ struct MmaTf32 {
     }
     FA_MEMBER static float tanh(float x) { return tanhf(x); }
     FA_MEMBER static void store4(F32* to, const float x[4]) { rt::store4(&to->x, x); }
-    FA_MEMBER static void round_weights(Left& a, const Sum& p) {
+    FA_MEMBER static void round_probs(Left& a, const Sum& p) {
         FA_UNROLL for (int step = 0; step < 2; step++)
             FA_UNROLL for (int i = 0; i < 4; i++) {
-                const float weight = p.x[4 * step + 2 * (i % 2) + i / 2] * (2.f * kHeadroomUnit);
-                cut(weight, a.large + 4 * step + i, a.small + 4 * step + i);
+                const float prob = p.x[4 * step + 2 * (i % 2) + i / 2] * (2.f * kHeadroomUnit);
+                cut(prob, a.large + 4 * step + i, a.small + 4 * step + i);
             }
     }
 
     // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they are the depths
     // that load_v brings.
-    static constexpr float kWeightUnit = 1.f, kProductUnit = 4.f;
+    static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>
     FA_MEMBER static PairLines put_lines(const char* tile, int row) { return PairLines::own<row_bytes>(tile, row); }
     template <int row_bytes>
-    FA_MEMBER static void put_weights(const PairLines& lines, int down, int c, const Sum& p) {
+    FA_MEMBER static void store_probs(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i++)
             rt::st_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
     }

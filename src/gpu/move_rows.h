@@ -247,11 +247,11 @@ FA_DEVICE float team_max(float x) {
     return x;
 }
 
-FA_DEVICE float largest_of(const float* x, int n, float top) {
+FA_DEVICE float update_amax(const float* x, int n, float amax) {
     FA_UNROLL
     for (int i = 0; i < kEight; i++)
-        if (i < n) top = max_fn(top, fabsf(x[i]));
-    return top;
+        if (i < n) amax = max_fn(amax, fabsf(x[i]));
+    return amax;
 }
 
 // Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys and
@@ -365,15 +365,15 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
                          : nullptr;
     float factor = 1.f;
     if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
-        float top = 0.f;
+        float amax = 0.f;
         for (int n = lane; place.valid && n < deal.steps(); n += kTeam) {
             const Step s = step_of(deal, n);
             take(n, s);
-            top = largest_of(own, s.n, top);
-            if (s.partner) top = largest_of(partner, s.n, top);
+            amax = update_amax(own, s.n, amax);
+            if (s.partner) amax = update_amax(partner, s.n, amax);
         }
-        top = team_max(top);
-        factor = dynamic_descale(top, largest_value(d.k_dtype));
+        amax = team_max(amax);
+        factor = dynamic_descale(amax, largest_value(d.k_dtype));
         if (descale && lane == 0) *descale = factor;
         if (deal.steps() > kTeam && place.valid) held = load_step(from, from_row, d.q_dtype, step_of(deal, lane));
     } else if (descale) {

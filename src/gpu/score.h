@@ -55,7 +55,7 @@ struct ForwardParams {
     RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };
 
-// Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
+// Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 // Does no length, offset or start of a sequence lie in device memory?
@@ -81,7 +81,7 @@ FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     return features | (unaligned ? kUnalignedRows : 0);
 }
 
-// Is there nothing to do to scores and weights beside products and bands?
+// Is there nothing to do to scores and probabilities beside products and bands?
 FA_FN bool plain_scores(const Problem& p) {
     return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
 }

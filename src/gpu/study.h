@@ -55,11 +55,11 @@ FA_DEVICE bool place_tile(const ForwardParams& x, const typename S::Shared& s, i
 template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
-    const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
-    const Tile kind = tile_class(t.rule, top, rows, key, keys, t.seq.k_len);
+    const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
+    const Tile kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
     if (kind == Tile::empty) return false;
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
-    S::multiply_qk(x, s, score);
+    S::compute_qk(x, s, score);
     S::mask_scores(x, t, s, key, keys == kKeys && kind == Tile::full, score);
     return true;
 }
@@ -126,25 +126,25 @@ struct SumOp {
 };
 
 // P in the place of S, and (m, l): a block for each row.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_weights(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
     const ForwardParams& x = y.x;
     const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.p.group;
     const int64_t batch = head / x.p.d.heads_k, query_head = head % x.p.d.heads_k * x.p.group + r % x.p.group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     if (row >= seq.q_len) return;
     float* scores = y.matrix + rt::block() * y.pitch;
-    float top = kNegInf, sum = 0.f;
-    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) top = max_fn(top, scores[key]);
-    top = reduce_block(top, MaxOp());
+    float row_max = kNegInf, row_sum = 0.f;
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
+    row_max = reduce_block(row_max, MaxOp());
     const bool drop = x.p.d.dropout_p > 0;
     const Dropout dropout = dropout_of(x);
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
-        const float p = weight(scores[key], top) * kHeadroomUnit;
-        sum += p;
+        const float p = weight(scores[key], row_max) * kHeadroomUnit;
+        row_sum += p;
         scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }
-    sum = reduce_block(sum, SumOp());
-    if (rt::thread() == 0) y.sums[head * x.rows + r] = {top, sum};
+    row_sum = reduce_block(row_sum, SumOp());
+    if (rt::thread() == 0) y.sums[head * x.rows + r] = {row_max, row_sum};
 }
 
 // o = P v: a block for each tile of rows and part of the columns.
@@ -160,7 +160,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     place_head<S>(x, s, y.first_head + head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
     if (!place_tile<S>(x, s, block)) return;
-    const float* weights = y.matrix + (head * x.rows + t.first) * y.pitch;
+    const float* probs = y.matrix + (head * x.rows + t.first) * y.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
@@ -171,10 +171,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
         S::place_keys(x, key, keys);
         for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
             const int r = i / kKeys, j = i % kKeys;
-            s.weights[r * kRowStride + j] = r < t.valid && j < keys ? weights[r * y.pitch + key + j] : 0.f;
+            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * y.pitch + key + j] : 0.f;
         }
         rt::barrier();
-        S::multiply_pv(x, s, keys, column0, factor, o);
+        S::compute_pv(x, s, keys, column0, factor, o);
     }
     fetch_states<TR>(y.sums + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
     S::write(x, t, s, m, l, o);
@@ -231,10 +231,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
             float score[TR][4], factor[TR];
             if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
             fetch_states<TR>(states + t.first, t.valid, m, l);
-            S::fold_scores(x, t, s, key, score, m, l, factor);
+            S::online_softmax(x, t, s, key, score, m, l, factor);
             move_o<TR, TV, false>(x, s, column0, o);
-            S::multiply_pv(x, s, keys, column0, factor, o);
-            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of multiply_pv lies behind every fetch
+            S::compute_pv(x, s, keys, column0, factor, o);
+            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch
             move_o<TR, TV, true>(x, s, column0, o);
         }
     }
