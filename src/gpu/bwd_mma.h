@@ -6,7 +6,7 @@
 //
 // Either way a tile of probabilities and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
 // deal them out to warps differently: a warp owns 32 keys or rows and a share of what passes, then a share of the columns. Passing tiles
-// are copied while the tile before is worked on, where there are two slots.
+// are copied while the tile before is worked on, where there are two stages.
 #pragma once
 #include "gpu/bwd_mma_block.h"
 
@@ -28,7 +28,7 @@ struct Gradient {
     using Shared = typename M::Shared;
     using Scores = Sum[kOwnTiles][M::kShareTiles];
     using Columns = Sum[kOwnTiles][M::kColumnSteps];
-    static constexpr int kAhead = 1;  // fragments that are read before their use
+    static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
     // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
     struct Warp {
@@ -86,15 +86,15 @@ struct Gradient {
     FA_MEMBER static void multiply_ahead(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int all = steps * n;
         Left left[2][kOwnTiles];
-        Right right[kAhead + 1];
+        Right right[kPrefetch + 1];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
-        FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load_right(right[i], i / n, i % n);
+        FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load_right(right[i], i / n, i % n);
         FA_UNROLL for (int i = 0; i < all; i++) {
-            const int step = i / n, c = i % n, next = i + kAhead;
+            const int step = i / n, c = i % n, next = i + kPrefetch;
             if (c == 0 && step + 1 < steps)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
-            if (next < all) load_right(right[next % (kAhead + 1)], next / n, next % n);
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::multiply(sum[m][c], left[step % 2][m], right[i % (kAhead + 1)]);
+            if (next < all) load_right(right[next % (kPrefetch + 1)], next / n, next % n);
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::multiply(sum[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
         }
     }
 
@@ -115,7 +115,7 @@ struct Gradient {
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
-        int pass0, head, slot;  // head: from the first of the block
+        int pass0, head, stage;  // head: from the first of the block
         bool whole;
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
@@ -142,9 +142,9 @@ struct Gradient {
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
     struct Place {
         Warp w;
-        int own0, pass0, slot;
-        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), slot(part.slot) {}
-        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::slot(e)); }
+        int own0, pass0, stage;
+        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), stage(part.stage) {}
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::lane_row(e)); }
         FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
         FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
@@ -156,7 +156,7 @@ struct Gradient {
         uint32_t seen = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                const typename M::Band band = s.band[place.slot][place.row_at(m, n, e)];
+                const typename M::Band band = s.band[place.stage][place.row_at(m, n, e)];
                 const int key = place.key(m, n, e);
                 seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
             }
@@ -225,7 +225,7 @@ struct Gradient {
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
                     const int i = n * Sum::kElements + e, at = place.row_at(m, n, e);
-                    const float lse = s.lse[part.slot][at], delta = s.delta[part.slot][at];
+                    const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
                     const bool there = all || (seen[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
@@ -276,14 +276,14 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
     const typename G::Warp w;
-    const int slot = M::slots == 2 ? i & 1 : 0, turn = i & 1;
+    const int stage = M::stages == 2 ? i & 1 : 0, turn = i & 1;
     const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
     const auto add_past = [&] {
         if (i > 0 && x.dq_sum) G::add_dq(x, past, turn ^ 1, Mma::kProductUnit);
     };
     if (M::kLate && first_half) add_past();
-    char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
-    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
+    char *const pass0 = M::passer(stage, 0), *const pass1 = M::passer(stage, 1);
+    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(stage, pass0, pass1)) rt::barrier();
 
     typename G::Scores score, grad;
     G::multiply_rows(M::owned(0), pass0, w, score);
@@ -318,16 +318,16 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     if (M::kLate && !first_half) add_past();
 }
 
-// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
+// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two stages.
 template <class M>
 FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns& first,
                          typename Gradient<M>::Columns& second) {
     const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
-    constexpr bool ahead = M::slots == 2;
+    constexpr bool ahead = M::stages == 2;
     M::load_owned(x);
     using Part = typename Gradient<M>::Part;
-    const auto part_of = [&](int head, int tile, int slot) {
-        return Part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
+    const auto part_of = [&](int head, int tile, int stage) {
+        return Part{tile * M::passing, head, M::by_rows ? 0 : stage, tile >= t.whole_begin && tile < t.whole_end};
     };
     const auto past_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
     const auto next = [&](int& head, int& tile) {
@@ -337,21 +337,21 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
     };
     int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin, i = head;
     for (; t.begin < t.end && head < t.heads; i++) {
-        const int slot = ahead ? i & 1 : 0;
-        const Part part = part_of(head, tile, slot);
+        const int stage = ahead ? i & 1 : 0;
+        const Part part = part_of(head, tile, stage);
         if constexpr (!ahead) {
             rt::barrier();
             M::load_passing(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.slot);
+            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.stage);
             rt::cp_async_wait<0>();
             rt::barrier();
         }
         if constexpr (ahead) {
             int next_head = head, next_tile = tile;
             next(next_head, next_tile);
-            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, slot ^ 1);
+            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, stage ^ 1);
         }
         if (i >= 0) take_tile<M>(x, past_of(head, tile), part, i, first, second);
         next(head, tile);
@@ -390,9 +390,9 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if constexpr (M::by_rows) {
         M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
     } else {
-        const Slot slot{t.batch, t.seq.k_begin + t.first, true};
-        if (x.g.dk) M::store_sums(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, slot, t.kv_head));
-        if (x.g.dv) M::store_sums(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, slot, t.kv_head));
+        const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
+        if (x.g.dk) M::store_sums(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, at, t.kv_head));
+        if (x.g.dv) M::store_sums(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, at, t.kv_head));
     }
 }
 

@@ -13,13 +13,13 @@ namespace gpu {
 // A warp owns so many tiles of 16, which share what passes by.
 constexpr int kOwnTiles = 2;
 
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Slots, int Resident, bool ByRows, bool Plain>
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Stages, int Resident, bool ByRows, bool Plain>
 struct GradientBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Sum = typename Mma::Sum;
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, slots = Slots, resident = Resident, columns = D;
+    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
     static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
@@ -30,9 +30,9 @@ struct GradientBlock {
     static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kProbTileBytes = own * kProbRowBytes;
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
     // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
-    static constexpr bool kLate = !ByRows && Slots == 2 && !Mma::kNarrow;
+    static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
     static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
-    static constexpr int kRows = ByRows ? own : Passing, kRowSlots = ByRows ? 1 : Slots;  // rows whose numbers are there at once
+    static constexpr int kRows = ByRows ? own : Passing, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
     static_assert(kShareTiles * Sum::kElements <= 32, "a bit for each score of 16 rows");
     static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
     static_assert(threads % kPieces == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
@@ -61,9 +61,9 @@ struct GradientBlock {
         int32_t begin, end;
     };
     struct Shared {
-        alignas(16) float lse[kRowSlots][kRows];
-        alignas(16) float delta[kRowSlots][kRows];
-        Band band[kRowSlots][kRows];
+        alignas(16) float lse[kRowStages][kRows];
+        alignas(16) float delta[kRowStages][kRows];
+        Band band[kRowStages][kRows];
         Tile tile;
         float top[warps];
         float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
@@ -71,12 +71,12 @@ struct GradientBlock {
         int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Stages * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
-    FA_MEMBER static char* passer(int slot, int i) { return owned(2) + (2 * slot + i) * kPassBytes; }
-    FA_MEMBER static char* gradients(int turn) { return passer(Slots, 0) + (kLate ? turn * kProbTileBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* passer(int stage, int i) { return owned(2) + (2 * stage + i) * kPassBytes; }
+    FA_MEMBER static char* gradients(int turn) { return passer(Stages, 0) + (kLate ? turn * kProbTileBytes : 0); }  // of even tiles, or odd ones
     FA_MEMBER static char* probs() { return gradients(1) + kProbTileBytes; }
 
     // ---- loading
@@ -115,11 +115,11 @@ struct GradientBlock {
         }
     }
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
-    FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int slot) {
+    FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int stage) {
         Shared& s = shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
-            rt::cp_async16(rt::smem_addr(s.lse[slot] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
-            rt::cp_async16(rt::smem_addr(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
     FA_COLD_MEMBER static void load_owned(const BackwardParams& x) {
@@ -129,17 +129,17 @@ struct GradientBlock {
         if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
     }
     // Tile `tile` of passing head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_passing(const BackwardParams& x, int head, int tile, int slot) {
+    FA_MEMBER static void load_passing(const BackwardParams& x, int head, int tile, int stage) {
         const Tile& t = shared().tile;
         const int row = tile * Passing;
-        load_tile<Passing>(t.passer[0], head, row, t.count - row, passer(slot, 0));
-        load_tile<Passing>(t.passer[1], head, row, t.count - row, passer(slot, 1));
-        if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, slot);
+        load_tile<Passing>(t.passer[0], head, row, t.count - row, passer(stage, 0));
+        load_tile<Passing>(t.passer[1], head, row, t.count - row, passer(stage, 1));
+        if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, stage);
         rt::cp_async_commit();
     }
     // Rows without keys take no part, whatever their q and dout hold: 0 times that is not always 0.
-    FA_MEMBER static bool clear_rows(int slot, char* q, char* dout) {
-        const float* const lse = shared().lse[slot];
+    FA_MEMBER static bool clear_rows(int stage, char* q, char* dout) {
+        const float* const lse = shared().lse[stage];
         bool none = false;
         FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
         if (!rt::warp_any(none)) return false;
@@ -153,13 +153,13 @@ struct GradientBlock {
         return true;
     }
     // The bands of rows [row, row + kRows).
-    FA_MEMBER static void place_bands(int row, int slot) {
+    FA_MEMBER static void place_bands(int row, int stage) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
         for (int r = rt::opaque(rt::thread()); r < kRows; r += threads) {
             const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
-            s.band[slot][r] = {int(b.begin), int(max_of(b.end, 0))};
+            s.band[stage][r] = {int(b.begin), int(max_of(b.end, 0))};
         }
     }
 
@@ -230,7 +230,7 @@ struct GradientBlock {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *staged(gradient, own0 + 16 * m + Sum::row(Sum::slot(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
+                    *staged(gradient, own0 + 16 * m + Sum::row(Sum::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
     FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {

@@ -18,7 +18,7 @@ FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {
     const Sequence s = bounded_sequence(x.p, x.a, batch);
     for (int64_t slot = first + rt::thread() / kRowLanes; slot < end; slot += kRowsTogether) {
         if (slot >= s.k_begin && slot < s.k_begin + s.k_len) continue;
-        const Slot at{batch, slot, true};
+        const KeyLocation at{batch, slot, true};
         const auto clear = [&](void* base, const int64_t stride[4], int64_t dim) {
             for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
                 store_element(base, key_index(x.p, stride, at, head) + c, d.k_dtype, 0.f);

@@ -120,10 +120,10 @@ FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
     if (j >= kTile) return;
-    const Slot slot{t.batch, t.seq.k_begin + key0 + j, true};
+    const KeyLocation location{t.batch, t.seq.k_begin + key0 + j, true};
     const bool there = key0 + j < t.seq.k_len;
-    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, slot, kv_head) : -1;
-    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
+    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, location, kv_head) : -1;
+    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, location, kv_head) : -1;
 }
 
 // Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.

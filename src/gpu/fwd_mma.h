@@ -3,8 +3,8 @@
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
 // Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
-// merged at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
-// slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
+// merged at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Stages`
+// stages, filled by asynchronous copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and the next k during p·v.
 // Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
 //
 // Splits of the keys leave sums for a kernel that merges them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
@@ -15,12 +15,12 @@
 namespace fa {
 namespace gpu {
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
-    using Block = MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Sum = typename Block::Sum;
     using PerRow = typename Block::PerRow;
-    using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
+    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
@@ -69,25 +69,25 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                         Mma::multiply(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
             }
         } else {
-            // Fragments are read kAhead products before their use.
+            // Fragments are read kPrefetch products before their use.
             constexpr int all = kSteps * kKeyTiles;
             typename Mma::Left q[2][RowTiles];
-            typename Mma::Right right[kAhead + 1];
+            typename Mma::Right right[kPrefetch + 1];
             const auto load_step = [&](int step) {
                 FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kQRowBytes, step);
             };
             const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kAhead + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
-            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             FA_UNROLL for (int i = 0; i < all; i++) {
                 const int step = i / kKeyTiles, n = i % kKeyTiles;
                 if constexpr (!kHoldQ)
                     if (n == 0 && step + 1 < kSteps) load_step(step + 1);
-                if (i + kAhead < all) load(i + kAhead);
+                if (i + kPrefetch < all) load(i + kPrefetch);
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    Mma::multiply(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kAhead + 1)]);
+                    Mma::multiply(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
             }
         }
     }
@@ -104,7 +104,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
             FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                    float& t = row_max[i][Sum::slot(e)];
+                    float& t = row_max[i][Sum::lane_row(e)];
                     t = max_fn(t, score[i][n].x[e]);
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
@@ -130,8 +130,8 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                 float& p = score[i][n].x[e];
-                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Sum::slot(e)]));
-                sum[i][Sum::slot(e)] += p;
+                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Sum::lane_row(e)]));
+                sum[i][Sum::lane_row(e)] += p;
             }
     }
     // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
@@ -144,7 +144,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] *= factor[i][r];
             FA_UNROLL for (int c = 0; c < kSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
+                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::lane_row(e)];
         }
         const auto compute_probs = [&](int n) {
             apply_exp2(n, unit, exp2_offset, score, l);
@@ -188,11 +188,11 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
         } else {
             constexpr int all = kSteps * kKeyTiles;
             typename Mma::Left left[RowTiles];
-            typename Mma::Right right[kAhead + 1];
+            typename Mma::Right right[kPrefetch + 1];
             const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes>(right[i % (kAhead + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
+                Mma::template load_v<kRowBytes>(right[i % (kPrefetch + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
             };
-            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
                 const int n = j / kSteps, c = j % kSteps;
@@ -200,8 +200,8 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                     FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
-                if (j + kAhead < all) load(j + kAhead);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kAhead + 1)]);
+                if (j + kPrefetch < all) load(j + kPrefetch);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
     }
@@ -235,25 +235,25 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    constexpr bool kept_streams = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
-    const auto stream = [&](bool value) { return typename M::Stream(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
-    const typename M::Stream k = stream(false), v = stream(true);
-    const auto issue = [&](bool value, int j, int i) {
-        if (general && s.tile.features & kUnalignedRows) return M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
-        const typename M::Stream from = !kept_streams ? stream(value) : value ? v : k;
-        if constexpr (kind == Kind::paged) M::issue_paged(from, value, j, i, begin + j * M::keys, end);
-        else M::issue_plain(from, i, begin + j * M::keys, end);
+    constexpr bool kept_readers = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
+    const auto reader = [&](bool value) { return typename M::KvReader(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
+    const typename M::KvReader k = reader(false), v = reader(true);
+    const auto load_stage = [&](bool value, int j, int i) {
+        if (general && s.tile.features & kUnalignedRows) return M::load_stage(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        const typename M::KvReader from = !kept_readers ? reader(value) : value ? v : k;
+        if constexpr (kind == Kind::paged) M::load_stage_paged(from, value, j, i, begin + j * M::keys, end);
+        else M::load_stage_plain(from, i, begin + j * M::keys, end);
     };
-    const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
-    int64_t place = 0;  // of tile j + slots / 2, asked for a tile before it is needed
+    const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
+    int64_t location = 0;  // of tile j + stages / 2, asked for a tile before it is needed
     if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
-        int64_t first[M::slots / 2];
-        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) first[j] = find(begin + j * M::keys);
-        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) M::keep_place(first[j], j, begin + j * M::keys, end);
-        place = find(begin + M::slots / 2 * M::keys);
+        int64_t first[M::stages / 2];
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
+        location = find(begin + M::stages / 2 * M::keys);
         rt::barrier();
     }
-    FA_UNROLL for (int i = 0; i < M::slots - !M::kFillRing; i++) issue(i % 2, i / 2, i);
+    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) load_stage(i % 2, i / 2, i);
     // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
     // order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
@@ -263,13 +263,13 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         else before = k_factor;
     }
     typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
-    int slot = 0;  // of tile j of k; v's is the next
+    int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
-        if (M::kFillRing && j == 0) rt::cp_async_wait<M::slots - 1>();
-        else rt::cp_async_wait<M::slots - 2>();
+        if (M::kFillAllStages && j == 0) rt::cp_async_wait<M::stages - 1>();
+        else rt::cp_async_wait<M::stages - 2>();
         rt::barrier();
-        if (!M::kFillRing || j > 0) issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
-        const int ahead = key + M::slots / 2 * M::keys;
+        if (!M::kFillAllStages || j > 0) load_stage(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
+        const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (j == 0) {
@@ -285,7 +285,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
             if constexpr (general)
                 if (pieces)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::compute_qk(type, q, M::slot(slot), w.row0, w.key0, score);
+            M::compute_qk(type, q, M::stage_tile(stage), w.row0, w.key0, score);
             if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
@@ -295,24 +295,24 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
                         const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
-            const bool holes = paged && s.hole[j % M::kPlaces] == j;
-            if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
+            const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
+            if (!full || has_missing) M::mask_scores(w.row0, key + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score);
         }
         if (paged) {
-            M::keep_place(place, j + M::slots / 2, ahead, end);
-            place = find(ahead + M::keys);
+            M::store_location(location, j + M::stages / 2, next_key, end);
+            location = find(next_key + M::keys);
         }
-        rt::cp_async_wait<M::slots - 2>();
+        rt::cp_async_wait<M::stages - 2>();
         rt::barrier();
-        issue(false, j + M::slots / 2, slot);
+        load_stage(false, j + M::stages / 2, stage);
         if (active) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kPieces && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::softmax_and_pv(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
+            M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, m, l, o);
         }
-        slot = slot + 2 == M::slots ? 0 : slot + 2;
+        stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
     rt::cp_async_wait<0>();
     return unit;

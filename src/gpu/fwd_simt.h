@@ -129,12 +129,12 @@ struct Simt {
             s.k_at[j] = s.v_at[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const Slot slot = find_slot(x.p, x.a, t.seq, key0 + j);
-            if (!slot.valid) continue;
-            s.k_at[j] = key_index(x.p, x.p.d.k_stride, slot, t.kv_head);
-            s.v_at[j] = key_index(x.p, x.p.d.v_stride, slot, t.kv_head);
-            if (x.p.has(FA_OPERAND_K_DESCALE)) s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, slot, t.kv_head);
-            if (x.p.has(FA_OPERAND_V_DESCALE)) s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, slot, t.kv_head);
+            const KeyLocation location = locate_key(x.p, x.a, t.seq, key0 + j);
+            if (!location.valid) continue;
+            s.k_at[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
+            s.v_at[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_K_DESCALE)) s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_V_DESCALE)) s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
         }
     }
 

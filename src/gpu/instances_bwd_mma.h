@@ -7,7 +7,7 @@ namespace fa {
 namespace gpu {
 
 // How a width's blocks are shaped: warps that own keys or rows, warps that share what passes by and then the columns, rows or keys that pass
-// by at once, slots for them, blocks that a multiprocessor holds. The registers that a score mod takes,
+// by at once, stages for them, blocks that a multiprocessor holds. The registers that a score mod takes,
 // general blocks save in tiles.
 template <class Mma, int width>
 struct BackwardShape;

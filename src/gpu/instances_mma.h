@@ -8,12 +8,12 @@ namespace fa {
 namespace gpu {
 
 // The general kernel of an instance whose registers are all taken has fewer keys in a tile: what is done to scores needs some.
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct Instantiate {
-    using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
+    using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     static constexpr bool shrinks = KeyWarps == 1 && (Mma::kBytes || Mma::kPieces || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kPieces ? 2 * Slots : Slots), Resident>;
+    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kPieces ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
 constexpr Instance matrix_instance() {

@@ -79,23 +79,23 @@ FA_FN Sequence bounded_sequence(const Problem& p, const fa_forward_args_t& a, in
 
 // Where a key's row lies: `outer` is the page, the cache's sequence or the sequence; `row` counts within it. A page id out of range
 // makes the key vanish.
-struct Slot {
+struct KeyLocation {
     int64_t outer, row;
     bool valid;
 };
 
-FA_FN Slot find_slot(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t key) {
+FA_FN KeyLocation locate_key(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t key) {
     const int64_t slot = s.k_begin + key;
     if (!p.paged()) return {s.kv_index, slot, true};
     const int64_t page = a.page_table[s.kv_index * p.d.page_table_stride + slot / p.d.page_size];
     return {page, slot % p.d.page_size, page >= 0 && page < p.d.num_pages};
 }
 
-FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const Slot& at, int64_t kv_head) {
+FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {
     return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + kv_head * stride[2];
 }
 
-FA_FN float key_descale(const void* descale, const int64_t stride[4], const Slot& at, int64_t kv_head) {
+FA_FN float key_descale(const void* descale, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {
     return static_cast<const float*>(descale)[at.outer * stride[0] + at.row * stride[1] + kv_head * stride[2]];
 }
 

@@ -159,14 +159,14 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
         float* to = out + key * d.scores_stride[3];
         *to = outside;
         if (row >= seq.q_len || key >= seq.k_len) continue;
-        const Slot slot = find_slot(x.p, x.a, seq, key);
-        if (!slot.valid || (masked && (key < band.begin || key >= band.end))) continue;
-        const int64_t k_at = key_index(x.p, d.k_stride, slot, kv);
+        const KeyLocation location = locate_key(x.p, x.a, seq, key);
+        if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
+        const int64_t k_at = key_index(x.p, d.k_stride, location, kv);
         float s = 0.f;
         for (int64_t c = 0; c < d.dim_qk; c++)
             s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
                      load_element(x.a.k, k_at + c, d.k_dtype) *
-                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
+                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, kv) : 1.f), s);
         s *= x.factor.product;
         if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
         if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);

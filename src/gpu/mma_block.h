@@ -10,24 +10,24 @@ namespace gpu {
 // than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct MatrixBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Key = typename Mma::Key;
     using Sum = typename Mma::Sum;
-    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, slots = Slots;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
     static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     static constexpr int kRowBytes = D * int(sizeof(Key)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;  // of k and v
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQPieces = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
-    static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
-    static constexpr bool kFillRing = KeyWarps > 1 || RowTiles * D <= 64;  // all slots before the first tile: others have no registers for it
-    static constexpr int kAhead = 2;               // fragments that are read before their use
+    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
+    static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
-    static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
     using PerRow = float[RowTiles][Sum::kRows];
 
@@ -56,16 +56,16 @@ struct MatrixBlock {
         alignas(8) RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
         int64_t output[rows];          // where a row's output begins
-        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it, or see find_pieces; −1: not there
-        int32_t hole[kPlaces];         // the tile in which a key is not there
+        int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
+        int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = rows * kQRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
-    static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
+    static constexpr int kQBytes = rows * kQRowBytes, kStageBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
+    static constexpr int kSharedBytes = kHeader + (kQBytes + Stages * kStageBytes > kOutputBytes ? kQBytes + Stages * kStageBytes : kOutputBytes);
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
-    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i * kSlotBytes; }
+    FA_MEMBER static char* stage_tile(int i) { return q_tile() + kQBytes + i * kStageBytes; }
 
     // ---- loading
 
@@ -106,7 +106,7 @@ struct MatrixBlock {
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
         const auto place = [](int at) {
-            if constexpr (Mma::kBytes) return Mma::q_place(at);
+            if constexpr (Mma::kBytes) return Mma::permuted_q_byte(at);
             else return at;
         };
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
@@ -117,7 +117,7 @@ struct MatrixBlock {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
         for (int i = rt::thread(); i < rows * words; i += threads) {
-            const int r = i / words, at = i % words * 4, place = Mma::q_place(at);
+            const int r = i / words, at = i % words * 4, place = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
             rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
         }
@@ -134,31 +134,31 @@ struct MatrixBlock {
     }
 
     // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
-    FA_MEMBER static int64_t find_place(const ForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_location(const ForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const Slot found = find_slot(x.p, x.a, shared().tile.seq, key + rt::thread());
+        const KeyLocation found = locate_key(x.p, x.a, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
-    FA_MEMBER static void keep_place(int64_t place, int j, int key, int end) {
+    FA_MEMBER static void store_location(int64_t location, int j, int key, int end) {
         Shared& s = shared();
-        if (rt::thread() < Keys) s.place[j % kPlaces][rt::thread()] = place;
-        if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
+        if (rt::thread() < Keys) s.location[j % kLocationTiles][rt::thread()] = location;
+        if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) s.missing[j % kLocationTiles] = j;
     }
 
     // For paged calls: how many pieces of 16 bytes a key's rows of v, times 2^32, and of k lie behind the bases.
-    FA_MEMBER static int64_t find_pieces(const ForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_vec_offsets(const ForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const uint32_t slot = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
-        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + slot / size];
+        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
+        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + row / size];
         if (page < 0 || page >= x.p.d.num_pages) return -1;
-        const auto pieces = [&](const Source& from) { return (page * from.outer + slot % size * from.row) / 16; };
+        const auto pieces = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
         return pieces(t.v) << 32 | pieces(t.k);
     }
 
-    // Tile j of k or v, `count` keys from `key` on, into its slot.
-    FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
-        return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
+    // Tile j of k or v, `count` keys from `key` on, into its stage.
+    FA_MEMBER static const char* row_address(const Source& from, int64_t location) {
+        return from.base + (location >> 32) * from.outer + uint32_t(location) * from.row;
     }
     // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes beside
     // its own instruction is what these rows cost.
@@ -187,8 +187,8 @@ struct MatrixBlock {
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
             if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
-            const int64_t place = shared().place[j % kPlaces][r];
-            return place < 0 ? nullptr : place_row(from, place);
+            const int64_t location = shared().location[j % kLocationTiles][r];
+            return location < 0 ? nullptr : row_address(from, location);
         };
         load_narrow<Key, Keys>(to, from.bytes, from.width, row, [](int at) { return at; });
     }
@@ -198,45 +198,45 @@ struct MatrixBlock {
         const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
         const bool whole = 16 * piece < from.bytes;
         const uint32_t at = rt::smem_addr(to);
-        const int64_t* place = shared().place[j % kPlaces] + first;
+        const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::cp_async16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
+            const int64_t p = x.p.paged() ? location[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
+            rt::cp_async16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), row_address(from, p) + 16 * piece, whole && p >= 0);
         }
     }
 
-    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
-    FA_COLD_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+    // Tile j of k or v into stage i of the ring: always a group of copies, were it empty.
+    FA_COLD_MEMBER static void load_stage(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
-        if (key < end) load_keys(x, from, j, key, end - key, slot(i));
+        if (key < end) load_keys(x, from, j, key, end - key, stage_tile(i));
         rt::cp_async_commit();
     }
 
     // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it goes in
-    // the first slot; `row` bytes lie between keys.
-    struct Stream {
+    // the first stage; `row` bytes lie between keys.
+    struct KvReader {
         const char* base;
         int row;
         uint32_t to;
         bool whole;  // does the row reach so far?
-        FA_MEMBER Stream(const Source& from, bool paged) {
+        FA_MEMBER KvReader(const Source& from, bool paged) {
             const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
             row = rt::warp_uniform(int(from.row));
             base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
-            to = rt::smem_addr(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
+            to = rt::smem_addr(stage_tile(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
             whole = 16 * piece < from.bytes;
         }
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
     template <class Copy>
-    FA_MEMBER static void each_row(const Stream& s, int i, Copy copy) {
-        const uint32_t to = s.to + uint32_t(i * kSlotBytes);
+    FA_MEMBER static void each_row(const KvReader& s, int i, Copy copy) {
+        const uint32_t to = s.to + uint32_t(i * kStageBytes);
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int r = n * kRowsAtOnce;
             copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the order of pieces in these rows
         }
     }
-    FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
+    FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
             const int left = s.whole ? end - key - rt::thread() / kPieces : 0;
@@ -245,10 +245,10 @@ struct MatrixBlock {
         rt::cp_async_commit();
     }
     // value: v's half of a place.
-    FA_MEMBER static void issue_paged(const Stream& s, int value, int j, int i, int key, int end) {
+    FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
         if (key < end) {
-            const uint32_t* place = reinterpret_cast<const uint32_t*>(shared().place[j % kPlaces] + rt::thread() / kPieces) + value;
-            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, s.base + int64_t(place[2 * r]) * 16, s.whole && place[2 * r] != ~0u); });
+            const uint32_t* location = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kPieces) + value;
+            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.whole && location[2 * r] != ~0u); });
         }
         rt::cp_async_commit();
     }
@@ -284,7 +284,7 @@ struct MatrixBlock {
         t.k = source(x.a.k, x.k_bytes, x.k_width);
         t.v = source(x.a.v, x.v_bytes, x.v_width);
         t.features = x.features;
-        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
+        for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
         if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
     }
     FA_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
@@ -329,8 +329,8 @@ struct MatrixBlock {
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Mma::output_column(e)) =
-                        o[i][c].x[e] * factor[Sum::slot(e)];
+                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::lane_row(e)), 16 * c + Mma::output_column(e)) =
+                        o[i][c].x[e] * factor[Sum::lane_row(e)];
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.

@@ -18,7 +18,7 @@ struct MmaByte : MmaSync<T> {
     static constexpr bool kBytes = true;
 
     // Where a byte of a row of q goes: words 2t and 2t + 1 of each eight take the places t and t + 4.
-    FA_MEMBER static constexpr int q_place(int at) { return (at & ~0x1f) | (at & 4) << 2 | (at & 0x18) >> 1 | (at & 3); }
+    FA_MEMBER static constexpr int permuted_q_byte(int at) { return (at & ~0x1f) | (at & 4) << 2 | (at & 0x18) >> 1 | (at & 3); }
     FA_MEMBER static int output_column(int i) { return 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
 
     template <int row_bytes>

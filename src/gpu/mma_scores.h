@@ -6,16 +6,16 @@
 namespace fa {
 namespace gpu {
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
-    using Block = MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Sum = typename Block::Sum;
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;
     using Shared = typename Block::Shared;
     using Block::kKeyTiles, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Sum score[RowTiles][kKeyTiles]) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
@@ -23,9 +23,9 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
                 const int begin = row.begin - key, end = row.end - key;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                        if (Sum::slot(e) != r) continue;
+                        if (Sum::lane_row(e) != r) continue;
                         const int j = 16 * n + Sum::column(e);
-                        if (j < begin || j >= end || (place && place[j] < 0)) score[m][n].x[e] = kNegInf;
+                        if (j < begin || j >= end || (location && location[j] < 0)) score[m][n].x[e] = kNegInf;
                     }
             }
     }
@@ -37,7 +37,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
             const Row row = shared().row[row0 + Sum::row(r)];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
+                    if (Sum::lane_row(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
         }
     }
     FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
@@ -56,7 +56,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
                     const int j = 16 * n + Sum::column(e);
-                    if (Sum::slot(e) != r || j >= left) continue;
+                    if (Sum::lane_row(e) != r || j >= left) continue;
                     const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
                 }
@@ -95,26 +95,26 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
     struct MaskRows {
         uint32_t word[Sum::kRows][kKeyTiles];
     };
-    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int slot, int64_t key) {
+    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int lane_row, int64_t key) {
         const int64_t* stride = x.p.d.mask_stride;
-        const Row& row = shared().row[row0 + Sum::row(slot)];
+        const Row& row = shared().row[row0 + Sum::row(lane_row)];
         return x.a.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
     FA_MEMBER static bool mask_in_pieces(const ForwardParams& x, int64_t key) {
         return kKeyTiles > 1 && x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
     }
     FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++)
-            rt::load_words<kKeyTiles>(mask_row(x, row0, slot, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[slot]);
+        FA_UNROLL for (int lane_row = 0; lane_row < Sum::kRows; lane_row++)
+            rt::load_words<kKeyTiles>(mask_row(x, row0, lane_row, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[lane_row]);
     }
     // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few registers.
     FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
         const int lane = rt::thread() % 4;
         uint32_t kept = 0;
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
+        FA_UNROLL for (int lane_row = 0; lane_row < Sum::kRows; lane_row++) {
             uint32_t piece = 0, half[2] = {};
             FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
-                const uint32_t word = rows.word[slot][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
+                const uint32_t word = rows.word[lane_row][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
                 piece |= nonzero * 0x10204080u >> 28 << 4 * i;
             }
             const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
@@ -125,7 +125,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
                 half[i] |= rt::shuffle_xor4(half[i], 2);
                 uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
                 own = (own | own >> 4) & 0x00ff00ffu;
-                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
+                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * lane_row);
             }
         }
         return kept;
@@ -137,7 +137,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
         for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
             const int e = i % Sum::kElements, j = i / Sum::kElements * 16 + Sum::column(e);
             const bool there = key + j < x.p.d.seqlen_k;
-            kept |= uint32_t(there && mask_row(x, row0, Sum::slot(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
+            kept |= uint32_t(there && mask_row(x, row0, Sum::lane_row(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
         }
         return kept;
     }
@@ -156,7 +156,7 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
         FA_UNROLL_BY(1)
         for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
             const int n = i / Sum::kElements, e = i % Sum::kElements;
-            const Row& row = shared().row[row0 + Sum::row(Sum::slot(e))];
+            const Row& row = shared().row[row0 + Sum::row(Sum::lane_row(e))];
             const bool is_kept = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
             kept |= uint32_t(is_kept) << i;
         }

@@ -44,8 +44,8 @@ struct PairLines {
 struct MmaSum {
     static constexpr int kElements = 8, kRows = 2;
     float x[kElements];
-    FA_MEMBER static int row(int slot) { return rt::thread() % 32 / 4 + 8 * slot; }
-    FA_MEMBER static constexpr int slot(int i) { return i / 2 % 2; }
+    FA_MEMBER static int row(int lane_row) { return rt::thread() % 32 / 4 + 8 * lane_row; }
+    FA_MEMBER static constexpr int lane_row(int i) { return i / 2 % 2; }
     FA_MEMBER static int column(int i) { return 8 * (i / 4) + 2 * (rt::thread() % 4) + i % 2; }
     FA_MEMBER static bool first_of_row() { return rt::thread() % 4 == 0; }
 };
@@ -134,7 +134,7 @@ struct MmaSync {
     template <int row_bytes>
     FA_MEMBER static void store_probs(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i += 2)
-            rt::st_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::slot(i) * row_bytes, pack(p.x + i));
+            rt::st_shared((i / 4 ? lines.odd : lines.even).pair(c) + down + 8 * Sum::lane_row(i) * row_bytes, pack(p.x + i));
     }
     template <int row_bytes>
     FA_MEMBER static Lines turned_lines(const char* tile, int row, int lane) { return k_lines<row_bytes>(tile, row, lane); }
@@ -176,7 +176,7 @@ struct MmaTf32 {
     FA_MEMBER static Lines k_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         return Lines(rt::smem_addr(tile) + piece_offset<row_bytes>(key + lane % 8, lane / 8));
     }
-    // Slots t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key and an odd one.
+    // Positions t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key and an odd one.
     template <int row_bytes>
     FA_MEMBER static PairLines v_lines(const char* tile, int key, int lane = rt::thread() % 32) {
         const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 4 % 4 * 4);
@@ -244,7 +244,7 @@ struct MmaTf32 {
     template <int row_bytes>
     FA_MEMBER static void store_probs(const PairLines& lines, int down, int c, const Sum& p) {
         FA_UNROLL for (int i = 0; i < Sum::kElements; i++)
-            rt::st_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::slot(i) * row_bytes, bits_of(p.x[i]));
+            rt::st_shared((i % 2 ? lines.odd : lines.even).pair(2 * c + i / 4) + down + 8 * Sum::lane_row(i) * row_bytes, bits_of(p.x[i]));
     }
     template <int row_bytes>
     FA_MEMBER static PairLines turned_lines(const char* tile, int row, int lane) {
