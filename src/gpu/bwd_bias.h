@@ -20,15 +20,15 @@ FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_arg
 FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
     const BackwardTile& t = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
-    if (rt::thread() == 0) place_sequence(x, batch);
+    if (rt::thread() == 0) init_sequence(x, batch);
     rt::barrier();
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
             if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == Tile::empty) continue;
             rt::barrier();  // behind the last use of another tile
-            place_rows(x, head, row0);
-            place_keys(x, head / x.p.group, key0);
+            init_rows(x, head, row0);
+            locate_keys(x, head / x.p.group, key0);
             rt::barrier();
             compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)

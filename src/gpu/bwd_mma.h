@@ -344,7 +344,7 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
             M::load_passing(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.stage);
+            if (M::by_rows ? i == 0 : !part.whole) M::init_bands(M::by_rows ? t.first : part.pass0, part.stage);
             rt::cp_async_wait<0>();
             rt::barrier();
         }
@@ -374,7 +374,7 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
     const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
     const typename M::Tile& t = M::shared().tile;
-    if (M::places(rt::thread())) M::place_block(x, batch, head, int(block) * M::own);
+    if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();
     if (t.valid <= 0) return;
     typename G::Columns first, second;

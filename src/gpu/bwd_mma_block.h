@@ -153,7 +153,7 @@ struct GradientBlock {
         return true;
     }
     // The bands of rows [row, row + kRows).
-    FA_MEMBER static void place_bands(int row, int stage) {
+    FA_MEMBER static void init_bands(int row, int stage) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
@@ -167,8 +167,8 @@ struct GradientBlock {
 
     // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share the rest.
     // `head`: a kv head, or with ByRows a query head.
-    FA_MEMBER static bool places(int thread) { return thread == 0 || thread / 4 == 8; }
-    FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
+    FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
+    FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
         const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, batch);
@@ -195,14 +195,14 @@ struct GradientBlock {
         t.count = int(ByRows ? seq.k_len : seq.q_len);
         t.features = x.features;
         if (!Plain && x.features & kDropout) t.dropout = dropout_of(x);
-        if (t.valid > 0) place_passing();
+        if (t.valid > 0) init_streamed_range();
         Shared& s = shared();
         s.unit = s.of_unit = 1.f;
         s.unit_found = false;
         s.grown[0] = s.grown[1] = 0;
     }
     // Which tiles pass by: bands only ever move right with their rows.
-    FA_MEMBER static void place_passing() {
+    FA_MEMBER static void init_streamed_range() {
         Tile& t = shared().tile;
         RowBand any, whole;  // of rows or keys
         if constexpr (ByRows) {

@@ -79,7 +79,7 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 }
 
 // The sequence, masks and dropout of a block's tiles, by one thread.
-FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
+FA_DEVICE void init_sequence(const BackwardParams& x, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
     t.seq = bounded_sequence(x.p, x.a, batch);
@@ -88,18 +88,18 @@ FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
-FA_DEVICE void place_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
+FA_DEVICE void init_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
     BackwardTile& t = *backward_shared().tile;
     const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts, tile = index % tiles;
     t.column0 = rt::block() % x.parts * columns;
     t.own0 = (last_first ? tiles - 1 - tile : tile) * kTile;
     t.own_head = index / tiles % heads;
     t.begin = t.end = 0;
-    place_sequence(x, index / tiles / heads);
+    init_sequence(x, index / tiles / heads);
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
-FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
@@ -115,7 +115,7 @@ FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
 }
 
-FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
     BackwardTile& t = *backward_shared().tile;
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
@@ -306,7 +306,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     const auto dk_here = [&] { return x.g.dk && t.column0 < d.dim_qk; };
     const auto dv_here = [&] { return x.g.dv && t.column0 < d.dim_v; };
     if (rt::thread() == 0) {
-        place_item(x, B::columns, d.seqlen_k, d.heads_k, false);
+        init_item(x, B::columns, d.seqlen_k, d.heads_k, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
             const RowBand seen = row_band(t.rule, t.own0, keys(), t.seq.q_len);
             t.begin = max_of(seen.begin, 0) / kTile * kTile;
@@ -315,13 +315,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     }
     rt::barrier();
     if (keys() <= 0) return;
-    place_keys(x, t.own_head, t.own0);
+    locate_keys(x, t.own_head, t.own0);
     float dk[4][TV], dv[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
     for (int i = 0; i < int(x.p.group); i++)
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
-            place_rows(x, t.own_head * x.p.group + i, row0);
+            init_rows(x, t.own_head * x.p.group + i, row0);
             rt::barrier();
             compute_p_ds<true>(x, dk_here(), true);
             if (dv_here()) B::add_product(s.right, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
@@ -342,7 +342,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     BackwardTile& t = *s.tile;
     const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
     if (rt::thread() == 0) {
-        place_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
+        init_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
         if (rows() > 0) {
             const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
             t.begin = max_of(first.begin, 0) / kTile * kTile;
@@ -351,12 +351,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     }
     rt::barrier();
     if (rows() <= 0) return;
-    place_rows(x, t.own_head, t.own0);
+    init_rows(x, t.own_head, t.own0);
     float dq[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
-        place_keys(x, t.own_head / x.p.group, key0);
+        locate_keys(x, t.own_head / x.p.group, key0);
         rt::barrier();
         compute_p_ds<false>(x, true, true);
         B::add_product(s.probs, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);

@@ -340,15 +340,15 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     // Until the stream's last kernel has ended, only what the host has said may be read.
     const bool known = kind == Kind::plain && x.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
-    if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
+    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
     const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
     if constexpr (M::key_warps > 1) {
-        if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     } else {
-        if (!idle) M::place_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     }
     rt::barrier();
     if (known) rt::release_successor();

@@ -64,7 +64,7 @@ struct Simt {
     static constexpr int64_t shared_bytes(int64_t q_dims) {
         return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kStage + rows * kRowStride + 2 * kKeys);
     }
-    FA_MEMBER static Shared carve(char* memory, int q_dims) {
+    FA_MEMBER static Shared layout(char* memory, int q_dims) {
         Shared s;
         static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
         s.tile = reinterpret_cast<Tile*>(memory);
@@ -83,8 +83,8 @@ struct Simt {
         return s;
     }
 
-    FA_COLD_MEMBER static void place_rows(const ForwardParams& x) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void init_rows(const ForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
@@ -98,8 +98,8 @@ struct Simt {
 
     // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not
     // depend on its neighbours.
-    FA_COLD_MEMBER static void place_split(const ForwardParams& x) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void init_split(const ForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         Tile& t = *s.tile;
         const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
         t.begin = begin + max_of(s.begin[0] - begin, 0) / kKeys * kKeys;
@@ -107,7 +107,7 @@ struct Simt {
     }
 
     FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
@@ -122,8 +122,8 @@ struct Simt {
     }
 
     // Where each key of the tile lies, and its de-scale factors.
-    FA_COLD_MEMBER static void place_keys(const ForwardParams& x, int64_t key0, int keys) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void locate_keys(const ForwardParams& x, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
             s.k_at[j] = s.v_at[j] = -1;
@@ -342,31 +342,31 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     const int64_t block = x.p.causal() ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
     item /= x.blocks;
 
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
     rt::wait_for_predecessor();
     rt::release_successor();
     if (rt::thread() == 0) {
-        typename S::Tile placed;
-        placed.kv_head = item % x.p.d.heads_k;
-        placed.batch = item / x.p.d.heads_k;
-        placed.seq = bounded_sequence(x.p, x.a, placed.batch);
-        placed.rule = mask_rule(x.p, placed.seq);
-        placed.dropout = dropout_of(x);
-        placed.first = block * S::rows;
-        placed.split = split;
-        placed.column0 = column0;
-        placed.valid = min_of(placed.seq.q_len * x.p.group - placed.first, S::rows);
-        *s.tile = placed;
+        typename S::Tile tile;
+        tile.kv_head = item % x.p.d.heads_k;
+        tile.batch = item / x.p.d.heads_k;
+        tile.seq = bounded_sequence(x.p, x.a, tile.batch);
+        tile.rule = mask_rule(x.p, tile.seq);
+        tile.dropout = dropout_of(x);
+        tile.first = block * S::rows;
+        tile.split = split;
+        tile.column0 = column0;
+        tile.valid = min_of(tile.seq.q_len * x.p.group - tile.first, S::rows);
+        *s.tile = tile;
     }
     rt::barrier();
     if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, S::rows, column0, S::columns);
     if (t.valid <= 0) return;
     if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
 
-    S::place_rows(x);
+    S::init_rows(x);
     rt::barrier();
-    if (rt::thread() == 0) S::place_split(x);
+    if (rt::thread() == 0) S::init_split(x);
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
@@ -378,7 +378,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     rt::barrier();
     for (int64_t key = t.begin; key < t.end; key += kKeys) {
         const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
-        S::place_keys(x, key, keys);
+        S::locate_keys(x, key, keys);
         rt::barrier();
         float score[TR][4], factor[TR];
         S::compute_qk(x, s, score);

@@ -262,7 +262,7 @@ struct MatrixBlock {
     }
 
     // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
-    FA_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+    FA_MEMBER static void init_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
         t.kv_head = kv_head;
         t.batch = batch;
@@ -273,9 +273,9 @@ struct MatrixBlock {
             t.rule = x.uniform_rule;
             t.valid = int(min_of(x.rows - t.first, rows));
         } else if constexpr (KeyWarps > 1) {
-            place_sequence(x, batch);
+            init_sequence(x, batch);
         } else {
-            place_sequence_cold(x, batch);
+            init_sequence_cold(x, batch);
         }
         const auto source = [&](const void* base, const RowBytes& bytes, int width) {
             const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
@@ -287,15 +287,15 @@ struct MatrixBlock {
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
         if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
     }
-    FA_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
+    FA_MEMBER static void init_sequence(const ForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
     }
-    FA_COLD_MEMBER static void place_sequence_cold(const ForwardParams& x, int64_t batch) { place_sequence(x, batch); }
+    FA_COLD_MEMBER static void init_sequence_cold(const ForwardParams& x, int64_t batch) { init_sequence(x, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
-    FA_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+    FA_MEMBER static void init_rows(const ForwardParams& x, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int group = int(x.p.group);
@@ -311,7 +311,7 @@ struct MatrixBlock {
         }
     }
 
-    FA_COLD_MEMBER static void place_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { place_rows(x, begin, end); }
+    FA_COLD_MEMBER static void init_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {

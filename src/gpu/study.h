@@ -22,7 +22,7 @@ struct StudyParams {
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
+FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
         t.kv_head = head % x.p.d.heads_k;
@@ -38,7 +38,7 @@ FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, i
 
 // Goes to a row tile of the head; false when it holds no valid row.
 template <class S>
-FA_DEVICE bool place_tile(const ForwardParams& x, const typename S::Shared& s, int64_t block) {
+FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, int64_t block) {
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
         s.tile->first = block * S::rows;
@@ -46,12 +46,12 @@ FA_DEVICE bool place_tile(const ForwardParams& x, const typename S::Shared& s, i
     }
     rt::barrier();
     if (s.tile->valid <= 0) return false;
-    S::place_rows(x);
+    S::init_rows(x);
     rt::barrier();
     return true;
 }
 
-// Final scores of the row tile against the tile of keys that place_keys has placed; false when no mask keeps any of them.
+// Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
 template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
@@ -87,12 +87,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     using S = Simt<TR, 4>;
     const ForwardParams& x = y.x;
     const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
-    const S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head, 0);
-    if (key >= t.seq.k_len || !place_tile<S>(x, s, item % x.blocks)) return;
+    init_head<S>(x, s, y.first_head + head, 0);
+    if (key >= t.seq.k_len || !init_tile<S>(x, s, item % x.blocks)) return;
     const int keys = int(min_of(kKeys, t.seq.k_len - key));
-    S::place_keys(x, key, keys);
+    S::locate_keys(x, key, keys);
     rt::barrier();
     float score[TR][4];
     if (!score_tile<S, TR>(x, s, key, keys, score))
@@ -155,11 +155,11 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     const ForwardParams& x = y.x;
     const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
     const int64_t block = item % x.blocks, head = item / x.blocks;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head, column0);
+    init_head<S>(x, s, y.first_head + head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
-    if (!place_tile<S>(x, s, block)) return;
+    if (!init_tile<S>(x, s, block)) return;
     const float* probs = y.matrix + (head * x.rows + t.first) * y.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {
@@ -168,7 +168,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::place_keys(x, key, keys);
+        S::locate_keys(x, key, keys);
         for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
             const int r = i / kKeys, j = i % kKeys;
             s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * y.pitch + key + j] : 0.f;
@@ -209,13 +209,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     using S = Simt<TR, TV>;
     const ForwardParams& x = y.x;
     const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, head, column0);
+    init_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
     RowState* states = y.sums + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
-    for (int block = 0; place_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
         FA_UNROLL for (int r = 0; r < TR; r++) {
             m[r] = kNegInf;
             l[r] = 0.f;
@@ -226,8 +226,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::place_keys(x, key, keys);
-        for (int block = 0; place_tile<S>(x, s, block); block++) {
+        S::locate_keys(x, key, keys);
+        for (int block = 0; init_tile<S>(x, s, block); block++) {
             float score[TR][4], factor[TR];
             if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
             fetch_states<TR>(states + t.first, t.valid, m, l);
@@ -238,7 +238,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
             move_o<TR, TV, true>(x, s, column0, o);
         }
     }
-    for (int block = 0; place_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
         fetch_states<TR>(states + t.first, t.valid, m, l);
         move_o<TR, TV, false>(x, s, column0, o);
         S::write(x, t, s, m, l, o);
