@@ -48,7 +48,7 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
-// Two floats as a pair of 2-byte ones, rounded to nearest; for matrix kernels, from sm_80 on. CUDA's own headers for these types would
+// Two floats as a pair of 2-byte ones, rounded to nearest; for mma kernels, from sm_80 on. CUDA's own headers for these types would
 // cost each translation unit a second.
 FA_DEVICE uint32_t pack_f16(float low, float high) {
     uint32_t pair;

@@ -28,7 +28,7 @@ rt::Status prepare_arch_kernels(const rt::Device&);
 // `memory`: of arch_kernel_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
 rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
 
-// Plain and paged matrix kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a call
+// Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a call
 // has tiles, and their launch. `early`: as launch_after.
 struct Instance;
 bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);

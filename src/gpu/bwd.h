@@ -11,7 +11,7 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it asks for no row's validity.
 constexpr int64_t kPaddedRows = 128;
 
-// Where a matrix kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of elements.
+// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of elements.
 struct RowSource {
     const void* base;
     RowBytes bytes;
@@ -31,7 +31,7 @@ struct BackwardParams {
     float dropout_scale;     // 1 / (1 − dropout_p)
     bool score_mod;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
-    // Matrix kernels, as in ForwardParams.
+    // MMA kernels, as in ForwardParams.
     bool uniform_lengths;
     Sequence uniform_seq;
     MaskRule uniform_rule;
@@ -52,7 +52,7 @@ FA_FN int64_t padded_row0(const Problem& p, const Sequence& s, int64_t b) {
     return p.packed_q() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(p.d.seqlen_q, kPaddedRows);
 }
 
-// Where dq_sum keeps an element: eight rows and 16 columns lie together, as the lanes of a matrix kernel have them, and of a row what one lane
+// Where dq_sum keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what one lane
 // has, two columns of either eight.
 FA_FN int64_t sum_index(int64_t row, int64_t column, int64_t columns) {
     const int64_t panel = row / 8 * (columns / 16) + column / 16, lane = row % 8 * 4 + column % 8 / 2;

@@ -21,13 +21,13 @@ constexpr float kMaxDs = 0x1p+15f;
 template <class M>
 struct Gradient {
     using Mma = typename M::Policy;
-    using Sum = typename M::Sum;
-    using Left = typename Mma::Left;
-    using Right = typename Mma::Right;
+    using Acc = typename M::Acc;
+    using FragmentA = typename Mma::FragmentA;
+    using FragmentB = typename Mma::FragmentB;
     using Tile = typename M::Tile;
     using Shared = typename M::Shared;
-    using Scores = Sum[kOwnTiles][M::kShareTiles];
-    using Columns = Sum[kOwnTiles][M::kColumnSteps];
+    using Scores = Acc[kOwnTiles][M::kShareTiles];
+    using Columns = Acc[kOwnTiles][M::kColumnSteps];
     static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
     // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
@@ -44,49 +44,49 @@ struct Gradient {
     // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed where it is
     // used, and takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
-        constexpr bool full = Mma::kPieces || M::columns > 128;
+        constexpr bool full = Mma::kSplitTf32 || M::columns > 128;
         return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
     }
 
     template <int n>
-    FA_MEMBER static void clear(Sum (&sum)[kOwnTiles][n]) {
+    FA_MEMBER static void clear(Acc (&sum)[kOwnTiles][n]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] = 0.f;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) sum[m][c].x[e] = 0.f;
     }
     template <int n>
-    FA_MEMBER static void scale(Sum (&sum)[kOwnTiles][n], float factor) {
+    FA_MEMBER static void scale(Acc (&sum)[kOwnTiles][n], float factor) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] *= factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) sum[m][c].x[e] *= factor;
     }
     // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's fragments take
     // many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
-        if constexpr (Mma::kPieces) return multiply_pieces<steps>(sum, load_left, load_right);
+    FA_MEMBER static void multiply(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        if constexpr (Mma::kSplitTf32) return multiply_pieces<steps>(sum, load_left, load_right);
         else return multiply_ahead<steps>(sum, load_left, load_right);
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_pieces(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void multiply_pieces(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int chain = 2;
         FA_UNROLL_BY(1)
         for (int step = 0; step < steps; step += chain) {
-            Left left[kOwnTiles][chain];
+            FragmentA left[kOwnTiles][chain];
             FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
                 FA_UNROLL for (int i = 0; i < chain; i++) load_left(left[m][i], m, step + i);
             FA_UNROLL for (int c = 0; c < n; c++) {
-                Right right[chain];
+                FragmentB right[chain];
                 FA_UNROLL for (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template accumulate<false>(sum[m][c], left[m], right);
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(sum[m][c], left[m], right);
             }
         }
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_ahead(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void multiply_ahead(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int all = steps * n;
-        Left left[2][kOwnTiles];
-        Right right[kPrefetch + 1];
+        FragmentA left[2][kOwnTiles];
+        FragmentB right[kPrefetch + 1];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
         FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load_right(right[i], i / n, i % n);
         FA_UNROLL for (int i = 0; i < all; i++) {
@@ -94,24 +94,24 @@ struct Gradient {
             if (c == 0 && step + 1 < steps)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
             if (next < all) load_right(right[next % (kPrefetch + 1)], next / n, next % n);
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::multiply(sum[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::mma(sum[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
         }
     }
 
     // Owned rows times passing ones, over all dims.
     FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::opaque(w.share0), lane_anew());
+        const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::template k_ptr<M::kRowBytes>(passer, rt::opaque(w.share0), lane_anew());
         clear(score);
-        multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
-                            [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
+        multiply<M::kSteps>(score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
+                            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the probabilities of the owned rows times what passes.
     FA_MEMBER static void add_columns(const char* probs, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kProbRowBytes>(probs, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::opaque(0), lane_anew()), w.step0);
-        multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
-                                  [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
+        const auto own = Mma::template q_ptr<M::kProbRowBytes>(probs, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(passer, rt::opaque(0), lane_anew()), w.step0);
+        multiply<M::passing / 16>(sum, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
+                                  [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
@@ -121,17 +121,17 @@ struct Gradient {
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
         const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kProbRowBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
-        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
-        Sum sum[kOwnTiles][M::kSumSteps];
+        const auto rows = Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
+        const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
+        Acc sum[kOwnTiles][M::kSumSteps];
         clear(sum);
-        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
-                              [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        multiply<M::own / 16>(sum, [&](FragmentA& a, int m, int step) { Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
+                              [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
         float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
-                FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                     const float* const of = sum[m][c].x + 2 * r;
                     rt::red_add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
                 }
@@ -144,8 +144,8 @@ struct Gradient {
         Warp w;
         int own0, pass0, stage;
         FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), stage(part.stage) {}
-        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::lane_row(e)); }
-        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Acc::row(Acc::lane_row(e)); }
+        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
         FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
         FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }
@@ -155,10 +155,10 @@ struct Gradient {
         const Shared& s = M::shared();
         uint32_t seen = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                 const typename M::Band band = s.band[place.stage][place.row_at(m, n, e)];
                 const int key = place.key(m, n, e);
-                seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
+                seen |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
             }
         return seen;
     }
@@ -168,8 +168,8 @@ struct Gradient {
         const int64_t* stride = x.p.d.mask_stride;
         const Place place(part);
         const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
-        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
+        for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
+            const int n = i / Acc::kElements, e = i % Acc::kElements;
             if ((seen >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) seen &= ~(1u << i);
         }
         return seen;
@@ -178,8 +178,8 @@ struct Gradient {
         const Tile& t = M::shared().tile;
         const Place place(part);
         uint32_t kept = 0;
-        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
+        for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
+            const int n = i / Acc::kElements, e = i % Acc::kElements;
             kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, place.row(m, n, e), place.key(m, n, e))) << i;
         }
         return kept;
@@ -222,9 +222,9 @@ struct Gradient {
         const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-                    const int i = n * Sum::kElements + e, at = place.row_at(m, n, e);
+                    const int i = n * Acc::kElements + e, at = place.row_at(m, n, e);
                     const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
                     const bool there = all || (seen[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
@@ -243,10 +243,10 @@ struct Gradient {
     }
 
     template <int n>
-    FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
-        const auto lines = Mma::further(Mma::template put_lines<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
+    FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&sum)[kOwnTiles][n]) {
+        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(lines, 16 * m * M::kProbRowBytes, c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(ptr, 16 * m * M::kProbRowBytes, c, sum[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
     FA_MEMBER static float of_unit() { return Mma::kNarrow ? M::shared().of_unit : 1.f; }
@@ -295,7 +295,7 @@ FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Pa
     if constexpr (Mma::kNarrow) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-                FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
+                FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
         if (top > kMaxDs || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
     }
     if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));

@@ -1,8 +1,8 @@
-// A block of the backward's matrix kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there, and
+// A block of the backward's mma kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there, and
 // how gradients leave. bwd_mma.h tells the whole.
 //
 // A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
-// and dout: operand 0 and 1 of either. Plain: a call without a score mod, all of whose rows are whole aligned pieces of 16 bytes.
+// and dout: operand 0 and 1 of either. Plain: a call without a score mod, all of whose rows are whole aligned 16-byte vectors.
 #pragma once
 #include "gpu/bwd.h"
 #include "gpu/mma_sync.h"
@@ -17,7 +17,7 @@ template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Stag
 struct GradientBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
-    using Sum = typename Mma::Sum;
+    using Acc = typename Mma::Acc;
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
     static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
@@ -25,7 +25,7 @@ struct GradientBlock {
     static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
     // Of the passing rows' dq: 32 rows and a share of the columns.
     static constexpr int kSumWarps = Passing / 32, kSumSteps = kSteps / (warps / kSumWarps);
-    static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
+    static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = Passing * int(sizeof(Element));
     static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kProbTileBytes = own * kProbRowBytes;
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
@@ -33,15 +33,15 @@ struct GradientBlock {
     static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
     static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
     static constexpr int kRows = ByRows ? own : Passing, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
-    static_assert(kShareTiles * Sum::kElements <= 32, "a bit for each score of 16 rows");
+    static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of 16 rows");
     static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
-    static_assert(threads % kPieces == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
+    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
 
     struct Source {
         const char* base;    // of the first row or key, for passing rows those of the first head
         int64_t head, row;   // bytes between heads, and between rows
         int32_t bytes;       // of a row
-        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
+        int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
@@ -86,20 +86,20 @@ struct GradientBlock {
     FA_MEMBER static void load_tile(const Source& from, int64_t head, int64_t row, int valid, char* to) {
         const char* base = from.base + head * from.head + row * from.row;
         if (!Plain && from.width != 16) return load_narrow<count>(from, base, valid, to);
-        const int thread = rt::opaque(rt::thread()), piece = thread % kPieces, first = thread / kPieces;
+        const int thread = rt::opaque(rt::thread()), piece = thread % kRowVecs, first = thread / kRowVecs;
         const bool whole = 16 * piece < from.bytes;
         const int64_t step = from.row;
         const char* at = base + first * step + 16 * piece;
         const uint32_t address = rt::smem_addr(to);
         FA_UNROLL for (int n = 0; n < count / kRowsAtOnce; n++) {
             const int r = first + n * kRowsAtOnce;
-            rt::cp_async16(address + uint32_t(piece_offset<kRowBytes>(r, piece)), at, whole && r < valid);
+            rt::cp_async16(address + uint32_t(swizzle_offset<kRowBytes>(r, piece)), at, whole && r < valid);
             at += kRowsAtOnce * step;
         }
     }
     template <int count>
     FA_COLD_MEMBER static void load_narrow(const Source& from, const char* base, int valid, char* to) {
-        const auto offset = [](int r, int at) { return piece_offset<kRowBytes>(r, at / 16) + at % 16; };
+        const auto offset = [](int r, int at) { return swizzle_offset<kRowBytes>(r, at / 16) + at % 16; };
         if (from.width == 4) {
             for (int i = rt::thread(); i < count * (kRowBytes / 4); i += threads) {
                 const int r = i / (kRowBytes / 4), at = i % (kRowBytes / 4) * 4;
@@ -144,8 +144,8 @@ struct GradientBlock {
         FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
         if (!rt::warp_any(none)) return false;
         const float zero[4] = {};
-        for (int i = rt::opaque(rt::thread()); i < kRows * kPieces; i += threads) {
-            const int r = i / kPieces, at = piece_offset<kRowBytes>(r, i % kPieces);
+        for (int i = rt::opaque(rt::thread()); i < kRows * kRowVecs; i += threads) {
+            const int r = i / kRowVecs, at = swizzle_offset<kRowBytes>(r, i % kRowVecs);
             if (lse[r] != kPosInf) continue;
             rt::store4(reinterpret_cast<float*>(q + at), zero);
             rt::store4(reinterpret_cast<float*>(dout + at), zero);
@@ -226,11 +226,11 @@ struct GradientBlock {
     FA_MEMBER static float* staged(int gradient, int row, int column) {
         return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_sums(int gradient, float factor, int own0, int column0, const Sum (&sum)[kOwnTiles][kColumnSteps]) {
+    FA_MEMBER static void stage_sums(int gradient, float factor, int own0, int column0, const Acc (&sum)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *staged(gradient, own0 + 16 * m + Sum::row(Sum::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                    *staged(gradient, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
     FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {

@@ -13,10 +13,10 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
+// The mma kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
 // or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below
 // them are 0, an output of wider range than the probabilities shows what has become of the small ones.
-InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
+InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
@@ -40,10 +40,10 @@ InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
-    const InstanceLists matrix = matrix_instances(device, p);
+    const InstanceLists mma = mma_instances_for(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double min_time = 0;
-    for (const Instances& list : matrix.width)
+    for (const Instances& list : mma.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
             if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
@@ -65,15 +65,15 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     return *best;
 }
 
-// Is there no score mod, and are rows of q, k, v and dout whole pieces of 16 bytes? aligned: they begin so.
+// Is there no score mod, and are rows of q, k, v and dout whole 16-byte vectors? aligned: they begin so.
 bool plain_backward(const Problem& p, bool aligned) {
     int64_t any = p.d.dim_qk | p.d.dim_v;
     for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
     return aligned && plain_scores(p) && any * type_bytes(p.d.q_dtype) % 16 == 0;
 }
 
-// The backward's matrix kernel for a call, that spans its heads; NULL: none.
-const BackwardInstance* matrix_backward(const rt::Device& device, const Problem& p, bool aligned) {
+// The backward's mma kernel for a call, that spans its heads; NULL: none.
+const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem& p, bool aligned) {
     const int64_t limit = int64_t(1) << 31;
     const auto narrowest = [&](const auto& lists) -> const BackwardInstance* {
         for (const BackwardInstances& list : lists)
@@ -95,7 +95,7 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
 
 // For the backward: the narrowest that spans the heads, else the widest.
 const BackwardInstance* choose_backward(const rt::Device& device, const Problem& p, bool aligned) {
-    if (const BackwardInstance* matrix = matrix_backward(device, p, aligned)) return matrix;
+    if (const BackwardInstance* mma = mma_backward_for(device, p, aligned)) return mma;
     const BackwardInstances simt = simt_backward_instances();
     const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
     int i = 0;
@@ -125,15 +125,15 @@ struct Splits {
 // lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
 Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
     constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
-    constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
+    constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
-    const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
-    const double arithmetic = room * elements * 2 * kernel.rows / kOperations, min_tile_time = alone > arithmetic ? alone : arithmetic;
+    const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type == 1 ? kAloneWidened : kAlone));
+    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs, min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16 took 91
     // and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
@@ -144,13 +144,13 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
         const bool early = brief(kernel, each * keys);
         const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kBriefStart : kFullStart;
         const auto wave = [&](double running) {
-            const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytes;
+            const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytesPerUs;
             return double(each) * (shared > min_tile_time ? shared : min_tile_time) + start;
         };
         const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
-        const double merge_time = kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytes);
+        const double merge_time = kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytesPerUs);
         const double time = run + (splits > 1 ? merge_time : 0);
         if (splits == 1 || time < best.time) best = {splits, time};
     }
@@ -158,15 +158,15 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
 }
 
 // Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
-// multiprocessor's rate there is about twice that of a matrix kernel.
+// multiprocessor's rate there is about twice that of an mma kernel.
 bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
-    constexpr double kStart = 3, kOperations = 6.7e6, kMargin = 1.1;
+    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
     const Instance& kernel = choose_instance(device, p);
-    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kOperations;
+    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
     return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 

@@ -5,7 +5,7 @@
 // Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
 // merged at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Stages`
 // stages, filled by asynchronous copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and the next k during p·v.
-// Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
+// Rows whose 16-byte vectors are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
 //
 // Splits of the keys leave sums for a kernel that merges them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
 // other's shared memory and merge there: no second launch, and nothing goes through memory.
@@ -16,43 +16,43 @@ namespace fa {
 namespace gpu {
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
-struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
-    using Block = MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
-    using Sum = typename Block::Sum;
+struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+    using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
     using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
     template <class Type>
-    FA_MEMBER static void compute_qk(Type type, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
-                                      int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void compute_qk(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
+                                      int row0, int key0, Acc score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
         // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
-        const int lane = (Mma::kPieces && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % 32;
-        const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0, lane);
-        const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
-        if constexpr (Mma::kPieces) {
+        const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % 32;
+        const auto q_ptr = Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
+        const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
+        if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps of 16
             for (int step = 0; step < kSteps; step += chain) {
-                typename Mma::Left q[RowTiles][chain];
+                typename Mma::FragmentA q[RowTiles][chain];
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                    typename Mma::Right right[chain];
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
+                    typename Mma::FragmentB right[chain];
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_ptr, 16 * n * kRowBytes, step + c);
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
                 }
             }
-        } else if constexpr (Mma::kBytes) {
+        } else if constexpr (Mma::kKv8bit) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::Left q[RowTiles][kHoldQ ? 1 : steps];
-            typename Mma::Stored stored[2][kWidened];
+            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
+            typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int i) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_k<kRowBytes>(stored[i % 2][c], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
+                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
             };
             load(0);
             FA_UNROLL for (int i = 0; i < all; i++) {
@@ -60,24 +60,24 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                 if constexpr (!kHoldQ)
                     if (n == 0)
                         FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
+                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
                 if (i + 1 < all) load(i + 1);
-                typename Mma::Right right[steps];
-                Mma::template widen_k<kWidened>(right, stored[i % 2], type);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_k<kWidened>(right, packed[i % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
                     FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                        Mma::multiply(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
+                        Mma::mma(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
             }
         } else {
             // Fragments are read kPrefetch products before their use.
             constexpr int all = kSteps * kKeyTiles;
-            typename Mma::Left q[2][RowTiles];
-            typename Mma::Right right[kPrefetch + 1];
+            typename Mma::FragmentA q[2][RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
             const auto load_step = [&](int step) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kQRowBytes, step);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_ptr, 16 * m * kQRowBytes, step);
             };
             const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
             FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
@@ -87,7 +87,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                     if (n == 0 && step + 1 < kSteps) load_step(step + 1);
                 if (i + kPrefetch < all) load(i + kPrefetch);
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    Mma::multiply(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
+                    Mma::mma(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
             }
         }
     }
@@ -96,22 +96,22 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
     // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
-    FA_MEMBER static void update_row_max(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& exp2_offset) {
+    FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
         PerRow row_max;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) row_max[i][r] = m[i][r];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = m[i][r];
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                    float& t = row_max[i][Sum::lane_row(e)];
+                    float& t = row_max[i][Acc::lane_row(e)];
                     t = max_fn(t, score[i][n].x[e]);
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) row_max[i][r] = quad_max(row_max[i][r]);
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = quad_max(row_max[i][r]);
         bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 const float row_ref = origin(row_max[i][r]) * unit;
                 large |= fabsf(row_ref) > kLarge;
                 const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
@@ -126,50 +126,50 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
     }
 
     // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
-    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Sum score[RowTiles][kKeyTiles], PerRow& sum) {
-        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                 float& p = score[i][n].x[e];
-                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Sum::lane_row(e)]));
-                sum[i][Sum::lane_row(e)] += p;
+                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Acc::lane_row(e)]));
+                sum[i][Acc::lane_row(e)] += p;
             }
     }
     // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
     // beside the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void softmax_and_pv(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
-                                    int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
+    FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
+                                    int key0, PerRow& m, PerRow& l, Acc o[RowTiles][kSteps]) {
         PerRow factor, exp2_offset;
         update_row_max(unit, score, m, factor, exp2_offset);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] *= factor[i][r];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
             FA_UNROLL for (int c = 0; c < kSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::lane_row(e)];
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
         const auto compute_probs = [&](int n) {
             apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
-        const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
-        if constexpr (Mma::kPieces) {
-            typename Mma::Left left[RowTiles][kKeyTiles];
+        const auto ptr = Mma::template v_ptr<kRowBytes>(v, key0);
+        if constexpr (Mma::kSplitTf32) {
+            typename Mma::FragmentA left[RowTiles][kKeyTiles];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 compute_probs(n);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++) {
-                typename Mma::Right right[kKeyTiles];
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], lines, 16 * n * kRowBytes, c);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+                typename Mma::FragmentB right[kKeyTiles];
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], ptr, 16 * n * kRowBytes, c);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
             }
-        } else if constexpr (Mma::kBytes) {
+        } else if constexpr (Mma::kKv8bit) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::Left left[RowTiles];
-            typename Mma::Stored stored[2][kWidened];
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int j) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_v<kRowBytes>(stored[j % 2][c], lines, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
+                    Mma::template load_v<kRowBytes>(packed[j % 2][c], ptr, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
             };
             load(0);
             compute_probs(0);
@@ -180,17 +180,17 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + 1 < all) load(j + 1);
-                typename Mma::Right right[steps];
-                Mma::template widen_v<kWidened>(right, stored[j % 2], type);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_v<kWidened>(right, packed[j % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][first + c], left[i], right[c]);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
             }
         } else {
             constexpr int all = kSteps * kKeyTiles;
-            typename Mma::Left left[RowTiles];
-            typename Mma::Right right[kPrefetch + 1];
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
             const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes>(right[i % (kPrefetch + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
+                Mma::template load_v<kRowBytes>(right[i % (kPrefetch + 1)], ptr, 16 * (i / kSteps) * kRowBytes, i % kSteps);
             };
             FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             compute_probs(0);
@@ -201,7 +201,7 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages,
                     if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + kPrefetch < all) load(j + kPrefetch);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kPrefetch + 1)]);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
     }
@@ -229,9 +229,9 @@ struct WarpPart {
 
 // Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
-                               typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
+                               typename M::Acc (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
@@ -257,12 +257,12 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
     // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
     // order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
-    if constexpr (Mma::kBytes) {
+    if constexpr (Mma::kKv8bit) {
         const bool natural_units = general && s.tile.features & kNaturalUnits, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
         if (mergeable && !natural_units) unit *= k_factor;
         else before = k_factor;
     }
-    typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
         if (M::kFillAllStages && j == 0) rt::cp_async_wait<M::stages - 1>();
@@ -273,20 +273,20 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (j == 0) {
-                const auto lines = Mma::template q_lines<M::kQRowBytes>(M::q_tile(), w.row0);
+                const auto ptr = Mma::template q_ptr<M::kQRowBytes>(M::q_tile(), w.row0);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kQRowBytes, step);
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], ptr, 16 * i * M::kQRowBytes, step);
             }
         const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
-        typename M::Sum score[M::row_tiles][M::kKeyTiles];
+        typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.features & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
+            const bool masked = general && s.tile.features & kMask, pieces = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
                 if (pieces)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
             M::compute_qk(type, q, M::stage_tile(stage), w.row0, w.key0, score);
-            if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
+            if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
@@ -307,7 +307,7 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
         load_stage(false, j + M::stages / 2, stage);
         if (active) {
             uint32_t kept[M::row_tiles] = {};
-            const bool drop = general && !Mma::kPieces && s.tile.features & kDropout;  // in f32 other kernels have it
+            const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
             M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, m, l, o);
@@ -321,8 +321,8 @@ FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
 // first.
 template <class M, Kind kind>
-FA_DEVICE void run_matrix(const ForwardParams& x) {
-    using Sum = typename M::Sum;
+FA_DEVICE void run_forward_mma(const ForwardParams& x) {
+    using Acc = typename M::Acc;
     using Mma = typename M::Policy;
     rt::fetch_parameters(x);
     const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_k);
@@ -371,21 +371,21 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
     M::load_q(x);
 
     typename M::PerRow m, l;
-    Sum o[M::row_tiles][M::kSteps];
+    Acc o[M::row_tiles][M::kSteps];
     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             m[i][r] = kNegInf;
             l[i][r] = 0.f;
         }
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
     const float product = kind == Kind::general && t.features & kNaturalUnits ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
-    const auto pass = [&](auto type) { return pass_over_keys<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
+    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.k_dtype);
+    if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.p.d.k_dtype);
     else unit = Mma::by_type(x.p.d.k_dtype, pass);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
@@ -403,7 +403,7 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
 
 template <class M, Kind kind>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kHasMma) run_matrix<M, kind>(x);
+    if constexpr (rt::kHasMma) run_forward_mma<M, kind>(x);
 }
 
 }  // namespace gpu

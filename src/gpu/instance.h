@@ -1,4 +1,4 @@
-// What the host knows of compiled kernels, and the lists of them. Matrix kernels are compiled in translation units of their own.
+// What the host knows of compiled kernels, and the lists of them. MMA kernels are compiled in translation units of their own.
 #pragma once
 #include "gpu/bwd.h"
 

@@ -1,4 +1,4 @@
-// The backward's matrix kernels of one policy and width, for the translation units that compile them.
+// The backward's mma kernels of one policy and width, for the translation units that compile them.
 #pragma once
 #include "gpu/bwd_mma.h"
 #include "gpu/instance.h"

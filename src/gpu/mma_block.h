@@ -1,4 +1,4 @@
-// A block of the matrix kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
+// A block of the mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
 // rows' outputs leave. fwd_mma.h tells the whole.
 #pragma once
 #include "gpu/epilogue.h"
@@ -11,25 +11,25 @@ namespace gpu {
 enum class Kind { general, plain, paged };
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
-struct MatrixBlock {
+struct MmaBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Key = typename Mma::Key;
-    using Sum = typename Mma::Sum;
+    using Acc = typename Mma::Acc;
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
     static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
-    static constexpr int kRowBytes = D * int(sizeof(Key)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;  // of k and v
-    static constexpr int kQRowBytes = D * int(sizeof(Element)), kQPieces = kQRowBytes / 16;
+    static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
+    static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
     static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
     static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
     static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
-    static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
-    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+    static constexpr bool kHoldQ = !Mma::kSplitTf32 && RowTiles * D <= 128;  // q stays in registers
+    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
 
-    using PerRow = float[RowTiles][Sum::kRows];
+    using PerRow = float[RowTiles][Acc::kRows];
 
     struct Row {
         int32_t position, head, begin, end;  // its band of keys
@@ -39,7 +39,7 @@ struct MatrixBlock {
         const char* base;    // of the sequence's first key, or, with pages, of the tensor
         int64_t outer, row;  // bytes between pages, and between rows
         int32_t bytes;       // of a row
-        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
+        int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
@@ -69,12 +69,12 @@ struct MatrixBlock {
 
     // ---- loading
 
-    // The rows of a tile whose pieces of 16 bytes are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
+    // The rows of a tile whose 16-byte vectors are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
     // the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
     template <class E, int count, class RowAt, class Place>
     FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Place place) {
         constexpr int row_bytes = D * int(sizeof(E));
-        const auto offset = [&](int r, int at) { return piece_offset<row_bytes>(r, place(at) / 16) + place(at) % 16; };
+        const auto offset = [&](int r, int at) { return swizzle_offset<row_bytes>(r, place(at) / 16) + place(at) % 16; };
         if (width == 4) {
             narrow_units<count, row_bytes, 4>([&](int r, int at) {
                 const char* from = row(r);
@@ -106,7 +106,7 @@ struct MatrixBlock {
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
         const auto place = [](int at) {
-            if constexpr (Mma::kBytes) return Mma::permuted_q_byte(at);
+            if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
             else return at;
         };
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
@@ -119,17 +119,17 @@ struct MatrixBlock {
         for (int i = rt::thread(); i < rows * words; i += threads) {
             const int r = i / words, at = i % words * 4, place = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
-            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
+            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
         }
     }
     FA_MEMBER static void load_q(const ForwardParams& x) {
-        if constexpr (Mma::kBytes && KeyWarps > 1)
+        if constexpr (Mma::kKv8bit && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
-        if (Mma::kBytes || x.q_width != 16) return load_q_narrow(x);
-        const int piece = rt::thread() % kQPieces;
-        const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
-        for (int r = rt::thread() / kQPieces; r < rows; r += threads / kQPieces)
-            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
+        if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
+        const int vec = rt::thread() % kQRowVecs;
+        const bool whole = 16 * vec < x.p.d.dim_qk * int64_t(sizeof(Element));
+        for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
+            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
                        whole && r < shared().tile.valid);
     }
 
@@ -145,15 +145,15 @@ struct MatrixBlock {
         if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) s.missing[j % kLocationTiles] = j;
     }
 
-    // For paged calls: how many pieces of 16 bytes a key's rows of v, times 2^32, and of k lie behind the bases.
+    // For paged calls: how many 16-byte vectors a key's rows of v, times 2^32, and of k lie behind the bases.
     FA_MEMBER static int64_t find_vec_offsets(const ForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
         const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + row / size];
         if (page < 0 || page >= x.p.d.num_pages) return -1;
-        const auto pieces = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
-        return pieces(t.v) << 32 | pieces(t.k);
+        const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
+        return vecs(t.v) << 32 | vecs(t.k);
     }
 
     // Tile j of k or v, `count` keys from `key` on, into its stage.
@@ -169,7 +169,7 @@ struct MatrixBlock {
         for (int c = rt::thread() % across; c < units; c += across) {
             const bool whole = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
-            const uint32_t begin = rt::smem_addr(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
+            const uint32_t begin = rt::smem_addr(to) + uint32_t(swizzle_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
             const auto copy = [&](int r, bool there) {
                 rt::cp_async4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
                 at += step;
@@ -195,13 +195,13 @@ struct MatrixBlock {
     FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
         const Source from = source;
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
-        const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
-        const bool whole = 16 * piece < from.bytes;
+        const int vec = rt::thread() % kRowVecs, first = rt::thread() / kRowVecs;
+        const bool whole = 16 * vec < from.bytes;
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int64_t p = x.p.paged() ? location[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::cp_async16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), row_address(from, p) + 16 * piece, whole && p >= 0);
+            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, whole && p >= 0);
         }
     }
 
@@ -220,11 +220,11 @@ struct MatrixBlock {
         uint32_t to;
         bool whole;  // does the row reach so far?
         FA_MEMBER KvReader(const Source& from, bool paged) {
-            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
+            const int first = rt::thread() / kRowVecs, vec = rt::thread() % kRowVecs;
             row = rt::warp_uniform(int(from.row));
-            base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
-            to = rt::smem_addr(stage_tile(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
-            whole = 16 * piece < from.bytes;
+            base = from.base + (paged ? 0 : first * from.row) + 16 * vec;
+            to = rt::smem_addr(stage_tile(0)) + uint32_t(swizzle_offset<kRowBytes>(first, vec));
+            whole = 16 * vec < from.bytes;
         }
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
@@ -239,7 +239,7 @@ struct MatrixBlock {
     FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
-            const int left = s.whole ? end - key - rt::thread() / kPieces : 0;
+            const int left = s.whole ? end - key - rt::thread() / kRowVecs : 0;
             each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
         }
         rt::cp_async_commit();
@@ -247,7 +247,7 @@ struct MatrixBlock {
     // value: v's half of a place.
     FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
         if (key < end) {
-            const uint32_t* location = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kPieces) + value;
+            const uint32_t* location = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
             each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.whole && location[2 * r] != ~0u); });
         }
         rt::cp_async_commit();
@@ -258,7 +258,7 @@ struct MatrixBlock {
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
     FA_MEMBER static float descale(const ForwardParams& x, uint64_t operand, const void* factor, const int64_t stride[4]) {
         const Tile& t = shared().tile;
-        return Mma::kBytes && x.p.has(operand) ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+        return Mma::kKv8bit && x.p.has(operand) ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
     }
 
     // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
@@ -317,20 +317,20 @@ struct MatrixBlock {
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
         return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Sum::kRows],
-                                       const float l[RowTiles][Sum::kRows], const Sum o[RowTiles][kSteps]) {
+    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Acc::kRows],
+                                       const float l[RowTiles][Acc::kRows], const Acc o[RowTiles][kSteps]) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            float factor[Sum::kRows];
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+            float factor[Acc::kRows];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
                 const float sum = quad_sum(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
-                if (Sum::first_of_row())
-                    shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+                if (Acc::first_of_row())
+                    shared().state[key_warp][row0 + 16 * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::lane_row(e)), 16 * c + Mma::output_column(e)) =
-                        o[i][c].x[e] * factor[Sum::lane_row(e)];
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                    *output_at(key_warp, row0 + 16 * i + Acc::row(Acc::lane_row(e)), 16 * c + Mma::output_column(e)) =
+                        o[i][c].x[e] * factor[Acc::lane_row(e)];
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.

@@ -14,7 +14,7 @@ struct RowBytes {
     int32_t all;
 };
 
-// What a matrix kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
+// What an mma kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
 // one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNaturalUnits: scores
 // are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
 // divided by the scale, can overflow.
@@ -36,21 +36,21 @@ struct ForwardParams {
     ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
     bool score_mod;         // scores leave the product in natural units
     float dropout_scale;    // 1 / (1 − dropout_p)
-    int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
+    int64_t section;      // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned pieces of 16 bytes, of words of 4, or of elements
     int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // Matrix kernels: all sequences have the same lengths.
+    // MMA kernels: all sequences have the same lengths.
     bool uniform_lengths;
     Sequence uniform_seq;
     MaskRule uniform_rule;
     int64_t uniform_split_keys;      // keys of a split
     RowBytes k_bytes, v_bytes;
     uint32_t features;
-    bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
-    bool cluster_merge;        // matrix kernels: the blocks of a tile's splits are a cluster, and merge among themselves
-    bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
+    bool mask_vec16;     // mma kernels: rows of the mask consist of aligned pieces of 16 bytes
+    bool cluster_merge;        // mma kernels: the blocks of a tile's splits are a cluster, and merge among themselves
+    bool o_plain;         // mma kernels: o has q's type, and rows may be written four elements at a time as they come
     float* partial_o;     // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
     RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };

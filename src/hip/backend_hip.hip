@@ -4,7 +4,7 @@
 #include "gpu/instances_bwd_simt.inc"
 #include "gpu/instances_simt.inc"
 
-// Matrix kernels have no HIP policy yet.
+// MMA kernels have no HIP policy yet.
 template <class Mma, int width>
 fa::gpu::Instances fa::gpu::mma_instances() { return {}; }
 template <class Mma, int width>
