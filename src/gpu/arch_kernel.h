@@ -35,12 +35,12 @@ bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t spl
 rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
 rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream, const ForwardParams&, bool early);
 
-// The same for the backward: kernels for dq, dk and dv, behind prepare_gradients. Which of the three are wanted, and where they lie, is known
-// only when the call is made; dq_sum is there when sum_columns is not 0.
+// The same for the backward: kernels for dq, dk and dv, behind backward_preprocess. Which of the three are wanted, and where they lie, is known
+// only when the call is made; dq_acc is there when dq_acc_columns is not 0.
 struct ArchBackwardKernel {
     const char* name;
     int rows, keys;
-    int64_t sum_columns;  // of dq_sum
+    int64_t dq_acc_columns;  // of dq_acc
     const void* impl;
 };
 const ArchBackwardKernel* arch_backward_for(const rt::Device&, const Problem&);

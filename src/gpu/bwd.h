@@ -1,6 +1,6 @@
 // What all backward kernels share: their parameters, the rows' Δ and LSE in a layout that has no options.
 //
-// A call runs prepare_gradients, then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq; or the
+// A call runs backward_preprocess, then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq; or the
 // first adds dq up as well, in f32, and what follows it rounds. dbias has a kernel of its own, which computes its tiles once more.
 #pragma once
 #include "gpu/score.h"
@@ -24,9 +24,9 @@ struct BackwardParams {
     fa_forward_args_t a;   // the forward's
     fa_backward_args_t g;  // without its pointer to them
     int64_t padded_rows;   // of q of all sequences, each padded to kPaddedRows
-    int64_t row_blocks;    // of prepare_gradients that take rows; those behind them take keys
+    int64_t row_blocks;    // of backward_preprocess that take rows; those behind them take keys
     int64_t parts;         // blocks that share the columns of a tile's gradients
-    int64_t sum_columns;   // of dq_sum
+    int64_t dq_acc_columns;   // of dq_acc
     ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
     float dropout_scale;     // 1 / (1 − dropout_p)
     bool score_mod;          // scores leave the product in natural units
@@ -37,9 +37,9 @@ struct BackwardParams {
     MaskRule uniform_rule;
     uint32_t features;
     RowSource source[4];  // q, dout, k and v
-    float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse2 is +inf
-    float* lse2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their probabilities are 0
-    float* dq_sum;         // [heads_q][padded_rows][sum_columns], see sum_index, 0 at first: f32 sums of dq without the scale, for a kernel
+    float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf
+    float* lse_log2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their probabilities are 0
+    float* dq_acc;         // [heads_q][padded_rows][dq_acc_columns], see dq_acc_index, 0 at first: f32 sums of dq without the scale, for a kernel
                            // that adds them up; else NULL
 };
 
@@ -52,9 +52,9 @@ FA_FN int64_t padded_row0(const Problem& p, const Sequence& s, int64_t b) {
     return p.packed_q() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(p.d.seqlen_q, kPaddedRows);
 }
 
-// Where dq_sum keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what one lane
+// Where dq_acc keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what one lane
 // has, two columns of either eight.
-FA_FN int64_t sum_index(int64_t row, int64_t column, int64_t columns) {
+FA_FN int64_t dq_acc_index(int64_t row, int64_t column, int64_t columns) {
     const int64_t panel = row / 8 * (columns / 16) + column / 16, lane = row % 8 * 4 + column % 8 / 2;
     return panel * 128 + lane * 4 + column % 16 / 8 * 2 + column % 2;
 }
@@ -75,7 +75,7 @@ FA_FN RowBand reaching_rows(const MaskRule& r, int64_t left, int64_t right, int6
 }
 // Those that may see any of keys [key, key + keys), and those that see all of them, as far as they exist.
 FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key, key + keys - 1, rows); }
-FA_FN RowBand whole_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key + keys - 1, key, rows); }
+FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key + keys - 1, key, rows); }
 
 FA_FN bool accumulates(const BackwardParams& x) { return (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
 
@@ -110,9 +110,9 @@ FA_DEVICE void store_piece(void* base, int64_t at, int32_t dtype, const float fr
 
 // What kernels read of a row: the probabilities of one that sees no key, or is none, are 0.
 FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float delta) {
-    const float lse2 = lse * kLog2e;
-    const bool none = fabsf(lse2) == kPosInf;
-    x.lse2[to] = none ? kPosInf : lse2;
+    const float lse_log2 = lse * kLog2e;
+    const bool none = fabsf(lse_log2) == kPosInf;
+    x.lse_log2[to] = none ? kPosInf : lse_log2;
     x.delta[to] = none ? 0.f : delta;
 }
 

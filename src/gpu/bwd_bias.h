@@ -32,7 +32,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
             rt::barrier();
             compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().probs[element_at<true>(r, n)];
+                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().ds[element_at<true>(r, n)];
         }
 }
 
@@ -54,7 +54,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     for (int64_t batch = begin[0]; batch < end[0]; batch++)
         for (int64_t head = begin[1]; head < end[1]; head++) add_bias_tiles(x, batch, head, begin, end, sum);
 
-    float* const tile = backward_shared().probs;
+    float* const tile = backward_shared().ds;
     const int thread = rt::thread();
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];

@@ -19,7 +19,7 @@ constexpr int kDsTargetExponent = 12;
 constexpr float kMaxDs = 0x1p+15f;
 
 template <class M>
-struct Gradient {
+struct MmaBackward {
     using Mma = typename M::Policy;
     using Acc = typename M::Acc;
     using FragmentA = typename Mma::FragmentA;
@@ -49,26 +49,26 @@ struct Gradient {
     }
 
     template <int n>
-    FA_MEMBER static void clear(Acc (&sum)[kOwnTiles][n]) {
+    FA_MEMBER static void clear(Acc (&acc)[kOwnTiles][n]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) sum[m][c].x[e] = 0.f;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] = 0.f;
     }
     template <int n>
-    FA_MEMBER static void scale(Acc (&sum)[kOwnTiles][n], float factor) {
+    FA_MEMBER static void scale(Acc (&acc)[kOwnTiles][n], float factor) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) sum[m][c].x[e] *= factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
     // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's fragments take
     // many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
-        if constexpr (Mma::kSplitTf32) return multiply_pieces<steps>(sum, load_left, load_right);
-        else return multiply_ahead<steps>(sum, load_left, load_right);
+    FA_MEMBER static void gemm(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        if constexpr (Mma::kSplitTf32) return mma_chains<steps>(acc, load_left, load_right);
+        else return mma_prefetched<steps>(acc, load_left, load_right);
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_pieces(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void mma_chains(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int chain = 2;
         FA_UNROLL_BY(1)
         for (int step = 0; step < steps; step += chain) {
@@ -78,12 +78,12 @@ struct Gradient {
             FA_UNROLL for (int c = 0; c < n; c++) {
                 FragmentB right[chain];
                 FA_UNROLL for (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(sum[m][c], left[m], right);
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(acc[m][c], left[m], right);
             }
         }
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_ahead(Acc (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void mma_prefetched(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int all = steps * n;
         FragmentA left[2][kOwnTiles];
         FragmentB right[kPrefetch + 1];
@@ -94,46 +94,46 @@ struct Gradient {
             if (c == 0 && step + 1 < steps)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
             if (next < all) load_right(right[next % (kPrefetch + 1)], next / n, next % n);
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::mma(sum[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::mma(acc[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
         }
     }
 
     // Owned rows times passing ones, over all dims.
-    FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
+    FA_MEMBER static void gemm_rows(const char* owned, const char* streamed, const Warp& w, Scores& score) {
         const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::template k_ptr<M::kRowBytes>(passer, rt::opaque(w.share0), lane_anew());
+        const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
         clear(score);
-        multiply<M::kSteps>(score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
+        gemm<M::kSteps>(score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
                             [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the probabilities of the owned rows times what passes.
-    FA_MEMBER static void add_columns(const char* probs, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_ptr<M::kProbRowBytes>(probs, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(passer, rt::opaque(0), lane_anew()), w.step0);
-        multiply<M::passing / 16>(sum, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
+    FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
+        const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(streamed, rt::opaque(0), lane_anew()), w.step0);
+        gemm<M::stream_rows / 16>(acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
                                   [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
-        int pass0, head, stage;  // head: from the first of the block
-        bool whole;
+        int stream0, head, stage;  // head: from the first of the block
+        bool full;
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
-    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
-        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::gradients(turn), rt::opaque(0), lane_anew()), row0 / 16);
+    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int buffer, float factor) {
+        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kDqWarps * 32, step0 = warp / M::kDqWarps * M::kDqSteps;
+        const auto rows = Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / 16);
         const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
-        Acc sum[kOwnTiles][M::kSumSteps];
-        clear(sum);
-        multiply<M::own / 16>(sum, [&](FragmentA& a, int m, int step) { Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
+        Acc acc[kOwnTiles][M::kDqSteps];
+        clear(acc);
+        gemm<M::own / 16>(acc, [&](FragmentA& a, int m, int step) { Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
                               [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
-        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
-        float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
+        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
+        float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
+            FA_UNROLL for (int c = 0; c < M::kDqSteps; c++)
                 FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
-                    const float* const of = sum[m][c].x + 2 * r;
-                    rt::red_add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
+                    const float* const of = acc[m][c].x + 2 * r;
+                    rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
                 }
     }
 
@@ -142,37 +142,37 @@ struct Gradient {
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
     struct Place {
         Warp w;
-        int own0, pass0, stage;
-        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), stage(part.stage) {}
+        int own0, stream0, stage;
+        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
         FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Acc::row(Acc::lane_row(e)); }
-        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
-        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
-        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
-        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }
+        FA_MEMBER int stream_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
+        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : stream0 + stream_at(n, e); }
+        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? stream0 + stream_at(n, e) : own0 + own_at(m, e); }
+        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : stream_at(n, e); }
     };
     // A bit for each score of owned tile m: set where the key lies in its row's band.
-    FA_MEMBER static uint32_t seen_scores(const Place& place, int m) {
+    FA_MEMBER static uint32_t visible_scores(const Place& place, int m) {
         const Shared& s = M::shared();
-        uint32_t seen = 0;
+        uint32_t visible = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                 const typename M::Band band = s.band[place.stage][place.row_at(m, n, e)];
                 const int key = place.key(m, n, e);
-                seen |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
+                visible |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
             }
-        return seen;
+        return visible;
     }
-    // Of `seen`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few registers.
-    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t seen) {
+    // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few registers.
+    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;
         const Place place(part);
         const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            if ((seen >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) seen &= ~(1u << i);
+            if ((visible >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) visible &= ~(1u << i);
         }
-        return seen;
+        return visible;
     }
     FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
         const Tile& t = M::shared().tile;
@@ -190,7 +190,7 @@ struct Gradient {
         return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
+    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool visible, float& slope) {
         const fa_attention_desc_t& d = x.p.d;
         float score = product * (d.scale * Mma::kScoreUnit);
         if (t.features & kSoftcap) {
@@ -198,7 +198,7 @@ struct Gradient {
             score = d.softcap * tanh_s;
             slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (t.features & kBias && seen) {
+        if (t.features & kBias && visible) {
             const int64_t* stride = d.bias_stride;
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
@@ -207,18 +207,18 @@ struct Gradient {
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
-    FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
+    FA_MEMBER static void softmax_backward(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
         const Place place(part);
-        uint32_t seen[kOwnTiles], kept[kOwnTiles];
+        uint32_t visible[kOwnTiles], kept[kOwnTiles];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-            seen[m] = part.whole ? ~0u : seen_scores(place, m);
+            visible[m] = part.full ? ~0u : visible_scores(place, m);
             kept[m] = ~0u;
-            if (!M::plain && t.features & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
+            if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
             if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
         }
-        const bool all = part.whole && (M::plain || !(t.features & kMask));
+        const bool all = part.full && (M::plain || !(t.features & kMask));
         const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
@@ -226,7 +226,7 @@ struct Gradient {
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
                     const int i = n * Acc::kElements + e, at = place.row_at(m, n, e);
                     const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
-                    const bool there = all || (seen[m] >> i & 1);
+                    const bool there = all || (visible[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
@@ -243,26 +243,26 @@ struct Gradient {
     }
 
     template <int n>
-    FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&sum)[kOwnTiles][n]) {
+    FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
         const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(ptr, 16 * m * M::kProbRowBytes, c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(ptr, 16 * m * M::kProbRowBytes, c, acc[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
-    FA_MEMBER static float of_unit() { return Mma::kNarrow ? M::shared().of_unit : 1.f; }
+    FA_MEMBER static float inv_unit() { return Mma::kNarrow ? M::shared().inv_unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
-    FA_COLD_MEMBER static float grow(float top) {
+    FA_COLD_MEMBER static float rescale_ds(float amax) {
         Shared& s = M::shared();
-        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_fn(top, rt::shuffle_xor32(top, mask));
-        if (rt::thread() % 32 == 0) s.top[rt::thread() / 32] = top;
+        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
+        if (rt::thread() % 32 == 0) s.amax[rt::thread() / 32] = amax;
         rt::barrier();
-        FA_UNROLL for (int w = 0; w < M::warps; w++) top = max_fn(top, s.top[w]);
-        if (!(top > 0x1p-100f) || top == kPosInf) return 1.f;
-        const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(top) & 0x7f800000u));
+        FA_UNROLL for (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
+        if (!(amax > 0x1p-100f) || amax == kPosInf) return 1.f;
+        const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(amax) & 0x7f800000u));
         if (rt::thread() == 0) {
             s.unit *= factor;
-            s.of_unit = 1.f / s.unit;
-            s.unit_found = true;
+            s.inv_unit = 1.f / s.unit;
+            s.unit_set = true;
         }
         return factor;
     }
@@ -270,70 +270,70 @@ struct Gradient {
 
 // One tile of what passes by, number i: into dk and dv of the block, or dq. past: the tile before.
 template <class M>
-FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& past, const typename Gradient<M>::Part& part, int i,
-                         typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
-    using G = Gradient<M>;
+FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev, const typename MmaBackward<M>::Part& part, int i,
+                         typename MmaBackward<M>::Columns& acc_ds, typename MmaBackward<M>::Columns& acc_p) {
+    using G = MmaBackward<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
     const typename G::Warp w;
-    const int stage = M::stages == 2 ? i & 1 : 0, turn = i & 1;
+    const int stage = M::stages == 2 ? i & 1 : 0, buffer = i & 1;
     const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
-    const auto add_past = [&] {
-        if (i > 0 && x.dq_sum) G::add_dq(x, past, turn ^ 1, Mma::kProductUnit);
+    const auto add_prev = [&] {
+        if (i > 0 && x.dq_acc) G::add_dq(x, prev, buffer ^ 1, Mma::kProductUnit);
     };
-    if (M::kLate && first_half) add_past();
-    char *const pass0 = M::passer(stage, 0), *const pass1 = M::passer(stage, 1);
-    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(stage, pass0, pass1)) rt::barrier();
+    if (M::kLate && first_half) add_prev();
+    char *const stream0 = M::streamed(stage, 0), *const stream1 = M::streamed(stage, 1);
+    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1)) rt::barrier();
 
     typename G::Scores score, grad;
-    G::multiply_rows(M::owned(0), pass0, w, score);
-    G::multiply_rows(M::owned(1), pass1, w, grad);
-    G::differentiate(x, part, G::unit(), score, grad);
-    if constexpr (!M::by_rows) G::put(M::probs(), w, score);
-    G::put(M::gradients(turn), w, grad);
-    float top = 0.f;
+    G::gemm_rows(M::owned(0), stream0, w, score);
+    G::gemm_rows(M::owned(1), stream1, w, grad);
+    G::softmax_backward(x, part, G::unit(), score, grad);
+    if constexpr (!M::by_rows) G::put(M::p_tile(), w, score);
+    G::put(M::ds_tile(buffer), w, grad);
+    float amax = 0.f;
     if constexpr (Mma::kNarrow) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-                FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-        if (top > kMaxDs || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
+                FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
+        if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
     }
     if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
-        if (rt::opaque(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
-        if (s.grown[turn]) {
-            const float factor = G::grow(top);
-            G::scale(first, factor);
+        if (rt::opaque(rt::thread()) == 0) s.overflowed[buffer ^ 1] = 0;
+        if (s.overflowed[buffer]) {
+            const float factor = G::rescale_ds(amax);
+            G::scale(acc_ds, factor);
             G::scale(grad, factor);
-            G::put(M::gradients(turn), w, grad);
+            G::put(M::ds_tile(buffer), w, grad);
             rt::barrier();
         }
     }
     if constexpr (!M::by_rows) {
-        G::add_columns(M::probs(), pass1, w, second);
-        if (!M::kLate && x.dq_sum) G::add_dq(x, part, turn, Mma::kProductUnit * G::of_unit());
+        G::gemm_columns(M::p_tile(), stream1, w, acc_p);
+        if (!M::kLate && x.dq_acc) G::add_dq(x, part, buffer, Mma::kProductUnit * G::inv_unit());
     }
-    G::add_columns(M::gradients(turn), pass0, w, first);
-    if (M::kLate && !first_half) add_past();
+    G::gemm_columns(M::ds_tile(buffer), stream0, w, acc_ds);
+    if (M::kLate && !first_half) add_prev();
 }
 
 // What passes by, tile after tile: each is asked for before the one before it is taken, where there are two stages.
 template <class M>
-FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns& first,
-                         typename Gradient<M>::Columns& second) {
+FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
+                         typename MmaBackward<M>::Columns& acc_p) {
     const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
     constexpr bool ahead = M::stages == 2;
     M::load_owned(x);
-    using Part = typename Gradient<M>::Part;
+    using Part = typename MmaBackward<M>::Part;
     const auto part_of = [&](int head, int tile, int stage) {
-        return Part{tile * M::passing, head, M::by_rows ? 0 : stage, tile >= t.whole_begin && tile < t.whole_end};
+        return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
     };
-    const auto past_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
+    const auto prev_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
     const auto next = [&](int& head, int& tile) {
-        const bool turns = tile + 1 == t.end;
-        tile = turns ? t.begin : tile + 1;
-        head += turns;
+        const bool wraps = tile + 1 == t.end;
+        tile = wraps ? t.begin : tile + 1;
+        head += wraps;
     };
     int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin, i = head;
     for (; t.begin < t.end && head < t.heads; i++) {
@@ -341,24 +341,24 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
         const Part part = part_of(head, tile, stage);
         if constexpr (!ahead) {
             rt::barrier();
-            M::load_passing(x, head, tile, 0);
+            M::load_streamed(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::init_bands(M::by_rows ? t.first : part.pass0, part.stage);
+            if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, part.stage);
             rt::cp_async_wait<0>();
             rt::barrier();
         }
         if constexpr (ahead) {
             int next_head = head, next_tile = tile;
             next(next_head, next_tile);
-            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, stage ^ 1);
+            if (next_head < t.heads) M::load_streamed(x, next_head, next_tile, stage ^ 1);
         }
-        if (i >= 0) take_tile<M>(x, past_of(head, tile), part, i, first, second);
+        if (i >= 0) process_tile<M>(x, prev_of(head, tile), part, i, acc_ds, acc_p);
         next(head, tile);
     }
     if constexpr (M::kLate) {
         rt::barrier();
-        if (i > 0 && x.dq_sum) Gradient<M>::add_dq(x, past_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
+        if (i > 0 && x.dq_acc) MmaBackward<M>::add_dq(x, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
     // Where nothing passes by, the owned rows are still on their way, in no group yet.
     rt::cp_async_commit();
@@ -366,8 +366,8 @@ FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns&
 }
 
 template <class M>
-FA_DEVICE void run_gradient(const BackwardParams& x) {
-    using G = Gradient<M>;
+FA_DEVICE void run_backward_mma(const BackwardParams& x) {
+    using G = MmaBackward<M>;
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
     const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_k);
@@ -377,28 +377,28 @@ FA_DEVICE void run_gradient(const BackwardParams& x) {
     if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();
     if (t.valid <= 0) return;
-    typename G::Columns first, second;
-    G::clear(first);
-    if (!M::by_rows) G::clear(second);
-    pass_over<M>(x, first, second);
+    typename G::Columns acc_ds, acc_p;
+    G::clear(acc_ds);
+    if (!M::by_rows) G::clear(acc_p);
+    backward_mainloop<M>(x, acc_ds, acc_p);
     const typename G::Warp w;
-    const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
+    const float factor = d.scale * M::Policy::kProductUnit * G::inv_unit();
     rt::barrier();
-    M::stage_sums(0, factor, w.own0, 16 * w.step0, first);
-    if constexpr (!M::by_rows) M::stage_sums(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, second);
+    M::stage_acc(0, factor, w.own0, 16 * w.step0, acc_ds);
+    if constexpr (!M::by_rows) M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
     rt::barrier();
     if constexpr (M::by_rows) {
-        M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
+        M::store_acc(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
     } else {
         const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        if (x.g.dk) M::store_sums(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, at, t.kv_head));
-        if (x.g.dv) M::store_sums(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, at, t.kv_head));
+        if (x.g.dk) M::store_acc(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, at, t.kv_head));
+        if (x.g.dv) M::store_acc(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, at, t.kv_head));
     }
 }
 
 template <class M>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
-    if constexpr (rt::kHasMma) run_gradient<M>(x);
+    if constexpr (rt::kHasMma) run_backward_mma<M>(x);
 }
 
 }  // namespace gpu

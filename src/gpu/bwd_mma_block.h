@@ -13,29 +13,29 @@ namespace gpu {
 // A warp owns so many tiles of 16, which share what passes by.
 constexpr int kOwnTiles = 2;
 
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Stages, int Resident, bool ByRows, bool Plain>
-struct GradientBlock {
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain>
+struct MmaBackwardBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Acc = typename Mma::Acc;
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, stages = Stages, resident = Resident, columns = D;
+    static constexpr int own = 16 * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
-    static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
+    static constexpr int kSteps = D / 16, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
     // Of the passing rows' dq: 32 rows and a share of the columns.
-    static constexpr int kSumWarps = Passing / 32, kSumSteps = kSteps / (warps / kSumWarps);
+    static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
-    static constexpr int kProbRowBytes = Passing * int(sizeof(Element));
-    static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kProbTileBytes = own * kProbRowBytes;
+    static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
+    static constexpr int kOwnBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
     // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
     static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
     static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
-    static constexpr int kRows = ByRows ? own : Passing, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
+    static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
     static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of 16 rows");
     static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
-    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
+    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
 
     struct Source {
         const char* base;    // of the first row or key, for passing rows those of the first head
@@ -47,13 +47,13 @@ struct GradientBlock {
         Sequence seq;
         MaskRule rule;
         Dropout dropout;
-        Source owned[2], passer[2];
+        Source owned[2], streamed[2];
         int64_t batch, kv_head;
-        int64_t row0;              // in delta and lse2, of the first head
+        int64_t row0;              // in delta and lse_log2, of the first head
         int32_t first, valid;      // first owned row or key; how many exist
         int32_t count;             // of what passes by
         int32_t begin, end;        // tiles of it that have to do with the block,
-        int32_t whole_begin, whole_end;  // and those without a pair that a mask or a length removes
+        int32_t full_begin, full_end;  // and those without a pair that a mask or a length removes
         int32_t head0, heads;      // query heads that pass by
         uint32_t features;
     };
@@ -65,19 +65,19 @@ struct GradientBlock {
         alignas(16) float delta[kRowStages][kRows];
         Band band[kRowStages][kRows];
         Tile tile;
-        float top[warps];
-        float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
-        bool unit_found;
-        int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
+        float amax[warps];
+        float unit, inv_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
+        bool unit_set;
+        int32_t overflowed[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Stages * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Stages * 2 * kStreamBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
-    FA_MEMBER static char* passer(int stage, int i) { return owned(2) + (2 * stage + i) * kPassBytes; }
-    FA_MEMBER static char* gradients(int turn) { return passer(Stages, 0) + (kLate ? turn * kProbTileBytes : 0); }  // of even tiles, or odd ones
-    FA_MEMBER static char* probs() { return gradients(1) + kProbTileBytes; }
+    FA_MEMBER static char* streamed(int stage, int i) { return owned(2) + (2 * stage + i) * kStreamBytes; }
+    FA_MEMBER static char* ds_tile(int buffer) { return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* p_tile() { return ds_tile(1) + kProbTileBytes; }
 
     // ---- loading
 
@@ -118,7 +118,7 @@ struct GradientBlock {
     FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int stage) {
         Shared& s = shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
-            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse_log2 + row + 4 * i), true);
             rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
@@ -129,16 +129,16 @@ struct GradientBlock {
         if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
     }
     // Tile `tile` of passing head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_passing(const BackwardParams& x, int head, int tile, int stage) {
+    FA_MEMBER static void load_streamed(const BackwardParams& x, int head, int tile, int stage) {
         const Tile& t = shared().tile;
-        const int row = tile * Passing;
-        load_tile<Passing>(t.passer[0], head, row, t.count - row, passer(stage, 0));
-        load_tile<Passing>(t.passer[1], head, row, t.count - row, passer(stage, 1));
+        const int row = tile * StreamRows;
+        load_tile<StreamRows>(t.streamed[0], head, row, t.count - row, streamed(stage, 0));
+        load_tile<StreamRows>(t.streamed[1], head, row, t.count - row, streamed(stage, 1));
         if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, stage);
         rt::cp_async_commit();
     }
     // Rows without keys take no part, whatever their q and dout hold: 0 times that is not always 0.
-    FA_MEMBER static bool clear_rows(int stage, char* q, char* dout) {
+    FA_MEMBER static bool zero_empty_rows(int stage, char* q, char* dout) {
         const float* const lse = shared().lse[stage];
         bool none = false;
         FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
@@ -179,7 +179,7 @@ struct GradientBlock {
             const bool rows = i < 2;
             const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
             const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
-            Source& to = rows == ByRows ? t.owned[i % 2] : t.passer[i % 2];
+            Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
             to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.all, from.width};
             return;
         }
@@ -197,27 +197,27 @@ struct GradientBlock {
         if (!Plain && x.features & kDropout) t.dropout = dropout_of(x);
         if (t.valid > 0) init_streamed_range();
         Shared& s = shared();
-        s.unit = s.of_unit = 1.f;
-        s.unit_found = false;
-        s.grown[0] = s.grown[1] = 0;
+        s.unit = s.inv_unit = 1.f;
+        s.unit_set = false;
+        s.overflowed[0] = s.overflowed[1] = 0;
     }
     // Which tiles pass by: bands only ever move right with their rows.
     FA_MEMBER static void init_streamed_range() {
         Tile& t = shared().tile;
-        RowBand any, whole;  // of rows or keys
+        RowBand any, full;  // of rows or keys
         if constexpr (ByRows) {
-            const KeyBand top = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
-            any = {top.begin, last.end};
-            whole = {last.begin, t.valid < own ? 0 : top.end};  // rows that do not exist see nothing
+            const KeyBand first = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
+            any = {first.begin, last.end};
+            full = {last.begin, t.valid < own ? 0 : first.end};  // rows that do not exist see nothing
         } else {
             any = row_band(t.rule, t.first, own, t.count);
-            whole = whole_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
+            full = full_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
         }
-        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / Passing); };
+        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / StreamRows); };
         t.begin = tile(any.begin, 0);
-        t.end = tile(any.end, Passing - 1);
-        t.whole_begin = tile(whole.begin, Passing - 1);
-        t.whole_end = tile(whole.end, 0);
+        t.end = tile(any.end, StreamRows - 1);
+        t.full_begin = tile(full.begin, StreamRows - 1);
+        t.full_end = tile(full.end, 0);
     }
 
     // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row stay
@@ -226,14 +226,14 @@ struct GradientBlock {
     FA_MEMBER static float* staged(int gradient, int row, int column) {
         return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_sums(int gradient, float factor, int own0, int column0, const Acc (&sum)[kOwnTiles][kColumnSteps]) {
+    FA_MEMBER static void stage_acc(int gradient, float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *staged(gradient, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
+                    *staged(gradient, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
+    FA_MEMBER static void store_acc(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
         if (accumulates(x) || dim % 4 != 0 || !quads_aligned(base, stride, x.p.d.q_dtype))
             return store_singly(x, gradient, base, first, stride[1], int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;

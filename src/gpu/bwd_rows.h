@@ -10,7 +10,7 @@ namespace gpu {
 constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsTogether = kPrepareThreads / kRowLanes, kRowTurns = int(kPaddedRows) / kRowsTogether;
 
 // dk and dv of slots that hold no key of their sequence are 0.
-FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {
+FA_DEVICE void zero_unused_keys(const BackwardParams& x, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     if (accumulates(x)) return;
     const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_k, head = index / blocks % d.heads_k;
@@ -101,11 +101,11 @@ FA_DEVICE float odd_row_products(const BackwardParams& x, const BlockRows& rows)
     return kept;
 }
 
-// delta and lse2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_sum.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM BackwardParams x) {
+// delta and lse_log2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_acc.
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
-    if (rt::block() >= x.row_blocks) return clear_keys(x, rt::block() - x.row_blocks);
+    if (rt::block() >= x.row_blocks) return zero_unused_keys(x, rt::block() - x.row_blocks);
     const BlockRows rows(x, uint32_t(rt::block()));
     if (x.p.packed_q() && rows.valid <= 0) return;  // rows of other sequences begin here
     const int64_t own = rows.own + rows.lane * kRowsTogether, to = rows.padded_row(x);  // the row that a thread keeps
@@ -115,9 +115,9 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM Backward
         if (x.g.dlse) delta = -x.g.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
     const float zero[4] = {};
-    if (x.dq_sum)
+    if (x.dq_acc)
         FA_UNROLL_BY(4)
-        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.sum_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_sum + to * x.sum_columns + i, zero);
+        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.dq_acc_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_acc + to * x.dq_acc_columns + i, zero);
     const bool quads = x.o_aligned && x.dout_aligned && d.dim_v % 4 == 0 && d.o_dtype == d.q_dtype;
     if (rows.valid > 0) {
         if (!quads) delta += odd_row_products(x, rows);
@@ -138,7 +138,7 @@ FA_DEVICE void finish_odd_rows(const BackwardParams& x, const BlockRows& rows) {
     for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsTogether) {
         FA_UNROLL_BY(2)
         for (int c = rows.lane; c < x.p.d.dim_qk; c += kRowLanes)
-            store_gradient(x, x.g.dq, to + row * x.g.dq_stride[1] + c, x.p.d.q_dtype, x.dq_sum[sum_index(from + row, c, x.sum_columns)] * x.p.d.scale);
+            store_gradient(x, x.g.dq, to + row * x.g.dq_stride[1] + c, x.p.d.q_dtype, x.dq_acc[dq_acc_index(from + row, c, x.dq_acc_columns)] * x.p.d.scale);
     }
 }
 
@@ -153,10 +153,10 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
     if (rows.valid <= 0) return;
     if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_odd_rows(x, rows);
     constexpr int kUnderWay = 4;
-    const int lanes = int(x.sum_columns) / 8, together = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
-    const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(sum_index(together, 0, x.sum_columns));
+    const int lanes = int(x.dq_acc_columns) / 8, together = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
+    const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(dq_acc_index(together, 0, x.dq_acc_columns));
     if (column >= d.dim_qk) return;
-    const float* from = x.dq_sum + sum_index(rows.padded_row(x) + rt::thread() / lanes, column, x.sum_columns);
+    const float* from = x.dq_acc + dq_acc_index(rows.padded_row(x) + rt::thread() / lanes, column, x.dq_acc_columns);
     int64_t to = rows.at(x, x.g.dq_stride, rt::thread() / lanes) + column;
     FA_UNROLL_BY(1)
     for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kUnderWay * together) {
@@ -183,7 +183,7 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
         float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy
         for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
-            if (x.lse2[from + i] != kPosInf && sink != kNegInf) piece = fmaf(exp2_fn(sink - x.lse2[from + i]), -x.delta[from + i], piece);
+            if (x.lse_log2[from + i] != kPosInf && sink != kNegInf) piece = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], piece);
         sum += piece;
     }
     sums[rt::thread()] = sum;

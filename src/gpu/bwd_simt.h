@@ -25,7 +25,7 @@ struct BackwardTile {
     Dropout dropout;
     int64_t batch, head, row0, key0;
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
-    float lse2[kTile], delta[kTile];
+    float lse_log2[kTile], delta[kTile];
     uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
     alignas(16) bool plain;
 };
@@ -34,7 +34,7 @@ static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read
 constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
 struct BackwardShared {
     BackwardTile* tile;
-    float *left, *right, *probs;
+    float *left, *p, *ds;  // the left operand; the right one, then P; dS
 };
 FA_DEVICE BackwardShared backward_shared() {
     char* const memory = rt::shared_memory();
@@ -57,11 +57,11 @@ FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { retur
 
 // What gather brings, widened, times `factor`, into a buffer.
 template <int width>
-FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* stage) {
+FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* to) {
     const auto store = [&](int n, float* value) {
         const int i = rt::thread() + n * kThreads;
         FA_UNROLL for (int e = 0; e < 4; e++) value[e] *= factor;
-        rt::store4(stage + i / (width / 4) * stride + i % (width / 4) * 4, value);
+        rt::store4(to + i / (width / 4) * stride + i % (width / 4) * 4, value);
     };
     if (rows.dtype == FA_F32) {
         float value[kQuads][4];
@@ -108,11 +108,11 @@ FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     }
     if (r >= kTile) return;
     const int64_t from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row0 + r;
-    const float lse2 = x.lse2[from];
-    t.lse2[r] = lse2;
+    const float lse_log2 = x.lse_log2[from];
+    t.lse_log2[r] = lse_log2;
     t.delta[r] = x.delta[from];
-    t.q_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
+    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
 }
 
 FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
@@ -146,20 +146,20 @@ FA_COLD void draw_tile(const BackwardParams& x) {
 }
 
 // product[r][n] = Σ left · right over all dims. Leaves a barrier behind the last use of the buffers.
-FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float product[4][4]) {
+FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float product[4][4]) {
     const BackwardShared s = backward_shared();
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] = 0.f;
     for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
         load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
-        load_rows<kDims>(right, 0, dim0, 1.f, kRowStride, s.right);
+        load_rows<kDims>(other, 0, dim0, 1.f, kRowStride, s.p);
         rt::barrier();
-        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.right + tx * kRowStride;
+        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.p + tx * kRowStride;
         for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
-            float piece[4][4];
+            float chain[4][4];
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+                FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
             FA_UNROLL_BY(1)
             for (int c = first; c < first + kChain; c += 4) {
                 float of_b[4][4];
@@ -168,19 +168,19 @@ FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float
                     float of_a[4];
                     rt::load4(a + r * kRowStride + c, of_a);
                     FA_UNROLL for (int n = 0; n < 4; n++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(of_a[e], of_b[n][e], piece[r][n]);
+                        FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(of_a[e], of_b[n][e], chain[r][n]);
                 }
             }
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += piece[r][n];
+                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += chain[r][n];
         }
         rt::barrier();
     }
 }
 
 // P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever comes.
-FA_DEVICE void differentiate(float lse2, float delta, float kept, float slope, float* score, float* gradient) {
-    const float p = lse2 == kPosInf ? 0.f : exp2_fn(*score - lse2);
+FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* gradient) {
+    const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(*score - lse_log2);
     *score = p * kept;
     *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
 }
@@ -193,10 +193,10 @@ FA_DEVICE int element_at(int r, int n) {
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `right` to probabilities, and gradients in `probs`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
+// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
 // else up to it.
 template <bool by_keys>
-FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
+FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     const fa_attention_desc_t& d = x.p.d;
@@ -205,23 +205,23 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
         const int64_t key = t.key0 + j;
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
-        const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
-        float score = s.right[at], gradient = s.probs[at], slope = 1.f, kept = 1.f;
+        const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
+        float score = s.p[at], gradient = s.ds[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
             const float tanh_s = tanhf(score / d.softcap);
             score = d.softcap * tanh_s;
             if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (x.score_mod && seen) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
         if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
-        if (!seen) score = kNegInf;
-        differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
-        s.right[at] = score;
-        s.probs[at] = gradient;
+        if (!visible) score = kNegInf;
+        softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &gradient);
+        s.p[at] = score;
+        s.ds[at] = gradient;
     }
 }
 
-// Of the placed tile: probabilities into `right` and, if wanted, the gradients of its scores into `probs`. A barrier must come before others'
+// Of the placed tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before others'
 // elements are read.
 template <bool by_keys>
 FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool through_cap) {
@@ -232,7 +232,7 @@ FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool throug
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) s.probs[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+        FA_UNROLL for (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
     multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
     if (x.factor.product != 1.f)
         FA_UNROLL for (int r = 0; r < 4; r++)
@@ -240,10 +240,10 @@ FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool throug
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
-            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.probs[at]);
-            s.right[at] = product[r][n];
+            if (t.plain) softmax_backward(t.lse_log2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.ds[at]);
+            s.p[at] = product[r][n];
         }
-    if (!t.plain) differentiate_any<by_keys>(x, through_cap);
+    if (!t.plain) softmax_backward_any<by_keys>(x, through_cap);
 }
 
 template <int TV>
@@ -260,19 +260,19 @@ struct SimtBackward {
             rt::barrier();
             const int deep = int(min_of(depth, count - first));
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
-                float piece[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
+                float chain[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
                 FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = 0.f;
+                    FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = 0.f;
                 FA_UNROLL_BY(4)
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
                     rt::load4(probs + (first + j) * kRowStride + ty * 4, a);
                     rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
                     FA_UNROLL for (int i = 0; i < 4; i++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
+                        FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = fmaf(a[i], b[e], chain[i][e]);
                 }
                 FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += piece[i][e];
+                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += chain[i][e];
             }
             rt::barrier();
         }
@@ -308,9 +308,9 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     if (rt::thread() == 0) {
         init_item(x, B::columns, d.seqlen_k, d.heads_k, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
-            const RowBand seen = row_band(t.rule, t.own0, keys(), t.seq.q_len);
-            t.begin = max_of(seen.begin, 0) / kTile * kTile;
-            t.end = min_of(seen.end, t.seq.q_len);
+            const RowBand visible = row_band(t.rule, t.own0, keys(), t.seq.q_len);
+            t.begin = max_of(visible.begin, 0) / kTile * kTile;
+            t.end = min_of(visible.end, t.seq.q_len);
         }
     }
     rt::barrier();
@@ -324,8 +324,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
             init_rows(x, t.own_head * x.p.group + i, row0);
             rt::barrier();
             compute_p_ds<true>(x, dk_here(), true);
-            if (dv_here()) B::add_product(s.right, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
-            if (dk_here()) B::add_product(s.probs, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
+            if (dv_here()) B::add_product(s.p, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
+            if (dk_here()) B::add_product(s.ds, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
     const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
     if (dk_here()) B::write(x, x.g.dk, x.g.dk_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
@@ -359,7 +359,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
         locate_keys(x, t.own_head / x.p.group, key0);
         rt::barrier();
         compute_p_ds<false>(x, true, true);
-        B::add_product(s.probs, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
+        B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
     B::write(x, x.g.dq, x.g.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
 }

@@ -30,7 +30,7 @@ struct BackwardInstance {
     int rows, keys;                   // of a tile
     int block_keys, block_rows;       // that a block of by_keys and of by_rows takes
     int threads;
-    bool sums;                        // by_keys can add dq up in dq_sum, in any order: then by_rows is not needed
+    bool dq_by_atomics;                        // by_keys can add dq up in dq_acc, in any order: then by_rows is not needed
     void (*by_keys)(BackwardParams);  // dk and dv
     void (*by_rows)(BackwardParams);  // dq, always with the same bits
     int64_t by_keys_bytes, by_rows_bytes;  // of shared memory

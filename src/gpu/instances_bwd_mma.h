@@ -14,38 +14,38 @@ struct BackwardShape;
 template <class T>
 struct BackwardShape<MmaSync<T>, 64> {
     template <bool by_rows>
-    using General = GradientBlock<MmaSync<T>, 64, 2, 4, 64, 2, 1, by_rows, false>;
-    using Plain = GradientBlock<MmaSync<T>, 64, 4, 2, 128, 2, 1, false, true>;
+    using General = MmaBackwardBlock<MmaSync<T>, 64, 2, 4, 64, 2, 1, by_rows, false>;
+    using Plain = MmaBackwardBlock<MmaSync<T>, 64, 4, 2, 128, 2, 1, false, true>;
 };
 template <class T>
 struct BackwardShape<MmaSync<T>, 128> {
     template <bool by_rows>
-    using General = GradientBlock<MmaSync<T>, 128, 2, 4, 64, 1, 1, by_rows, false>;
-    using Plain = GradientBlock<MmaSync<T>, 128, 4, 2, 64, 2, 1, false, true>;
+    using General = MmaBackwardBlock<MmaSync<T>, 128, 2, 4, 64, 1, 1, by_rows, false>;
+    using Plain = MmaBackwardBlock<MmaSync<T>, 128, 4, 2, 64, 2, 1, false, true>;
 };
 template <class T>
 struct BackwardShape<MmaSync<T>, 256> {
     template <bool by_rows>
-    using General = GradientBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
+    using General = MmaBackwardBlock<MmaSync<T>, 256, 2, 4, 64, 1, 1, by_rows, false>;
     using Plain = void;  // registers are full of gradients either way
 };
 template <>
 struct BackwardShape<MmaTf32, 64> {
     template <bool by_rows>
-    using General = GradientBlock<MmaTf32, 64, 2, 2, 32, 1, 2, by_rows, false>;
-    using Plain = GradientBlock<MmaTf32, 64, 2, 2, 32, 1, 2, false, true>;
+    using General = MmaBackwardBlock<MmaTf32, 64, 2, 2, 32, 1, 2, by_rows, false>;
+    using Plain = MmaBackwardBlock<MmaTf32, 64, 2, 2, 32, 1, 2, false, true>;
 };
 template <>
 struct BackwardShape<MmaTf32, 128> {
     template <bool by_rows>
-    using General = GradientBlock<MmaTf32, 128, 2, 4, 64, 1, 1, by_rows, false>;
-    using Plain = GradientBlock<MmaTf32, 128, 2, 4, 64, 1, 1, false, true>;
+    using General = MmaBackwardBlock<MmaTf32, 128, 2, 4, 64, 1, 1, by_rows, false>;
+    using Plain = MmaBackwardBlock<MmaTf32, 128, 2, 4, 64, 1, 1, false, true>;
 };
 
 template <class Keys, class Rows>
 constexpr BackwardInstance backward_instance() {
-    static_assert(Keys::threads == Rows::threads && Keys::passing <= kPaddedRows && Rows::own <= kPaddedRows, "");
-    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma", Keys::columns, Keys::passing, Keys::own, Keys::own, Rows::own, Keys::threads, true,
+    static_assert(Keys::threads == Rows::threads && Keys::stream_rows <= kPaddedRows && Rows::own <= kPaddedRows, "");
+    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma", Keys::columns, Keys::stream_rows, Keys::own, Keys::own, Rows::own, Keys::threads, true,
             backward_mma<Keys>, backward_mma<Rows>, Keys::kSharedBytes, Rows::kSharedBytes, Keys::plain};
 }
 template <class Plain, class General, class Rows>
