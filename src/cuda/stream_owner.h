@@ -29,9 +29,9 @@ static inline bool owns(StreamOwner* o, int device, Stream s) {
     if (!o->context_of || !s || o->context_of(s, &context) != CUDA_SUCCESS || context == o->known) return true;
     int found = device;
     if (o->enter(context) != CUDA_SUCCESS) return true;
-    const bool told = cudaGetDevice(&found) == kSuccess;
+    const bool found_device = cudaGetDevice(&found) == kSuccess;
     o->leave(&context);
-    if (told && found != device) return false;
+    if (found_device && found != device) return false;
     o->known = context;
     return true;
 }

@@ -53,11 +53,11 @@ struct Fiber {
 
 // Those who have to meet: the lanes of a wave, or all threads of a block.
 struct Group {
-    using Work = void (*)(void** lanes, int n);
+    using Action = void (*)(void** lanes, int n);
     std::vector<void*> lanes;  // what each brought; NULL: ended, or not here yet
     std::vector<int> waiting;  // fibers asleep here
     int here = 0, alive = 0;
-    Work work = nullptr;
+    Action action = nullptr;
     void reset(int n) {
         lanes.assign(size_t(n), nullptr);
         waiting.clear();
@@ -170,7 +170,7 @@ __attribute__((noinline, no_sanitize_address)) inline void Block::sleep() {
 }
 
 inline void Block::complete(Group& g) {
-    g.work(g.lanes.data(), int(g.lanes.size()));
+    g.action(g.lanes.data(), int(g.lanes.size()));
     for (void*& lane : g.lanes) lane = nullptr;
     g.here = 0;
     for (const int f : g.waiting) push(f);
@@ -178,10 +178,10 @@ inline void Block::complete(Group& g) {
 }
 
 // The one primitive: bring `mine` to the meeting; come back when the last one has done the work.
-inline void meet(Group& g, int lane, void* mine, Group::Work work) {
+inline void meet(Group& g, int lane, void* mine, Group::Action action) {
     Block& b = block();
-    if (g.here && g.work != work) die("threads meet at different operations");
-    g.work = work;
+    if (g.here && g.action != action) die("threads meet at different operations");
+    g.action = action;
     g.lanes[size_t(lane)] = mine;
     if (++g.here == g.alive) return b.complete(g);
     g.waiting.push_back(b.now);

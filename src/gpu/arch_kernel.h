@@ -1,6 +1,6 @@
 // The place for kernels that one backend alone has, beside those of the shared text: rt::kArchKernels says whether there are any.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 
 namespace fa {
 namespace gpu {

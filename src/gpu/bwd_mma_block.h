@@ -4,7 +4,7 @@
 // A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
 // and dout: operand 0 and 1 of either. Plain: a call without a score mod, all of whose rows are whole aligned 16-byte vectors.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 #include "gpu/mma_sync.h"
 
 namespace fa {
@@ -31,10 +31,10 @@ struct MmaBackwardBlock {
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
     // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
     static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
-    static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
+    static constexpr int kVec4Rows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
     static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
     static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of 16 rows");
-    static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
+    static_assert(threads % (D / 4) == 0 && own % kVec4Rows == 0, "");
     static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
 
     struct Source {
@@ -180,7 +180,7 @@ struct MmaBackwardBlock {
             const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
             const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
             Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
-            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.all, from.width};
+            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.row_bytes, from.width};
             return;
         }
         t.batch = batch;
@@ -234,13 +234,13 @@ struct MmaBackwardBlock {
     }
     // first: the index of the first owned row's first element.
     FA_MEMBER static void store_acc(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
-        if (accumulates(x) || dim % 4 != 0 || !quads_aligned(base, stride, x.p.d.q_dtype))
+        if (accumulates(x) || dim % 4 != 0 || !vec4_aligned(base, stride, x.p.d.q_dtype))
             return store_singly(x, gradient, base, first, stride[1], int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
         if (column < dim)
             FA_UNROLL_BY(4)
-            for (int row = own_row; row < own; row += kQuadRows) {
+            for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
                 rt::load4(staged(gradient, row, column), value);
                 if (row < valid) Mma::store4(to + row * stride[1], value);

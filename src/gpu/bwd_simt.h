@@ -6,7 +6,7 @@
 // weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
 // rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 #include "gpu/fwd_simt.h"
 
 namespace fa {
@@ -31,7 +31,7 @@ struct BackwardTile {
 };
 static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
 
-constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
+constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kKvFloats * int64_t(sizeof(float));
 struct BackwardShared {
     BackwardTile* tile;
     float *left, *p, *ds;  // the left operand; the right one, then P; dS
@@ -39,7 +39,7 @@ struct BackwardShared {
 FA_DEVICE BackwardShared backward_shared() {
     char* const memory = rt::shared_memory();
     float* const floats = reinterpret_cast<float*>(memory + sizeof(BackwardTile));
-    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kStage, floats + 2 * kStage};
+    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kKvFloats, floats + 2 * kKvFloats};
 }
 
 // Rows of q, k, v or dout that a tile has placed.
@@ -64,13 +64,13 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
         rt::store4(to + i / (width / 4) * stride + i % (width / 4) * 4, value);
     };
     if (rows.dtype == FA_F32) {
-        float value[kQuads][4];
+        float value[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, value);
-        FA_UNROLL for (int n = 0; n < kQuads; n++) store(n, value[n]);
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) store(n, value[n]);
     } else {
-        uint16_t bits[kQuads][4];
+        uint16_t bits[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, bits);
-        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
             float value[4];
             FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
             store(n, value);
@@ -280,7 +280,7 @@ struct SimtBackward {
 
     FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
                                 int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
-        static_assert(kThreads * 4 * TV <= 3 * kStage, "the buffers have room");
+        static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
         FA_UNROLL for (int e = 0; e < 4 * TV; e++) own[e * kThreads] = sum[e / TV][e % TV];

@@ -111,7 +111,7 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
 
 // Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where there is
 // room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
-bool brief(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
+bool is_short(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
 
 struct Splits {
     int64_t count;
@@ -123,8 +123,8 @@ struct Splits {
 // which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them leave room, and crowd.
 // Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
 // lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
-Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
+Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
+    constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
     constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
@@ -141,8 +141,8 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
     Splits best{1, 0};
     for (int64_t splits = 1; splits <= min_of(kMaxSplits, max_of(key_tiles, 1)); splits++) {
         const int64_t each = ceil_div(key_tiles, splits);
-        const bool early = brief(kernel, each * keys);
-        const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kBriefStart : kFullStart;
+        const bool early = is_short(kernel, each * keys);
+        const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kShortStart : kFullStart;
         const auto wave = [&](double running) {
             const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytesPerUs;
             return double(each) * (shared > min_tile_time ? shared : min_tile_time) + start;
@@ -159,7 +159,7 @@ Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& k
 
 // Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
 // multiprocessor's rate there is about twice that of an mma kernel.
-bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
+bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
@@ -167,7 +167,7 @@ bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
-    return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
+    return kMargin * num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend on the
@@ -192,7 +192,7 @@ int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) 
 }
 
 // How many kv heads' keys and values the cache is taken to hold.
-int64_t heads_in_cache(const Problem& p) {
+int64_t kv_heads_in_l2(const Problem& p) {
     constexpr int64_t kCacheBytes = 32 << 20;
     return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.k_dtype), 1), 1);
 }

@@ -13,25 +13,25 @@ namespace gpu {
 
 constexpr int kThreads = 256, kKeys = 64, kDims = 64;
 constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
-constexpr int kStage = kKeys * kRowStride;
+constexpr int kKvFloats = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
 // A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond `dim` and
 // for rows that are not there. All loads are under way before one is used.
-constexpr int kQuads = kDims * kKeys / 4 / kThreads;
+constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
-FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kQuads][4]) {
+FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kVec4s][4]) {
     static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
     const bool whole = aligned && left == 4;
-    FA_UNROLL for (int n = 0; n < kQuads; n++) {
+    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
         const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
         const T* const from = static_cast<const T*>(data) + row + c;
-        Quad<T> quad{};
+        Vec4<T> quad{};
         if (row >= 0 && whole) {
-            quad = *reinterpret_cast<const Quad<T>*>(from);
+            quad = *reinterpret_cast<const Vec4<T>*>(from);
         } else if (row >= 0) {
             FA_UNROLL for (int e = 0; e < 4; e++)
                 if (e < left) quad.element[e] = from[e];
@@ -57,25 +57,25 @@ struct Simt {
     // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
     struct Shared {
         Tile* tile;
-        int64_t *k_at, *v_at, *position, *head, *begin, *end;  // −1: a key that is not there
-        float *stage, *probs, *k_factor, *v_factor, *q;
+        int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there
+        float *kv, *probs, *k_factor, *v_factor, *q;
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kStage + rows * kRowStride + 2 * kKeys);
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared layout(char* memory, int q_dims) {
         Shared s;
         static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
         s.tile = reinterpret_cast<Tile*>(memory);
-        s.k_at = reinterpret_cast<int64_t*>(s.tile + 1);
-        s.v_at = s.k_at + kKeys;
-        s.position = s.v_at + kKeys;
+        s.k_offset = reinterpret_cast<int64_t*>(s.tile + 1);
+        s.v_offset = s.k_offset + kKeys;
+        s.position = s.v_offset + kKeys;
         s.head = s.position + rows;
         s.begin = s.head + rows;
         s.end = s.begin + rows;
-        s.stage = reinterpret_cast<float*>(s.end + rows);
-        s.probs = s.stage + kStage;
+        s.kv = reinterpret_cast<float*>(s.end + rows);
+        s.probs = s.kv + kKvFloats;
         s.k_factor = s.probs + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
         s.q = s.v_factor + kKeys;
@@ -126,13 +126,13 @@ struct Simt {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
-            s.k_at[j] = s.v_at[j] = -1;
+            s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
             const KeyLocation location = locate_key(x.p, x.a, t.seq, key0 + j);
             if (!location.valid) continue;
-            s.k_at[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
-            s.v_at[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
+            s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
+            s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
             if (x.p.has(FA_OPERAND_K_DESCALE)) s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
             if (x.p.has(FA_OPERAND_V_DESCALE)) s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
         }
@@ -141,31 +141,31 @@ struct Simt {
     // What gather brings, widened, times each one's factor, into the buffer.
     template <int width>
     FA_MEMBER static void load_rows(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
-                                    int64_t dim, bool aligned, int stride, float* stage) {
-        float value[kQuads][4];
+                                    int64_t dim, bool aligned, int stride, float* kv) {
+        float value[kVec4s][4];
         const auto widen = [&](auto to_f32, const auto& bits) {
-            FA_UNROLL for (int n = 0; n < kQuads; n++)
+            FA_UNROLL for (int n = 0; n < kVec4s; n++)
                 FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
         };
         if (dtype == FA_F32) {
             gather<width>(data, at, first, column0, dim, aligned, value);
         } else if (type_bytes(dtype) == 2) {
-            uint16_t bits[kQuads][4];
+            uint16_t bits[kVec4s][4];
             gather<width>(data, at, first, column0, dim, aligned, bits);
             if (dtype == FA_F16) widen([](uint16_t x) { return f16_to_f32(x); }, bits);
             else widen([](uint16_t x) { return bf16_to_f32(x); }, bits);
         } else {
-            uint8_t bits[kQuads][4];
+            uint8_t bits[kVec4s][4];
             gather<width>(data, at, first, column0, dim, aligned, bits);
             if (dtype == FA_E4M3) widen([](uint8_t x) { return e4m3_to_f32(x); }, bits);
             else if (dtype == FA_E5M2) widen([](uint8_t x) { return e5m2_to_f32(x); }, bits);
             else widen([](uint8_t x) { return float(int8_t(x)); }, bits);
         }
-        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
             const int i = rt::thread() + n * kThreads, j = i / (width / 4);
             const float f = factor[first + j];
             FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
-            rt::store4(stage + j * stride + i % (width / 4) * 4, value[n]);
+            rt::store4(kv + j * stride + i % (width / 4) * 4, value[n]);
         }
     }
 
@@ -176,15 +176,15 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
+            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_offset, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.kv);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
-            const float* k = s.stage + tx * kRowStride;
+            const float* k = s.kv + tx * kRowStride;
             for (int first = 0; first < kDims && dim0 + first < x.p.d.dim_qk; first += kChain) {
-                float piece[TR][4];
+                float chain[TR][4];
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+                    FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int c = first; c < first + kChain; c += 4) {
                     float b[4][4];
@@ -193,11 +193,11 @@ struct Simt {
                         float a[4];
                         rt::load4(q + r * s.q_stride + c, a);
                         FA_UNROLL for (int n = 0; n < 4; n++)
-                            FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(a[e], b[n][e], piece[r][n]);
+                            FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
                     }
                 }
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += piece[r][n];
+                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += chain[r][n];
             }
             rt::barrier();
         }
@@ -208,7 +208,7 @@ struct Simt {
 
     // change(row, j, score) for each of the thread's scores by way of its own places among the probabilities: what is long is compiled once.
     template <class Function>
-    FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Function change) {
+    FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = s.probs + ty * TR * kRowStride + tx;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -226,9 +226,9 @@ struct Simt {
     FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         if (full && !x.score_mod && !x.p.paged()) return;
-        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_at[j] >= 0; };
+        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_offset[j] >= 0; };
         if (x.score_mod)
-            each_score(s, score, [&](int row, int j, float value) {
+            for_each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
                 return kLog2e * apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
             });
@@ -259,7 +259,7 @@ struct Simt {
             m[r] = row_max;
         }
         if (x.p.d.dropout_p > 0)
-            each_score(s, score, [&](int row, int j, float p) {
+            for_each_score(s, score, [&](int row, int j, float p) {
                 return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p : 0.f;
             });
     }
@@ -271,26 +271,26 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
+            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_offset, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
-                float piece[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
+                float chain[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = 0.f;
+                    FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int j = 0; j < count; j += 4) {
                     float a[TR][4];
                     FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
                     FA_UNROLL for (int e = 0; e < 4; e++) {
                         float b[4];
-                        rt::load4(s.stage + (j + e) * columns + tx * 4 + 16 * c, b);
+                        rt::load4(s.kv + (j + e) * columns + tx * 4 + 16 * c, b);
                         FA_UNROLL for (int r = 0; r < TR; r++)
-                            FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = fmaf(a[r][e], b[i], piece[r][i]);
+                            FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
                     }
                 }
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += piece[r][i];
+                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += chain[r][i];
             }
             rt::barrier();
         }
@@ -316,7 +316,7 @@ struct Simt {
             }
             const int64_t at = x.partial_o ? slot * x.p.d.dim_v
                                            : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
-            float* const line = s.stage + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
+            float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {

@@ -1,6 +1,6 @@
 // What the host knows of compiled kernels, and the lists of them. MMA kernels are compiled in translation units of their own.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 
 namespace fa {
 namespace gpu {

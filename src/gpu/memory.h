@@ -23,12 +23,12 @@ FA_FN float to_f32(E4m3 v) { return e4m3_to_f32(v.x); }
 FA_FN float to_f32(E5m2 v) { return e5m2_to_f32(v.x); }
 FA_FN float to_f32(I8 v) { return float(v.x); }
 template <class T>
-struct alignas(4 * sizeof(T)) Quad {
+struct alignas(4 * sizeof(T)) Vec4 {
     T element[4];
 };
 
 // May rows of this tensor be read four elements at a time?
-FA_FN bool quads_aligned(const void* base, const int64_t stride[4], int32_t dtype) {
+FA_FN bool vec4_aligned(const void* base, const int64_t stride[4], int32_t dtype) {
     return reinterpret_cast<uintptr_t>(base) % uintptr_t(4 * type_bytes(dtype)) == 0 && (stride[0] | stride[1] | stride[2]) % 4 == 0;
 }
 

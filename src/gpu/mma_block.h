@@ -277,9 +277,9 @@ struct MmaBlock {
         } else {
             init_sequence_cold(x, batch);
         }
-        const auto source = [&](const void* base, const RowBytes& bytes, int width) {
+        const auto source = [&](const void* base, const ByteStrides& bytes, int width) {
             const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.all, width};
+            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.row_bytes, width};
         };
         t.k = source(x.a.k, x.k_bytes, x.k_width);
         t.v = source(x.a.v, x.v_bytes, x.v_width);

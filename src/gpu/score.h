@@ -9,9 +9,9 @@ namespace fa {
 namespace gpu {
 
 // Bytes between sequences or pages, rows and heads of k or v, and of a row. outer: 0 where the tensor is packed.
-struct RowBytes {
+struct ByteStrides {
     int64_t outer, row, head;
-    int32_t all;
+    int32_t row_bytes;
 };
 
 // What an mma kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
@@ -46,7 +46,7 @@ struct ForwardParams {
     Sequence uniform_seq;
     MaskRule uniform_rule;
     int64_t uniform_split_keys;      // keys of a split
-    RowBytes k_bytes, v_bytes;
+    ByteStrides k_bytes, v_bytes;
     uint32_t features;
     bool mask_vec16;     // mma kernels: rows of the mask consist of aligned pieces of 16 bytes
     bool cluster_merge;        // mma kernels: the blocks of a tile's splits are a cluster, and merge among themselves

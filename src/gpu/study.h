@@ -14,7 +14,7 @@ constexpr int kStudyRows = 64;  // of a row tile
 // Heads are sequences' k and v heads here, with all query rows that share them: [batch][heads_k].
 struct StudyParams {
     ForwardParams x;
-    RowState* sums;      // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
+    RowState* states;      // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
     float* matrix;       // standard: [held heads][rows][pitch]
     int64_t pitch;       // floats of a row: whole tiles of keys
     int64_t first_head;  // whose scores the matrix begins with
@@ -144,7 +144,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams
         scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }
     row_sum = reduce_block(row_sum, SumOp());
-    if (rt::thread() == 0) y.sums[head * x.rows + r] = {row_max, row_sum};
+    if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
 }
 
 // o = P v: a block for each tile of rows and part of the columns.
@@ -176,7 +176,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
         rt::barrier();
         S::compute_pv(x, s, keys, column0, factor, o);
     }
-    fetch_states<TR>(y.sums + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
+    fetch_states<TR>(y.states + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
     S::write(x, t, s, m, l, o);
 }
 
@@ -213,7 +213,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     const typename S::Tile& t = *s.tile;
     init_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
-    RowState* states = y.sums + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
+    RowState* states = y.states + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
     for (int block = 0; init_tile<S>(x, s, block); block++) {
         FA_UNROLL for (int r = 0; r < TR; r++) {

@@ -14,7 +14,7 @@ constexpr int64_t kPaddedRows = 128;
 // Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of elements.
 struct RowSource {
     const void* base;
-    RowBytes bytes;
+    ByteStrides bytes;
     int32_t width;
 };
 
@@ -86,10 +86,10 @@ FA_DEVICE void store_gradient(const BackwardParams& x, void* base, int64_t i, in
 }
 
 // Four elements from `at` on, of which `left` exist.
-FA_DEVICE void load_quad(const void* base, int64_t at, int64_t left, bool aligned, int32_t dtype, float to[4]) {
+FA_DEVICE void load_vec4(const void* base, int64_t at, int64_t left, bool aligned, int32_t dtype, float to[4]) {
     if (aligned && left >= 4) {
         if (dtype == FA_F32) return rt::load4(static_cast<const float*>(base) + at, to);
-        const Quad<F16> quad = *reinterpret_cast<const Quad<F16>*>(static_cast<const F16*>(base) + at);
+        const Vec4<F16> quad = *reinterpret_cast<const Vec4<F16>*>(static_cast<const F16*>(base) + at);
         FA_UNROLL for (int e = 0; e < 4; e++) to[e] = dtype == FA_F16 ? f16_to_f32(quad.element[e].x) : bf16_to_f32(quad.element[e].x);
         return;
     }
@@ -97,7 +97,7 @@ FA_DEVICE void load_quad(const void* base, int64_t at, int64_t left, bool aligne
 }
 
 // Eight elements to an address that is a multiple of 16 bytes.
-FA_DEVICE void store_piece(void* base, int64_t at, int32_t dtype, const float from[8]) {
+FA_DEVICE void store_vec8_at(void* base, int64_t at, int32_t dtype, const float from[8]) {
     if (dtype == FA_F32) {
         rt::store4(static_cast<float*>(base) + at, from);
         return rt::store4(static_cast<float*>(base) + at + 4, from + 4);
