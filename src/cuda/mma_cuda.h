@@ -1,5 +1,5 @@
-// What mma_sync.h needs of a GPU, as PTX: fragments read from shared memory, products of tiles, copies that run beside the threads.
-// From sm_80 on; older devices have none of it, and their kernels are empty: the host never chooses them there.
+// What mma_sync.h needs of a GPU, as PTX and named after its instructions: ldmatrix, mma.sync, cp.async, conversions, cluster
+// loads. From sm_80 on; for older devices kernels that use it are compiled empty (kHasMma), and the host never chooses them there.
 #pragma once
 #include "cuda/rt_cuda.h"
 
@@ -19,7 +19,8 @@ FA_DEVICE float ld_shared(uint32_t address) {
     return x;
 }
 
-// Blocks of a cluster, on Hopper: all wait for all, with what they have written to shared memory; and what lies where p does, in another's.
+// Blocks of a cluster, on Hopper: all wait for all, with what they have written to shared memory; and what lies where p does, in
+// another's.
 FA_DEVICE void cluster_sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
@@ -144,8 +145,8 @@ FA_DEVICE float reciprocal_fast(float x) {
     return y;
 }
 
-// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. cp_async_wait<n> waits until
-// no more than the n latest groups of this thread's copies are under way.
+// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. cp_async_wait<n>
+// waits until no more than the n latest groups of this thread's copies are under way.
 FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");

@@ -1,5 +1,6 @@
-// What the device text under src/gpu needs of a GPU, spelled in CUDA: marks and thread functions for kernels, run-time calls for the
-// host side. rt_hip.h and rt_emu.h give the same names.
+// What the device text under src/gpu needs of a GPU, spelled in CUDA: function attributes, thread and memory primitives for
+// kernels, and the run-time calls of the host side. rt_hip.h and rt_emu.h define the same names, so that the shared text has no #if
+// on a vendor.
 #pragma once
 #include <cuda_runtime.h>
 #include <flashattn.h>
@@ -29,7 +30,7 @@ constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
 constexpr bool kArchKernels = false;
 #endif
-constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr int kWideRows = 64;           // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
@@ -68,8 +69,9 @@ FA_DEVICE uint32_t hidden_zero() {
     return zero;
 }
 
-// A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss, one
-// after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on the values.
+// A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss,
+// one after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on
+// the values.
 template <class Params>
 FA_DEVICE void fetch_parameters(const Params& x) {
     uint32_t any = 0;
@@ -172,8 +174,8 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
 }
 
-// The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks may be
-// brought onto the device before that one has ended.
+// The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks
+// may be brought onto the device before that one has ended.
 FA_DEVICE void wait_for_predecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -184,7 +186,8 @@ FA_DEVICE void release_successor() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them, as usual.
+// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them,
+// as usual.
 static inline std::atomic<bool>& code_waits() {
     static std::atomic<bool> all{true};
     return all;
@@ -213,8 +216,8 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     return cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared memory
-// that a block can have, which costs as much as a launch.
+// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared
+// memory that a block can have, which costs as much as a launch.
 template <class Params>
 static inline Status prepare(void (*kernel)(Params), const Device& d) {
     const void* const function = reinterpret_cast<const void*>(kernel);

@@ -1,11 +1,11 @@
-// A GPU on the CPU, for tests: every thread of a block is a fiber, and barriers and shuffles are meetings at which the last to arrive
-// does the work for all. Blocks run one after another.
+// A GPU on the CPU, for tests: every thread of a block is a fiber, and a barrier or shuffle is a rendezvous at which the last
+// thread to arrive does the operation for all. Blocks run one after another.
 //
-// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which wave comes first, and which of
-// its lanes. A wave runs as far ahead of those behind it as barriers let it: a kernel that lacks one gives different answers in the two
-// orders. A thread that never comes to a meeting is reported and ends the process, as are threads that meet at different operations.
-// Stricter than hardware: every live lane of a wave takes part in each shuffle.
-// FLASHATTN_EMU_WITHOUT_BARRIER = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
+// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which wave comes first, and
+// which of its lanes. A wave runs as far ahead of the others as barriers let it: a kernel that lacks one gives different answers in
+// the two orders. A thread that never arrives at a rendezvous is reported and ends the process, as are threads that meet at
+// different operations. Stricter than hardware: every live lane of a wave takes part in each shuffle. FLASHATTN_EMU_WITHOUT_BARRIER
+// = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ namespace lockstep {
 
 constexpr size_t kStack = 128 << 10;
 
-// The compiler's own setjmp: no signal mask to save, and hardened C libraries, which take a jump to another stack for a fault, do not
-// touch it.
+// The compiler's own setjmp: no signal mask to save, and hardened C libraries, which take a jump to another stack for a fault, do
+// not touch it.
 struct Jump {
     void* words[5];
 };
@@ -151,7 +151,8 @@ inline int Block::pop() {
     return -1;
 }
 
-// Fibers leave these two by jumps. The address sanitizer would mark their frames, and never unmark them: it does not know the stacks.
+// Fibers leave these two by jumps. The address sanitizer would mark their frames, and never unmark them: it does not know the
+// stacks.
 __attribute__((no_sanitize_address)) inline void Block::next() {
     const int chosen = pop();
     if (chosen < 0) {

@@ -1,5 +1,5 @@
-// What mma_sync.h needs of a GPU, on the emulator: mma_cuda.h's names, for waves of 32. Fragments are gathered and scattered by the
-// lane maps that NVIDIA's PTX manual gives for ldmatrix and mma.
+// mma_cuda.h's names on the emulator, for waves of 32: what mma_sync.h needs of a GPU. Fragments are gathered and scattered by the
+// lane maps that NVIDIA's PTX manual gives for ldmatrix and mma; asynchronous copies arrive only when they are waited for.
 #pragma once
 #include "emu/rt_emu.h"
 #include "spec/numerics.h"
@@ -141,8 +141,8 @@ FA_DEVICE float exp2_fast(float x) {
 }
 FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
 
-// Copies arrive when they are waited for and not before: until then their places hold not-a-numbers, so that reading too early shows, and
-// so does copying over what others still read.
+// Copies arrive when they are waited for and not before: until then their places hold not-a-numbers, so that reading too early
+// shows, and so does copying over what others still read.
 FA_DEVICE void copy_later(char* to, const char* from, int bytes, int size) {
     lockstep::check_aligned(to, size);
     lockstep::check_aligned(from, size);

@@ -1,4 +1,5 @@
-// What the device text under src/gpu needs of a GPU, on the emulator: rt_cuda.h's names.
+// rt_cuda.h's names on the emulator: what the device text under src/gpu needs of a GPU, for kernels and for the host. Launches run
+// the kernel at once, on the calling thread; there are no streams, and allocations are the C library's.
 #pragma once
 #include <math.h>
 #include <flashattn.h>

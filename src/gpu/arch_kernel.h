@@ -1,4 +1,7 @@
-// The place for kernels that one backend alone has, beside those of the shared text: rt::kArchKernels says whether there are any.
+// The hook by which an architecture's own kernels replace the portable ones of this folder: today sm_90's, under src/cuda. A
+// backend that has such kernels sets rt::kArchKernels and defines the functions below; the calls in forward_call.h and
+// backward_call.h ask them first, and take a portable kernel where they answer NULL. Backends without them never refer to these
+// functions.
 #pragma once
 #include "gpu/bwd_params.h"
 
@@ -8,7 +11,7 @@ namespace gpu {
 struct ArchKernel {
     const char* name;
     int rows, keys;    // of a tile
-    const void* impl;   // the backend's own description
+    const void* impl;  // the backend's own description
 };
 
 // The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.
@@ -28,15 +31,15 @@ rt::Status prepare_arch_kernels(const rt::Device&);
 // `memory`: of arch_kernel_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
 rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
 
-// Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a call
-// has tiles, and their launch. `early`: as launch_after.
+// Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a
+// call has tiles, and their launch. `early`: as launch_after.
 struct Instance;
 bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
 rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
 rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream, const ForwardParams&, bool early);
 
-// The same for the backward: kernels for dq, dk and dv, behind backward_preprocess. Which of the three are wanted, and where they lie, is known
-// only when the call is made; dq_acc is there when dq_acc_columns is not 0.
+// The same for the backward: kernels for dq, dk and dv, behind backward_preprocess. Which of the three are wanted, and where they
+// lie, is known only when the call is made; dq_acc is there when dq_acc_columns is not 0.
 struct ArchBackwardKernel {
     const char* name;
     int rows, keys;
@@ -44,7 +47,7 @@ struct ArchBackwardKernel {
     const void* impl;
 };
 const ArchBackwardKernel* arch_backward_for(const rt::Device&, const Problem&);
-bool arch_backward_reads(const Problem&, const fa_backward_args_t&);  // whether it takes tensors that lie so
+bool arch_backward_reads(const Problem&, const fa_backward_args_t&);                         // whether it takes tensors that lie so
 uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
 rt::Status prepare_arch_backward(const rt::Device&);
 rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);

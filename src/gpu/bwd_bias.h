@@ -1,5 +1,6 @@
-// dbias = dS: tiles are computed once more for it. A block owns the elements of one tile and sums whatever shares them, sequences, heads,
-// rows or keys, in one order.
+// The gradient of the bias, dbias = dS, by a kernel of its own that computes P and dS of its tiles once more, with bwd_simt.h's
+// functions. A block owns the elements of one tile of dbias and sums whatever they are shared by (sequences, heads, rows or keys
+// along which the bias is broadcast), always in one order: no atomics, the same bits every time.
 #pragma once
 #include "gpu/bwd_simt.h"
 

@@ -1,20 +1,22 @@
-// The backward kernels on matrix cores: head dimensions up to 256, of f32 up to 128, every option.
+// The backward kernels on matrix cores: head dimensions up to 256 (f32: 128), every option. bwd_mma_block.h has what surrounds the
+// arithmetic, mma_sync.h the products of tiles.
 //
-// By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group pass by; what
-// the tile adds to the rows' dq goes to f32 sums in global memory, by atomic additions. By rows: a block owns a tile of rows and their dq,
-// keys pass by, and nothing is shared: with it dq has the same bits every time, for two products more.
+// By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group are
+// streamed past it; what the tile adds to those rows' dq goes to f32 sums in global memory (dq_acc), by atomic additions. By rows:
+// a block owns a tile of rows and their dq, and keys are streamed; nothing is shared, so dq has the same bits every time, for two
+// products more.
 //
-// Either way a tile of probabilities and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
-// deal them out to warps differently: a warp owns 32 keys or rows and a share of what passes, then a share of the columns. Passing tiles
-// are copied while the tile before is worked on, where there are two stages.
+// Either way the tiles P and dS, [owned][streamed], go through shared memory, because the products that follow distribute them over
+// the warps differently: a warp first has 32 owned rows times its share of the streamed ones, then the same rows times its share of
+// the columns. With two stages, the next streamed tile is copied while this one is worked on.
 #pragma once
 #include "gpu/bwd_mma_block.h"
 
 namespace fa {
 namespace gpu {
 
-// Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
-// the first tile about 2^kDsTargetExponent, and is made smaller when a tile has one beyond kMaxDs.
+// Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the
+// largest of the first tile about 2^kDsTargetExponent, and is made smaller when a tile has one beyond kMaxDs.
 constexpr int kDsTargetExponent = 12;
 constexpr float kMaxDs = 0x1p+15f;
 
@@ -41,8 +43,8 @@ struct MmaBackward {
         }
     };
 
-    // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed where it is
-    // used, and takes no register meanwhile.
+    // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed
+    // where it is used, and takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
         constexpr bool full = Mma::kSplitTf32 || M::columns > 128;
         return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
@@ -60,8 +62,9 @@ struct MmaBackward {
             FA_UNROLL for (int c = 0; c < n; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
-    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's fragments take
-    // many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would read ahead until it spills.
+    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's
+    // fragments take many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would
+    // read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
     FA_MEMBER static void gemm(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         if constexpr (Mma::kSplitTf32) return mma_chains<steps>(acc, load_left, load_right);
@@ -162,7 +165,8 @@ struct MmaBackward {
             }
         return visible;
     }
-    // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few registers.
+    // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few
+    // registers.
     FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;

@@ -1,8 +1,9 @@
-// A block of the backward's mma kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there, and
-// how gradients leave. bwd_mma.h tells the whole.
+// A block of the backward's mma kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there,
+// and how gradients leave. bwd_mma.h describes the algorithm.
 //
-// A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
-// and dout: operand 0 and 1 of either. Plain: a call without a score mod, all of whose rows are whole aligned 16-byte vectors.
+// A block owns a tile of keys, and rows are streamed past it; or it owns a tile of rows, and keys are streamed (ByRows). Of keys
+// there are k and v, of rows q and dout: operands 0 and 1 of either. Plain: a call without a score mod, all of whose rows are
+// aligned 16-byte vectors.
 #pragma once
 #include "gpu/bwd_params.h"
 #include "gpu/mma_sync.h"
@@ -21,15 +22,17 @@ struct MmaBackwardBlock {
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
     static constexpr int own = 16 * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
-    // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
+    // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a
+    // share of the columns.
     static constexpr int kSteps = D / 16, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
     // Of the passing rows' dq: 32 rows and a share of the columns.
     static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
     static constexpr int kOwnBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
-    // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
-    // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
+    // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for
+    // exponentials, others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not
+    // finished so early.
     static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
     static constexpr int kVec4Rows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
     static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
@@ -49,12 +52,12 @@ struct MmaBackwardBlock {
         Dropout dropout;
         Source owned[2], streamed[2];
         int64_t batch, kv_head;
-        int64_t row0;              // in delta and lse_log2, of the first head
-        int32_t first, valid;      // first owned row or key; how many exist
-        int32_t count;             // of what passes by
-        int32_t begin, end;        // tiles of it that have to do with the block,
+        int64_t row0;                  // in delta and lse_log2, of the first head
+        int32_t first, valid;          // first owned row or key; how many exist
+        int32_t count;                 // of what passes by
+        int32_t begin, end;            // tiles of it that have to do with the block,
         int32_t full_begin, full_end;  // and those without a pair that a mask or a length removes
-        int32_t head0, heads;      // query heads that pass by
+        int32_t head0, heads;          // query heads that pass by
         uint32_t features;
     };
     struct Band {
@@ -165,8 +168,8 @@ struct MmaBackwardBlock {
 
     // ---- a block's beginning and end
 
-    // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share the rest.
-    // `head`: a kv head, or with ByRows a query head.
+    // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share
+    // the rest. `head`: a kv head, or with ByRows a query head.
     FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
     FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
@@ -220,8 +223,8 @@ struct MmaBackwardBlock {
         t.full_end = tile(full.end, 0);
     }
 
-    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row stay
-    // together, and those of neighbouring rows lie in different banks.
+    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row
+    // stay together, and those of neighbouring rows lie in different banks.
     static_assert(2 * own * D * 4 <= kSharedBytes - kHeader, "sums of two gradients fit");
     FA_MEMBER static float* staged(int gradient, int row, int column) {
         return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);

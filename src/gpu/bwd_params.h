@@ -1,7 +1,10 @@
-// What all backward kernels share: their parameters, the rows' Δ and LSE in a layout that has no options.
+// What all backward kernels share: the parameters of a launch, how rows of all sequences are padded and numbered, and reading and
+// writing gradients. Kernels read no LSE and Δ as the caller lays them out, but lse_log2 and delta of padded rows, which
+// backward_preprocess writes.
 //
-// A call runs backward_preprocess, then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq; or the
-// first adds dq up as well, in f32, and what follows it rounds. dbias has a kernel of its own, which computes its tiles once more.
+// A call runs backward_preprocess, then a kernel by blocks of keys that sums dk and dv over rows, then one by tiles of rows for dq;
+// or the first adds dq up as well, in f32 (dq_acc), and finish_dq rounds it. dbias has a kernel of its own, which computes its
+// tiles once more.
 #pragma once
 #include "gpu/score.h"
 
@@ -11,7 +14,8 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it asks for no row's validity.
 constexpr int64_t kPaddedRows = 128;
 
-// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of elements.
+// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of
+// elements.
 struct RowSource {
     const void* base;
     ByteStrides bytes;
@@ -47,19 +51,21 @@ FA_FN int64_t padded_rows_of(const Problem& p) {
     if (p.d.seqlen_q == 0) return 0;
     return p.packed_q() ? round_up(p.d.total_q, kPaddedRows) + kPaddedRows * p.d.batch : p.d.batch * round_up(p.d.seqlen_q, kPaddedRows);
 }
-// Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be rounded up.
+// Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be
+// rounded up.
 FA_FN int64_t padded_row0(const Problem& p, const Sequence& s, int64_t b) {
     return p.packed_q() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(p.d.seqlen_q, kPaddedRows);
 }
 
-// Where dq_acc keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what one lane
-// has, two columns of either eight.
+// Where dq_acc keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what
+// one lane has, two columns of either eight.
 FA_FN int64_t dq_acc_index(int64_t row, int64_t column, int64_t columns) {
     const int64_t panel = row / 8 * (columns / 16) + column / 16, lane = row % 8 * 4 + column % 8 / 2;
     return panel * 128 + lane * 4 + column % 16 / 8 * 2 + column % 2;
 }
 
-// Rows, of so many, whose bands reach from a key on the left of their end to one on the right of their begin: key_band the other way round.
+// Rows, of so many, whose bands reach from a key on the left of their end to one on the right of their begin: key_band the other
+// way round.
 struct RowBand {
     int64_t begin, end;
 };

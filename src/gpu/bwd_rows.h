@@ -1,5 +1,6 @@
-// What a backward call runs over rows, before and after the kernels of its tiles: Δ and LSE of all rows, dq from its sums, dsinks. Apart from
-// bwd.h, because kernels are compiled wherever their text is included.
+// What a backward call runs over rows, before and after the kernels of its tiles: backward_preprocess (delta and LSE of all rows,
+// zeros where nothing will be written), finish_dq (dq from its f32 sums) and sum_sinks (dsinks). They are memory-bound: 16 threads
+// to a row, several rows in flight. Apart from bwd_params.h, because a kernel is compiled wherever its text is included.
 #pragma once
 #include "gpu/bwd_params.h"
 
@@ -53,8 +54,8 @@ FA_DEVICE void reduce_row(float sum, int round, int lane, float& kept) {
     if (lane == round) kept = sum;
 }
 
-// o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the last is
-// read as the last.
+// o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the
+// last is read as the last.
 template <class T>
 FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
     constexpr int kInFlight = 4;
@@ -107,7 +108,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
     const fa_attention_desc_t& d = x.p.d;
     if (rt::block() >= x.row_blocks) return zero_unused_keys(x, rt::block() - x.row_blocks);
     const BlockRows rows(x, uint32_t(rt::block()));
-    if (x.p.packed_q() && rows.valid <= 0) return;  // rows of other sequences begin here
+    if (x.p.packed_q() && rows.valid <= 0) return;                                    // rows of other sequences begin here
     const int64_t own = rows.own + rows.lane * kRowsAtOnce, to = rows.padded_row(x);  // the row that a thread keeps
     float lse = kPosInf, delta = 0.f;
     if (rows.lane < kRowRounds && own < rows.valid) {

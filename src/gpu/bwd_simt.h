@@ -1,10 +1,10 @@
-// The universal backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with the
-// same bits.
+// The SIMT backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with
+// the same bits. They take what the mma kernels do not.
 //
-// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each thread,
-// become probabilities P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
-// weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
-// rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
+// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each
+// thread, become P and dS; these go through shared memory into a product with 16·TV columns of another operand, of which each
+// thread accumulates 4 × TV elements. Three kernels are built so: by keys (dk and dv, over all rows and heads of the group), by
+// rows (dq), and by elements of dbias (bwd_bias.h). Rows in shared memory are 4 floats longer than their data, as in fwd_simt.h.
 #pragma once
 #include "gpu/bwd_params.h"
 #include "gpu/fwd_simt.h"
@@ -15,8 +15,8 @@ namespace gpu {
 constexpr int kTile = 64;  // rows, and keys
 static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
 
-// One block's tile; what is placed by all threads lies behind it in shared memory. What does not change while others pass by is asked for
-// here each time, too: registers are scarce.
+// One block's tile; what is placed by all threads lies behind it in shared memory. What does not change while others pass by is
+// asked for here each time, too: registers are scarce.
 struct BackwardTile {
     int64_t column0, own_head, own0;  // whose gradients the block sums: columns from column0 on, of 64 keys or rows from own0 on
     int64_t begin, end;               // the rows or keys that pass by: [begin, end), from the begin of a tile on
@@ -126,7 +126,8 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
     t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, location, kv_head) : -1;
 }
 
-// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.
+// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes
+// long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
     return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
@@ -178,23 +179,24 @@ FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float
     }
 }
 
-// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever comes.
+// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever
+// comes.
 FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* gradient) {
     const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(*score - lse_log2);
     *score = p * kept;
     *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
 }
 
-// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are short.
-// A kernel by keys wants these by rows, one by rows by keys.
+// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are
+// short. A kernel by keys wants these by rows, one by rows by keys.
 template <bool by_keys>
 FA_DEVICE int element_at(int r, int n) {
     const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap if wanted,
-// else up to it.
+// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap if
+// wanted, else up to it.
 template <bool by_keys>
 FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
@@ -221,8 +223,8 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     }
 }
 
-// Of the placed tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before others'
-// elements are read.
+// Of the placed tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
+// others' elements are read.
 template <bool by_keys>
 FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool through_cap) {
     const BackwardShared s = backward_shared();
@@ -250,8 +252,8 @@ template <int TV>
 struct SimtBackward {
     static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
 
-    // sum[i][c] += Σ_j probabilities[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
-    // probabilities have been written without a barrier; there is one behind their last use.
+    // sum[i][c] += Σ_j probabilities[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from
+    // tx·4 + 64·n. The probabilities have been written without a barrier; there is one behind their last use.
     FA_MEMBER static void add_product(const float* probs, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
         const BackwardShared s = backward_shared();
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
@@ -294,7 +296,8 @@ struct SimtBackward {
     }
 };
 
-// dk and dv of one tile of keys, part by part of their columns. Where these are 128, the sums leave no registers for a second block.
+// dk and dv of one tile of keys, part by part of their columns. Where these are 128, the sums leave no registers for a second
+// block.
 template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);

@@ -1,4 +1,5 @@
-// Which kernel a call takes, and into how many splits a forward cuts the keys.
+// Which kernel a call takes, and into how many splits a forward cuts the keys. Both follow from the device and the descriptor
+// alone, never from data. The times that the choices compare are models with measured constants.
 #pragma once
 #include "gpu/merge.h"
 #include "gpu/fwd_simt.h"
@@ -13,9 +14,9 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The mma kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
-// or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below
-// them are 0, an output of wider range than the probabilities shows what has become of the small ones.
+// The mma kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond
+// 2^31, or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or
+// coarse values below them are 0, an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
@@ -34,9 +35,9 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     }
 }
 
-// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves take the
-// least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split size always the
-// tallest, for a sequence's bits must not depend on the other lengths of the batch.
+// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
+// take the least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split
+// size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
@@ -109,8 +110,8 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
     return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
-// Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where there is
-// room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
+// Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where
+// there is room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
 bool is_short(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
 
 struct Splits {
@@ -118,11 +119,12 @@ struct Splits {
     double time;
 };
 
-// The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
-// and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
-// which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them leave room, and crowd.
-// Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
-// lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
+// The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes
+// kStart and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one
+// takes by itself, which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them
+// leave room, and crowd. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length
+// run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have filled the
+// machine.
 Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
     constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
     constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
@@ -134,8 +136,8 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type == 1 ? kAloneWidened : kAlone));
     const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs, min_tile_time = alone > arithmetic ? alone : arithmetic;
-    // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16 took 91
-    // and 99 us in 128 blocks, 70 and 74 in 256.
+    // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
+    // took 91 and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     Splits best{1, 0};
@@ -157,8 +159,8 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     return best;
 }
 
-// Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
-// multiprocessor's rate there is about twice that of an mma kernel.
+// Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into
+// splits? A multiprocessor's rate there is about twice that of an mma kernel.
 bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
@@ -170,10 +172,10 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     return kMargin * num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
 }
 
-// Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend on the
-// other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place
-// of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few
-// teams' turns merge.
+// Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend
+// on the other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys
+// took 86 us in place of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only
+// short splits do, and where few teams' turns merge.
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
@@ -183,8 +185,8 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// The columns of o that a block of combine_splits takes; 0: combine_rows merges. With a fixed split size always that one, or a row's bits would
-// depend on how many rows there are.
+// The columns of o that a block of combine_splits takes; 0: combine_rows merges. With a fixed split size always that one, or a
+// row's bits would depend on how many rows there are.
 int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
     const int64_t at_once = 2 * device.multiprocessors;
     if (p.d.split_size > 0 || rows > at_once) return 0;

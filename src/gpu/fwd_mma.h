@@ -1,14 +1,16 @@
-// The forward kernel on matrix cores: f16, bf16 and f32, keys and values of 8 bits beside f16 and bf16 queries, head dimensions up to 256,
-// every option.
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits beside f16 and bf16 queries, head dimensions
+// up to 256, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
+// the products.
 //
-// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
-// Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
-// merged at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Stages`
-// stages, filled by asynchronous copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and the next k during p·v.
-// Rows whose 16-byte vectors are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
+// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
+// time. Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with a partial state
+// (acc, m, l) of its own that is merged at the end. Prefill has row warps only, decode key warps only. k and v tiles alternate in
+// one ring of `Stages` stages, filled by cp.async copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and
+// the next k during p·v. Rows whose 16-byte vectors are not aligned are copied in smaller units; what lies beyond a head dimension
+// or a length is 0.
 //
-// Splits of the keys leave sums for a kernel that merges them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
-// other's shared memory and merge there: no second launch, and nothing goes through memory.
+// Splits of the keys leave partial states for a kernel that merges them (merge.h); or, on Hopper, the blocks of a tile's short
+// splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
 #pragma once
 #include "gpu/mma_scores.h"
 
@@ -92,9 +94,9 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         }
     }
 
-    // Merges the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
-    // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
-    // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
+    // Merges the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the
+    // scores before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact
+    // product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
     FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
@@ -134,8 +136,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 sum[i][Acc::lane_row(e)] += p;
             }
     }
-    // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
-    // beside the exponentials of the next.
+    // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile
+    // of 16 keys run beside the exponentials of the next.
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
                                     int key0, PerRow& m, PerRow& l, Acc o[RowTiles][kSteps]) {
@@ -207,8 +209,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     }
 };
 
-// What a warp knows of its part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are kept, and
-// all of them.
+// What a warp knows of its part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are
+// kept, and all of them.
 template <class M>
 struct WarpPart {
     int row0, key0, key_warp, some_begin, some_end, full_begin, full_end;
@@ -227,7 +229,8 @@ struct WarpPart {
     }
 };
 
-// Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
+// Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m
+// there.
 template <class M, Kind kind, class Type>
 FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
@@ -254,8 +257,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) load_stage(i % 2, i / 2, i);
-    // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
-    // order round or leave f32's range, which device memory alone knows.
+    // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn
+    // their order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
         const bool natural_units = general && s.tile.features & kNaturalUnits, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
@@ -318,8 +321,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
     return unit;
 }
 
-// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
-// first.
+// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
+// come first.
 template <class M, Kind kind>
 FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     using Acc = typename M::Acc;

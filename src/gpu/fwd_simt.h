@@ -1,10 +1,11 @@
-// The universal forward kernel: f32 arithmetic, any storage type, any head dimension, every option, on every GPU.
+// The SIMT forward kernel: f32 arithmetic, any storage type, any head dimension, every option, on every GPU. It takes what the mma
+// kernels do not, and is what they are tested against.
 //
-// A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v, and
-// passes over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of scores, keys
-// tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are shuffles.
-// k and v pass through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. All of shared memory is row by row with 4
-// floats between rows, so that threads read 16 bytes at a time and 8 neighbours meet all banks.
+// A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v,
+// and iterates over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of
+// scores, keys tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are
+// shuffles. k and v go through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. Rows in shared memory are 4
+// floats longer than their data, so that threads read 16 bytes at a time and 8 neighbouring threads read from all banks.
 #pragma once
 #include "gpu/epilogue.h"
 
@@ -17,8 +18,8 @@ constexpr int kKvFloats = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
-// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond `dim` and
-// for rows that are not there. All loads are under way before one is used.
+// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond
+// `dim` and for rows that are not there. All loads are under way before one is used.
 constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
 FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kVec4s][4]) {
@@ -96,8 +97,8 @@ struct Simt {
         }
     }
 
-    // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not
-    // depend on its neighbours.
+    // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
+    // do not depend on its neighbours.
     FA_COLD_MEMBER static void init_split(const ForwardParams& x) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         Tile& t = *s.tile;
@@ -206,7 +207,8 @@ struct Simt {
                 FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
-    // change(row, j, score) for each of the thread's scores by way of its own places among the probabilities: what is long is compiled once.
+    // change(row, j, score) for each of the thread's scores by way of its own places among the probabilities: what is long is
+    // compiled once.
     template <class Function>
     FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;

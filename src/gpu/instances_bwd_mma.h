@@ -1,4 +1,5 @@
-// The backward's mma kernels of one policy and width, for the translation units that compile them.
+// The backward's mma kernels of one policy and width: their block shapes and their list. For the translation units that compile
+// them (src/emu, src/cuda), which define mma_backward_instances by it.
 #pragma once
 #include "gpu/bwd_mma.h"
 #include "gpu/instance.h"
@@ -6,9 +7,9 @@
 namespace fa {
 namespace gpu {
 
-// How a width's blocks are shaped: warps that own keys or rows, warps that share what passes by and then the columns, rows or keys that pass
-// by at once, stages for them, blocks that a multiprocessor holds. The registers that a score mod takes,
-// general blocks save in tiles.
+// How a width's blocks are shaped: warps that own keys or rows, warps that share what passes by and then the columns, rows or keys
+// that pass by at once, stages for them, blocks that a multiprocessor holds. The registers that a score mod takes, general blocks
+// save in tiles.
 template <class Mma, int width>
 struct BackwardShape;
 template <class T>

@@ -1,4 +1,5 @@
-// The lists of mma kernels, for the translation units that compile them.
+// The forward's mma kernels of one policy and width, as kernels.def lists them: their shapes and their list. For the translation
+// units that compile them (src/emu, src/cuda), which define mma_instances by it.
 #pragma once
 #include "gpu/mma_byte.h"
 #include "gpu/fwd_mma.h"

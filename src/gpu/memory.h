@@ -1,5 +1,6 @@
-// Reading and writing tensors on a device: storage types, sequences with lengths that nobody has checked, and where keys lie.
-// The including file has defined the names of rt_cuda.h, rt_hip.h or rt_emu.h.
+// Reading and writing tensors on a device: storage types and conversions, index arithmetic of every layout, sequences whose lengths
+// nobody has checked, and where a key lies in a paged or packed cache. The including file has defined the names of rt_cuda.h,
+// rt_hip.h or rt_emu.h.
 #pragma once
 #include "backend/backend.h"
 #include "spec/shape.h"
@@ -62,8 +63,8 @@ FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
 
 FA_FN int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
-// The sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs, and
-// a hostile value must not lead outside.
+// The sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs,
+// and a hostile value must not lead outside.
 FA_FN Sequence bounded_sequence(const Problem& p, const fa_forward_args_t& a, int64_t b) {
     Sequence s = sequence_of(p, a, b);
     if (p.packed_q()) s.q_begin = clamp(s.q_begin, 0, p.d.total_q);

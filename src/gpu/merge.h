@@ -1,4 +1,6 @@
-// What follows the forward kernel in some calls: merging splits, and the scores output.
+// What follows the forward kernel in some calls: merging the partial states of splits, and the scores output. Kernels are called
+// combine_…, which is how fa_explain names them. combine_splits serves decode (few rows, many blocks to a row), combine_rows all
+// else.
 #pragma once
 #include "gpu/epilogue.h"
 
@@ -7,9 +9,10 @@ namespace gpu {
 
 constexpr int kMergeThreads = 256, kMergeWarps = kMergeThreads / 32;
 
-// Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read waits for another: the splits'
-// states come together, and a split's factor is its distance from the largest of all. Each team of threads, four columns a thread, sums
-// every split that is its own by turns, of which it asks for several before it knows their factors. More splits than threads are taken in parts.
+// Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read waits for
+// another: the splits' states come together, and a split's factor is its distance from the largest of all. Each team of threads,
+// four columns a thread, sums every split that is its own by turns, of which it asks for several before it knows their factors.
+// More splits than threads are taken in parts.
 constexpr int kMinMergeColumns = 32, kMaxMergeColumns = 128, kPrefetchParts = 8;
 struct MergeShared {
     RowState part[kMergeThreads];
@@ -68,8 +71,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
     }
 }
 
-// The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
-// through all of it once with nothing to merge: instructions come from memory, too, and would be waited for later.
+// The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
+// they go through all of it once with nothing to merge: instructions come from memory, too, and would be waited for later.
 template <int columns>
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     constexpr int across = columns / 4, teams = kMergeThreads / across;

@@ -1,4 +1,5 @@
-// fa_merge: a block for each row and head.
+// fa_merge: one kernel, a block for each row and head, which merges the caller's partial results (o, LSE) by spec/online_softmax.h.
+// Also the bounds of a sequence of q as device memory gives them, for kernels that go through rows.
 #pragma once
 #include <float.h>
 #include "gpu/memory.h"

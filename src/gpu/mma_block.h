@@ -1,5 +1,5 @@
-// A block of the mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
-// rows' outputs leave. fwd_mma.h tells the whole.
+// A block of the forward's mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come
+// there, and how its rows' outputs leave. fwd_mma.h describes the algorithm.
 #pragma once
 #include "gpu/epilogue.h"
 
@@ -48,14 +48,14 @@ struct MmaBlock {
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
-        uint32_t features;         // see features_of
+        uint32_t features;     // see features_of
     };
     struct Shared {
         Tile tile;
         Row row[rows];
         alignas(8) RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
-        int64_t output[rows];          // where a row's output begins
+        int64_t output[rows];                    // where a row's output begins
         int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
@@ -69,8 +69,8 @@ struct MmaBlock {
 
     // ---- loading
 
-    // The rows of a tile whose 16-byte vectors are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
-    // the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
+    // The rows of a tile whose 16-byte vectors are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)`
+    // is the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
     template <class E, int count, class RowAt, class Place>
     FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Place place) {
         constexpr int row_bytes = D * int(sizeof(E));
@@ -160,8 +160,8 @@ struct MmaBlock {
     FA_MEMBER static const char* row_address(const Source& from, int64_t location) {
         return from.base + (location >> 32) * from.outer + uint32_t(location) * from.row;
     }
-    // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes beside
-    // its own instruction is what these rows cost.
+    // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes
+    // beside its own instruction is what these rows cost.
     FA_MEMBER static void load_words(const Source& from, const char* base, int count, char* to) {
         constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
         const int first = rt::thread() / across;
@@ -212,8 +212,8 @@ struct MmaBlock {
         rt::cp_async_commit();
     }
 
-    // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it goes in
-    // the first stage; `row` bytes lie between keys.
+    // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it
+    // goes in the first stage; `row` bytes lie between keys.
     struct KvReader {
         const char* base;
         int row;
@@ -394,7 +394,8 @@ struct MmaBlock {
             rt::store4(output_at(0, i / (D / 4), i % (D / 4) * 4), sum);
         }
     }
-    // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each split.
+    // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each
+    // split.
     FA_MEMBER static void merge_cluster(const ForwardParams& x, int rank) {
         rt::cluster_sync();
         const Shared& s = shared();

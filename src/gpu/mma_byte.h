@@ -1,8 +1,8 @@
-// Products of f16 or bf16 queries with keys and values that are stored in bytes: an Mma policy of fwd_mma.h. Fragments are read as they
-// are stored and widened in registers to q's type, which holds every value of theirs.
+// Products of f16 or bf16 queries with k and v of 8 bits: an Mma policy of fwd_mma.h. Fragments are read as they are stored and
+// widened in registers to q's type, which represents every value of theirs exactly.
 //
-// Matrices are moved in units of 2 bytes. A lane gets four neighbouring bytes of a key where it wants elements 2 · t, 2 · t + 1,
-// 2 · t + 8 and 2 · t + 9 of it: the order of dims within 16 is of no account when it is q's as well, so q is put into shared memory in that
+// ldmatrix moves units of 2 bytes. A lane gets four neighbouring bytes of a key where it wants elements 2 · t, 2 · t + 1, 2 · t + 8
+// and 2 · t + 9 of it: the order of dims within 16 does not matter when q has the same, so q is put into shared memory in that
 // order. Of v it gets two neighbouring columns of two keys: those of even columns make one product, those of odd columns the other.
 #pragma once
 #include "gpu/mma_sync.h"
@@ -27,8 +27,8 @@ struct MmaByte : MmaSync<T> {
     FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r); }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
-    // The lower bytes of a pair. f16 has the bits for 1024 + (x + 128) − 1152, bf16 for 128 + x's seven lower bits less 128 or, with the
-    // eighth, 256.
+    // The lower bytes of a pair. f16 has the bits for 1024 + (x + 128) − 1152, bf16 for 128 + x's seven lower bits less 128 or,
+    // with the eighth, 256.
     FA_MEMBER static uint32_t from_i8(uint32_t pair) {
         if constexpr (kIsF16<T>) return rt::add_f16((pair & 0x00ff00ffu) ^ 0x64806480u, 0xe480e480u);
         else return rt::subtract_bf16(rt::and_or(pair, 0x007f007fu, 0x43004300u), rt::and_or(pair, 0x00800080u, 0x43004300u));

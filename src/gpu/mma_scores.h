@@ -1,5 +1,5 @@
-// What an mma kernel does to a tile of scores before they become probabilities, and to probabilities where there is dropout. Much of it is for calls
-// that ask for it: see kPaged and the rest in score.h.
+// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout. All but the
+// band is for calls that ask for it, by the features of score.h.
 #pragma once
 #include "gpu/mma_block.h"
 
@@ -69,8 +69,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
-    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
-    // on the way, log2 itself.
+    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
+    // units on the way, log2 itself.
     FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
@@ -90,8 +90,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         }
     }
 
-    // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the four lanes that share a row hold a part
-    // each. They are asked for before the scores are computed.
+    // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the four lanes that share a row hold a
+    // part each. They are asked for before the scores are computed.
     struct MaskRows {
         uint32_t word[Acc::kRows][kKeyTiles];
     };
@@ -107,7 +107,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
             rt::load_words<kKeyTiles>(mask_row(x, row0, lane_row, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[lane_row]);
     }
-    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few registers.
+    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few
+    // registers.
     FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
         const int lane = rt::thread() % 4;
         uint32_t kept = 0;
@@ -147,8 +148,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
             if (!(kept >> (n * Acc::kElements + e) & 1)) score.x[e] = removed;
     }
-    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the scores: they
-    // leave it few registers.
+    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the
+    // scores: they leave it few registers.
     FA_MEMBER static uint32_t kept_scores(const ForwardParams& x, int row0, int64_t key) {
         static_assert(kKeyTiles * Acc::kElements <= 32, "a bit for each");
         const Tile& t = shared().tile;

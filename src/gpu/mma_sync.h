@@ -1,9 +1,9 @@
-// Products of 16 × 16 tiles on NVIDIA's matrix cores, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. It knows which lane
-// holds which element, how tiles lie in shared memory, and what a probability is rounded to. It stands on the few instructions of
-// mma_cuda.h (or mma_emu.h).
+// Products of 16 × 16 tiles by mma.sync, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. A policy knows which lane
+// holds which element, how tiles lie in shared memory, and what P is rounded to. It stands on the few instructions of mma_cuda.h
+// (or mma_emu.h).
 //
-// A tile of k, v or q lies in shared memory row by row, in 16-byte vectors whose order within a row depends on the row: eight rows'
-// pieces of one column then lie in different banks.
+// A tile of k, v or q lies in shared memory row by row, in 16-byte vectors swizzled within a row by its number: the vectors of one
+// column in eight neighbouring rows lie in different banks.
 #pragma once
 #include "gpu/score.h"
 
@@ -16,8 +16,9 @@ FA_FN int swizzle_offset(int row, int piece) {
     return row * row_bytes + ((piece ^ (row & 7)) << 4);
 }
 
-// Where a lane reads its share of a tile: the address of its first two pieces, and the same with every swap of pairs of pieces that the
-// order within rows knows. Pieces 2i and 2i + 1 then lie at a fixed distance from one of the four. Tiles begin at multiples of kTileAlign.
+// Where a lane reads its share of a tile: the address of its first two pieces, and the same with every swap of pairs of pieces that
+// the order within rows knows. Pieces 2i and 2i + 1 then lie at a fixed distance from one of the four. Tiles begin at multiples of
+// kTileAlign.
 constexpr int kTileAlign = 1024;
 struct SwizzledPtr {
     uint32_t at[4];
@@ -60,9 +61,9 @@ FA_DEVICE float quad_sum(float x) {
     return x + rt::shuffle_xor16(x, 2);
 }
 
-// f16 and bf16. Probabilities of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of a row's
-// largest probability. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow before the average:
-// lost is what is less than 2^-109 of the largest.
+// f16 and bf16. Probabilities of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of
+// a row's largest probability. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow
+// before the average: lost is what is less than 2^-109 of the largest.
 template <class T>
 constexpr bool kIsF16 = false;
 template <>
@@ -125,10 +126,11 @@ struct MmaSync {
         }
     }
 
-    // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_transposed columns, as a left side.
+    // For the backward: probabilities go to a tile in shared memory, of which load_q reads rows, and load_transposed columns, as a
+    // left side.
     static constexpr float kProbUnit = kIsF16<T> ? 0x1p+15f : 1.f;  // what they are kept too large by: 2^kExponent
-    static constexpr float kProductUnit = 1.f;                         // takes products of probabilities to their value
-    static constexpr bool kNarrow = kIsF16<T>;                         // of exponent: gradients of scores need units of their own
+    static constexpr float kProductUnit = 1.f;                      // takes products of probabilities to their value
+    static constexpr bool kNarrow = kIsF16<T>;                      // of exponent: gradients of scores need units of their own
     template <int row_bytes>
     FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) { return SwizzledPtrPair::for_store<row_bytes>(tile, row); }
     template <int row_bytes>
@@ -145,8 +147,8 @@ struct MmaSync {
     FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) { return {ptr.even.advance(i), ptr.odd.advance(i)}; }
 };
 
-// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where an
-// adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
+// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where
+// an adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
 // Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their value, and
 // probabilities twice as large as kHeadroomUnit says.
 struct MmaTf32 {
@@ -161,8 +163,8 @@ struct MmaTf32 {
     struct FragmentA { uint32_t large[8], small[8]; };
     struct FragmentB { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
 
-    // The large part is rounded; the product cuts off what the small one has too much, one bit at most. Not a number: the small one is not,
-    // whatever has become of the large one. Infinite: the small one is not a number, too, see accumulate.
+    // The large part is rounded; the product cuts off what the small one has too much, one bit at most. Not a number: the small one
+    // is not, whatever has become of the large one. Infinite: the small one is not a number, too, see accumulate.
     FA_MEMBER static void split_tf32(float x, uint32_t* large, uint32_t* small) {
         *large = (bits_of(x) + 0x1000u) & 0xffffe000u;
         *small = bits_of(x - float_of(*large));
@@ -176,7 +178,8 @@ struct MmaTf32 {
     FA_MEMBER static SwizzledPtr k_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return SwizzledPtr(rt::smem_addr(tile) + swizzle_offset<row_bytes>(key + lane % 8, lane / 8));
     }
-    // Positions t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key and an odd one.
+    // Positions t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key
+    // and an odd one.
     template <int row_bytes>
     FA_MEMBER static SwizzledPtrPair v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 4 % 4 * 4);
@@ -207,8 +210,8 @@ struct MmaTf32 {
                 split_tf32(0.5f * rt::ld_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
-    // d += Σ a[i] · b[i]. Where an operand was infinite the small products say nothing: the large ones alone have the answer, if it is
-    // wanted.
+    // d += Σ a[i] · b[i]. Where an operand was infinite the small products say nothing: the large ones alone have the answer, if it
+    // is wanted.
     template <bool infinities = true, int n>
     FA_MEMBER static void mma_chain(Acc& d, const FragmentA (&a)[n], const FragmentB (&b)[n]) {
         FA_UNROLL for (int half = 0; half < 2; half++) {
@@ -235,8 +238,8 @@ struct MmaTf32 {
             }
     }
 
-    // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they are the depths
-    // that load_v brings.
+    // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they are the
+    // depths that load_v brings.
     static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>

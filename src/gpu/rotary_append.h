@@ -1,6 +1,6 @@
-// fa_rotary and fa_append_kv, which move rows. A row belongs to a team of lanes, each of which takes eight neighbouring elements at a
-// time, in one access of 16 bytes where they lie so. No lane waits for another: it rotates whole pairs, and writes only what it has
-// read itself.
+// fa_rotary and fa_append_kv, which move rows: rotate them, convert their type, and store them, the latter into a cache. A row
+// belongs to a team of 16 lanes, each of which takes eight neighbouring elements at a time, in one 16-byte access where alignment
+// allows it. No lane waits for another: it rotates whole pairs, and writes only what it has read itself.
 #pragma once
 #include "gpu/merge_partials.h"
 
@@ -254,8 +254,8 @@ FA_DEVICE float update_amax(const float* x, int n, float amax) {
     return amax;
 }
 
-// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys and
-// pages 32 bits, and a page a power of two of keys?
+// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys
+// and pages 32 bits, and a page a power of two of keys?
 FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
     constexpr int64_t limit = int64_t(1) << 31;
     const fa_attention_desc_t& d = p.d;

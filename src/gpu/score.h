@@ -1,4 +1,5 @@
-// What becomes of one product q·k: softcap, bias, ALiBi and the element-wise masks.
+// What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for bands and
+// dropout. Also ForwardParams, what a launch of any forward kernel is given, for it carries what these functions read.
 #pragma once
 #include "gpu/memory.h"
 #include "spec/mask.h"
@@ -14,10 +15,10 @@ struct ByteStrides {
     int32_t row_bytes;
 };
 
-// What an mma kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
-// one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNaturalUnits: scores
-// are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
-// divided by the scale, can overflow.
+// What an mma kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile
+// and so has one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers.
+// kNaturalUnits: scores are worked on in natural units, not as the products come: ALiBi's distances are added to these only where
+// neither they nor the slopes, divided by the scale, can overflow.
 constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128, kUnalignedRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
@@ -31,15 +32,15 @@ struct ForwardParams {
     int64_t blocks;       // row tiles of those
     int64_t num_splits;   // as split_keys takes them
     int64_t split_size;
-    int64_t splits;       // upper bound for any sequence
-    int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
-    ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
-    bool score_mod;         // scores leave the product in natural units
-    float dropout_scale;    // 1 / (1 − dropout_p)
-    int64_t section;      // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
+    int64_t splits;                     // upper bound for any sequence
+    int64_t value_parts;                // parts of dim_v that are computed by blocks of their own
+    ScoreFactor factor;                 // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
+    bool score_mod;                     // scores leave the product in natural units
+    float dropout_scale;                // 1 / (1 − dropout_p)
+    int64_t section;                    // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned pieces of 16 bytes, of words of 4, or of elements
-    int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
-    bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
+    int32_t q_dims;                     // SIMT kernels: dims of q that shared memory holds at once
+    bool k_aligned;                     // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
     // MMA kernels: all sequences have the same lengths.
     bool uniform_lengths;
@@ -49,13 +50,14 @@ struct ForwardParams {
     ByteStrides k_bytes, v_bytes;
     uint32_t features;
     bool mask_vec16;     // mma kernels: rows of the mask consist of aligned pieces of 16 bytes
-    bool cluster_merge;        // mma kernels: the blocks of a tile's splits are a cluster, and merge among themselves
-    bool o_plain;         // mma kernels: o has q's type, and rows may be written four elements at a time as they come
-    float* partial_o;     // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs
+    bool cluster_merge;  // mma kernels: the blocks of a tile's splits are a cluster, and merge among themselves
+    bool o_plain;        // mma kernels: o has q's type, and rows may be written four elements at a time as they come
+    float* partial_o;    // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;     // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };
 
-// Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
+// Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the
+// average.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 // Does no length, offset or start of a sequence lie in device memory?
@@ -88,8 +90,8 @@ FA_FN bool plain_scores(const Problem& p) {
 
 FA_DEVICE float apply_softcap(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
-// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:
-// of the forward or the backward.
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
+// Params: of the forward or the backward.
 template <class Params>
 FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;

@@ -1,8 +1,8 @@
-// The two baselines that the fused kernels are measured against, from the pieces of fwd_simt.h.
+// The two baselines that the fused kernels are measured against, built from the functions of fwd_simt.h.
 //
-// standard  three passes over a matrix in memory: S = q kᵀ goes there, softmax reads S and puts P in its place, o = P v reads P.
-// flash1    a block for each head, as FlashAttention-1 has it: keys in the outer loop, row tiles in the inner one, and each row's o,
-//           m and l come from memory and go back there for every block of keys.
+// standard  three kernels over a matrix in memory: S = q kᵀ is written, softmax replaces S by P, and o = P v reads P.
+// flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l come
+//           from memory and go back there for every block of keys.
 #pragma once
 #include "gpu/fwd_simt.h"
 
@@ -14,7 +14,7 @@ constexpr int kStudyRows = 64;  // of a row tile
 // Heads are sequences' k and v heads here, with all query rows that share them: [batch][heads_k].
 struct StudyParams {
     ForwardParams x;
-    RowState* states;      // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
+    RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
     float* matrix;       // standard: [held heads][rows][pitch]
     int64_t pitch;       // floats of a row: whole tiles of keys
     int64_t first_head;  // whose scores the matrix begins with
@@ -182,8 +182,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
 
 // ---- flash1
 
-// A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers; what no
-// row or column owns is 0 to it.
+// A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
+// what no row or column owns is 0 to it.
 template <int TR, int TV, bool store>
 FA_DEVICE void move_o(const ForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
     const typename Simt<TR, TV>::Tile& t = *s.tile;

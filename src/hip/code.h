@@ -1,8 +1,8 @@
 // The device code of this module: finding the part for a device, and its kernels in there.
 //
-// The compiler's own start-up code would hand the fat binary to the runtime. That of ROCm 5 ends the process when any GPU of the machine
-// has no part in it, as many an integrated one. So the functions that this start-up code calls are ours, and the runtime is only ever
-// given the one part that fits.
+// The compiler's own start-up code would hand the fat binary to the runtime. That of ROCm 5 ends the process when any GPU of the
+// machine has no part in it, as many an integrated one. So the functions that this start-up code calls are defined here, and the
+// runtime is only ever given the one part that fits.
 #pragma once
 #include <hip/hip_runtime.h>
 #include <pthread.h>

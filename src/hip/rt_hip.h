@@ -1,5 +1,5 @@
-// What the device text under src/gpu needs of a GPU, spelled in HIP: rt_cuda.h's names. Waves have 32 or 64 lanes, so shuffles say
-// among how many lanes they work.
+// rt_cuda.h's names in HIP: what the device text under src/gpu needs of a GPU, for kernels and for the host. Waves have 32 or 64
+// lanes, so shuffles say among how many lanes they work. Mma kernels are not built for HIP yet: nothing here serves them.
 #pragma once
 #include <hip/hip_runtime.h>
 #include <flashattn.h>
@@ -24,8 +24,8 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
-constexpr bool kArchKernels = false;  // see arch_kernel.h
-constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr bool kArchKernels = false;   // see arch_kernel.h
+constexpr int kWideRows = 32;          // of the universal kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
