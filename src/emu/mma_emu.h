@@ -48,7 +48,8 @@ FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
                 const char* from = static_cast<LdmatrixArgs*>(lanes[8 * m + i / 4])->row;
-                static_cast<LdmatrixArgs*>(lanes[i])->r[m] = element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
+                static_cast<LdmatrixArgs*>(lanes[i])->r[m] =
+                    element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
             }
     });
 }
@@ -156,7 +157,9 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
 }
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
 FA_DEVICE void compiler_fence() {}
-FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
+FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
+    copy_later(shared_memory() + to, from, copied ? 16 : 0, 16);
+}
 FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 4 : 0, 4); }
 FA_DEVICE void cp_async_commit() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>

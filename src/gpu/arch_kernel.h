@@ -36,7 +36,8 @@ rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const Forwar
 struct Instance;
 bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
 rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
-rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream, const ForwardParams&, bool early);
+rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream,
+                          const ForwardParams&, bool early);
 
 // The same for the backward: kernels for dq, dk and dv, behind backward_preprocess. Which of the three are wanted, and where they
 // lie, is known only when the call is made; dq_acc is there when dq_acc_columns is not 0.

@@ -36,7 +36,8 @@ struct MmaBackward {
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
-            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
+            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps),
+                      down = warp / (M::kSteps / M::kColumnSteps);
             own0 = 16 * kOwnTiles * down;
             share0 = M::kShare * across;
             step0 = M::kColumnSteps * across;
@@ -106,15 +107,17 @@ struct MmaBackward {
         const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
         const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
         clear(score);
-        gemm<M::kSteps>(score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
-                            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
+        gemm<M::kSteps>(
+            score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
+            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
     // Adds the probabilities of the owned rows times what passes.
     FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
         const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
         const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(streamed, rt::opaque(0), lane_anew()), w.step0);
-        gemm<M::stream_rows / 16>(acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
-                                  [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
+        gemm<M::stream_rows / 16>(
+            acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
@@ -123,13 +126,19 @@ struct MmaBackward {
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int buffer, float factor) {
-        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kDqWarps * 32, step0 = warp / M::kDqWarps * M::kDqSteps;
-        const auto rows = Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / 16);
+        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kDqWarps * 32,
+                  step0 = warp / M::kDqWarps * M::kDqSteps;
+        const auto rows =
+            Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / 16);
         const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
         Acc acc[kOwnTiles][M::kDqSteps];
         clear(acc);
-        gemm<M::own / 16>(acc, [&](FragmentA& a, int m, int step) { Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m); },
-                              [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        gemm<M::own / 16>(
+            acc,
+            [&](FragmentA& a, int m, int step) {
+                Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m);
+            },
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
         float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
@@ -194,7 +203,8 @@ struct MmaBackward {
         return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool visible, float& slope) {
+    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key,
+                                            bool visible, float& slope) {
         const fa_attention_desc_t& d = x.p.d;
         float score = product * (d.scale * Mma::kScoreUnit);
         if (t.features & kSoftcap) {
@@ -207,7 +217,8 @@ struct MmaBackward {
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.features & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (t.features & kAlibi)
+            score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
@@ -236,7 +247,8 @@ struct MmaBackward {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given = apply_score_mods(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
+                        const float given =
+                            apply_score_mods(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
                         const bool is_kept = kept[m] >> i & 1;
                         p = rt::exp2_fast(given + (Mma::kExponent - lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
@@ -274,8 +286,9 @@ struct MmaBackward {
 
 // One tile of what passes by, number i: into dk and dv of the block, or dq. past: the tile before.
 template <class M>
-FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev, const typename MmaBackward<M>::Part& part, int i,
-                         typename MmaBackward<M>::Columns& acc_ds, typename MmaBackward<M>::Columns& acc_p) {
+FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev,
+                            const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
+                            typename MmaBackward<M>::Columns& acc_p) {
     using G = MmaBackward<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
@@ -287,7 +300,8 @@ FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<
     };
     if (M::kLate && first_half) add_prev();
     char *const stream0 = M::streamed(stage, 0), *const stream1 = M::streamed(stage, 1);
-    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1)) rt::barrier();
+    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1))
+        rt::barrier();
 
     typename G::Scores score, grad;
     G::gemm_rows(M::owned(0), stream0, w, score);
@@ -333,7 +347,9 @@ FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M
     const auto part_of = [&](int head, int tile, int stage) {
         return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
     };
-    const auto prev_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
+    const auto prev_of = [&](int head, int tile) {
+        return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0);
+    };
     const auto next = [&](int& head, int& tile) {
         const bool wraps = tile + 1 == t.end;
         tile = wraps ? t.begin : tile + 1;
@@ -389,7 +405,8 @@ FA_DEVICE void run_backward_mma(const BackwardParams& x) {
     const float factor = d.scale * M::Policy::kProductUnit * G::inv_unit();
     rt::barrier();
     M::stage_acc(0, factor, w.own0, 16 * w.step0, acc_ds);
-    if constexpr (!M::by_rows) M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
+    if constexpr (!M::by_rows)
+        M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
     rt::barrier();
     if constexpr (M::by_rows) {
         M::store_acc(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));

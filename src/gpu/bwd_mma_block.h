@@ -236,10 +236,12 @@ struct MmaBackwardBlock {
                     *staged(gradient, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
+    FA_MEMBER static void store_acc(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim,
+                                    int64_t first) {
         if (accumulates(x) || dim % 4 != 0 || !vec4_aligned(base, stride, x.p.d.q_dtype))
             return store_singly(x, gradient, base, first, stride[1], int(dim));
-        const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
+        const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
+                  valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
         if (column < dim)
             FA_UNROLL_BY(4)

@@ -81,7 +81,9 @@ FA_FN RowBand reaching_rows(const MaskRule& r, int64_t left, int64_t right, int6
 }
 // Those that may see any of keys [key, key + keys), and those that see all of them, as far as they exist.
 FA_FN RowBand row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key, key + keys - 1, rows); }
-FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) { return reaching_rows(r, key + keys - 1, key, rows); }
+FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_t rows) {
+    return reaching_rows(r, key + keys - 1, key, rows);
+}
 
 FA_FN bool accumulates(const BackwardParams& x) { return (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
 

@@ -8,7 +8,8 @@ namespace fa {
 namespace gpu {
 
 // A block takes kPaddedRows rows of a head, or so many of its keys: 16 threads a row, which have several rows under way at once.
-constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThreads / kRowLanes, kRowRounds = int(kPaddedRows) / kRowsAtOnce;
+constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThreads / kRowLanes,
+              kRowRounds = int(kPaddedRows) / kRowsAtOnce;
 
 // dk and dv of slots that hold no key of their sequence are 0.
 FA_DEVICE void zero_unused_keys(const BackwardParams& x, int64_t index) {
@@ -152,7 +153,8 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
     const fa_attention_desc_t& d = x.p.d;
     const BlockRows rows(x, uint32_t(rt::block()));
     if (rows.valid <= 0) return;
-    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_any_rows(x, rows);
+    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16)
+        return finish_any_rows(x, rows);
     constexpr int kInFlight = 4;
     const int lanes = int(x.dq_acc_columns) / 8, rows_at_once = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
     const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(dq_acc_index(rows_at_once, 0, x.dq_acc_columns));
@@ -184,7 +186,8 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
         float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy
         for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
-            if (x.lse_log2[from + i] != kPosInf && sink != kNegInf) piece = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], piece);
+            if (x.lse_log2[from + i] != kPosInf && sink != kNegInf)
+                piece = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], piece);
         sum += piece;
     }
     sums[rt::thread()] = sum;

@@ -126,7 +126,8 @@ struct Splits {
 // run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have filled the
 // machine.
 Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01, kMergeRow = 0.002;
+    constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01,
+                     kMergeRow = 0.002;
     constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
@@ -135,7 +136,8 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
     const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type == 1 ? kAloneWidened : kAlone));
-    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs, min_tile_time = alone > arithmetic ? alone : arithmetic;
+    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,
+                 min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
     // took 91 and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
@@ -152,7 +154,8 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
         const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
-        const double merge_time = kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytesPerUs);
+        const double merge_time =
+            kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytesPerUs);
         const double time = run + (splits > 1 ? merge_time : 0);
         if (splits == 1 || time < best.time) best = {splits, time};
     }
@@ -169,7 +172,9 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
-    return kMargin * num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
+    return kMargin *
+               num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time <
+           alone;
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend
@@ -181,7 +186,8 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     const fa_attention_desc_t& d = p.d;
     if (!rt::kArchKernels || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
-    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMaxClusterSplits;
+    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
+                  teams = kernel.threads / kMaxClusterSplits;
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 

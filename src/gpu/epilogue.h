@@ -15,7 +15,8 @@ struct RowOutput {
 
 // A function that is called has the parameters as memory to read, miss after miss: where that would be waited for, nothing is
 // called that needs them. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState part, bool first) {
+FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+                                 RowState part, bool first) {
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.p.has(FA_OPERAND_SINKS)) {
@@ -27,7 +28,8 @@ FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, in
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_COLD RowOutput finalize_row_cold(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState part, bool first) {
+FA_COLD RowOutput finalize_row_cold(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+                                    RowState part, bool first) {
     return finalize_row(x, seq, batch, head, row, part, first);
 }
 

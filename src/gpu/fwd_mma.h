@@ -22,8 +22,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
-        Block::remove_scores, Block::scale_scores, Block::shared;
+    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened,
+        Block::q_tile, Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
     template <class Type>
@@ -98,7 +98,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     // scores before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact
     // product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
     // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
-    FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& exp2_offset) {
+    FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
+                                         PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
         PerRow row_max;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
@@ -139,8 +140,9 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile
     // of 16 keys run beside the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
-                                    int key0, PerRow& m, PerRow& l, Acc o[RowTiles][kSteps]) {
+    FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
+                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, PerRow& m, PerRow& l,
+                                         Acc o[RowTiles][kSteps]) {
         PerRow factor, exp2_offset;
         update_row_max(unit, score, m, factor, exp2_offset);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
@@ -261,7 +263,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
     // their order round or leave f32's range, which device memory alone knows.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
-        const bool natural_units = general && s.tile.features & kNaturalUnits, mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        const bool natural_units = general && s.tile.features & kNaturalUnits,
+                   mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
         if (mergeable && !natural_units) unit *= k_factor;
         else before = k_factor;
     }
@@ -299,7 +302,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
-            if (!full || has_missing) M::mask_scores(w.row0, key + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score);
+            if (!full || has_missing)
+                M::mask_scores(w.row0, key + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score);
         }
         if (paged) {
             M::store_location(location, j + M::stages / 2, next_key, end);
@@ -346,7 +350,8 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
-    const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
+                  split_begin = split * size;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
     if constexpr (M::key_warps > 1) {
         if (!idle) M::init_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));

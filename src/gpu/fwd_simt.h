@@ -22,7 +22,8 @@ constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory 
 // `dim` and for rows that are not there. All loads are under way before one is used.
 constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
-FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kVec4s][4]) {
+FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned,
+                      T value[kVec4s][4]) {
     static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
@@ -63,7 +64,8 @@ struct Simt {
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) +
+               4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared layout(char* memory, int q_dims) {
         Shared s;
@@ -134,8 +136,10 @@ struct Simt {
             if (!location.valid) continue;
             s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
             s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
-            if (x.p.has(FA_OPERAND_K_DESCALE)) s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
-            if (x.p.has(FA_OPERAND_V_DESCALE)) s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_K_DESCALE))
+                s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_V_DESCALE))
+                s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
         }
     }
 
@@ -232,7 +236,8 @@ struct Simt {
         if (x.score_mod)
             for_each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
-                return kLog2e * apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
+                return kLog2e *
+                       apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
             });
         else
             FA_UNROLL for (int r = 0; r < TR; r++)
@@ -262,7 +267,8 @@ struct Simt {
         }
         if (x.p.d.dropout_p > 0)
             for_each_score(s, score, [&](int row, int j, float p) {
-                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p : 0.f;
+                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p
+                                                                                                                             : 0.f;
             });
     }
 

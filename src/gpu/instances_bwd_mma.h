@@ -46,8 +46,19 @@ struct BackwardShape<MmaTf32, 128> {
 template <class Keys, class Rows>
 constexpr BackwardInstance backward_instance() {
     static_assert(Keys::threads == Rows::threads && Keys::stream_rows <= kPaddedRows && Rows::own <= kPaddedRows, "");
-    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma", Keys::columns, Keys::stream_rows, Keys::own, Keys::own, Rows::own, Keys::threads, true,
-            backward_mma<Keys>, backward_mma<Rows>, Keys::kSharedBytes, Rows::kSharedBytes, Keys::plain};
+    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma",
+            Keys::columns,
+            Keys::stream_rows,
+            Keys::own,
+            Keys::own,
+            Rows::own,
+            Keys::threads,
+            true,
+            backward_mma<Keys>,
+            backward_mma<Rows>,
+            Keys::kSharedBytes,
+            Rows::kSharedBytes,
+            Keys::plain};
 }
 template <class Plain, class General, class Rows>
 struct BackwardList {

@@ -14,7 +14,8 @@ struct Instantiate {
     using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     static constexpr bool shrinks = KeyWarps == 1 && (Mma::kKv8bit || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kSplitTf32 ? 2 * Stages : Stages), Resident>;
+    using General =
+        MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kSplitTf32 ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
 constexpr Instance make_instance() {
@@ -22,8 +23,17 @@ constexpr Instance make_instance() {
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
     constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
-        return {M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, general,
-                plain, paged, [](int64_t) -> int64_t { return M::kSharedBytes; }};
+        return {M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma",
+                M::rows,
+                M::columns,
+                M::keys,
+                M::threads,
+                M::key_warps,
+                M::resident,
+                general,
+                plain,
+                paged,
+                [](int64_t) -> int64_t { return M::kSharedBytes; }};
     };
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.

@@ -128,7 +128,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams
         }
         if (thread >= columns) continue;
         const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
-        if (column0 + thread < dim && !dry_run) store_element_cold(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
+        if (column0 + thread < dim && !dry_run)
+            store_element_cold(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
     }
 }
 

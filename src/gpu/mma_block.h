@@ -27,7 +27,9 @@ struct MmaBlock {
     static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
     static constexpr bool kHoldQ = !Mma::kSplitTf32 && RowTiles * D <= 128;  // q stays in registers
-    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
+                      threads >= Keys,
+                  "");
 
     using PerRow = float[RowTiles][Acc::kRows];
 
@@ -119,7 +121,8 @@ struct MmaBlock {
         for (int i = rt::thread(); i < rows * words; i += threads) {
             const int r = i / words, at = i % words * 4, place = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
-            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
+            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, place / 16) + place % 16), from + at,
+                          r < valid && at < bytes);
         }
     }
     FA_MEMBER static void load_q(const ForwardParams& x) {
@@ -247,8 +250,11 @@ struct MmaBlock {
     // value: v's half of a place.
     FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
         if (key < end) {
-            const uint32_t* location = reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
-            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.whole && location[2 * r] != ~0u); });
+            const uint32_t* location =
+                reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
+            each_row(s, i, [&](int r, uint32_t to) {
+                rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.whole && location[2 * r] != ~0u);
+            });
         }
         rt::cp_async_commit();
     }
@@ -258,7 +264,9 @@ struct MmaBlock {
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
     FA_MEMBER static float descale(const ForwardParams& x, uint64_t operand, const void* factor, const int64_t stride[4]) {
         const Tile& t = shared().tile;
-        return Mma::kKv8bit && x.p.has(operand) ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+        return Mma::kKv8bit && x.p.has(operand)
+                   ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]]
+                   : 1.f;
     }
 
     // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
@@ -401,9 +409,11 @@ struct MmaBlock {
         const Shared& s = shared();
         const Tile& t = s.tile;
         constexpr int teams = threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.p.group);
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4),
+                  group = int(x.p.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
-            const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
+            const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4),
+                      column = i % (D / 4) * 4;
             RowState state = empty_row();
             float sum[4] = {};
             if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);

@@ -24,7 +24,9 @@ struct MmaByte : MmaSync<T> {
     template <int row_bytes>
     FA_MEMBER static void load_k(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, b.r); }
     template <int row_bytes>
-    FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r); }
+    FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r);
+    }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }
     // The lower bytes of a pair. f16 has the bits for 1024 + (x + 128) − 1152, bf16 for 128 + x's seven lower bits less 128 or,

@@ -76,7 +76,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         const fa_attention_desc_t& d = x.p.d;
         if (t.features & kNaturalUnits) {
             each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
-            if (t.features & kSoftcap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+            if (t.features & kSoftcap)
+                each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
             if (t.features & kBias) add_bias(x, row0, key, score);
             each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
@@ -158,7 +159,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
-            const bool is_kept = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
+            const bool is_kept =
+                dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
             kept |= uint32_t(is_kept) << i;
         }
         return kept;

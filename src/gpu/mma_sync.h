@@ -95,14 +95,22 @@ struct MmaSync {
         return SwizzledPtr(rt::smem_addr(tile) + swizzle_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
     template <int row_bytes>
-    FA_MEMBER static SwizzledPtr v_ptr(const char* tile, int key, int lane = rt::thread() % 32) { return q_ptr<row_bytes>(tile, key, lane); }
+    FA_MEMBER static SwizzledPtr v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
+        return q_ptr<row_bytes>(tile, key, lane);
+    }
 
     // 16 rows or keys, `down` bytes further on, and step i of 16 dims or columns.
-    FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, a.r); }
+    FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4(ptr.pair(i) + down, a.r);
+    }
     template <int row_bytes>
-    FA_MEMBER static void load_k(FragmentB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, b.r); }
+    FA_MEMBER static void load_k(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4(ptr.pair(i) + down, b.r);
+    }
     template <int row_bytes>
-    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r); }
+    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r);
+    }
     FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {  // d += a · b
         FA_UNROLL for (int half = 0; half < 2; half++) {
             if constexpr (kIsF16<T>) rt::mma_m16n8k16_f16(d.x + 4 * half, a.r, b.r + 2 * half);
@@ -132,7 +140,9 @@ struct MmaSync {
     static constexpr float kProductUnit = 1.f;                      // takes products of probabilities to their value
     static constexpr bool kNarrow = kIsF16<T>;                      // of exponent: gradients of scores need units of their own
     template <int row_bytes>
-    FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) { return SwizzledPtrPair::for_store<row_bytes>(tile, row); }
+    FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) {
+        return SwizzledPtrPair::for_store<row_bytes>(tile, row);
+    }
     template <int row_bytes>
     FA_MEMBER static void store_probs(const SwizzledPtrPair& ptr, int down, int c, const Acc& p) {
         FA_UNROLL for (int i = 0; i < Acc::kElements; i += 2)
@@ -141,10 +151,14 @@ struct MmaSync {
     template <int row_bytes>
     FA_MEMBER static SwizzledPtr transposed_ptr(const char* tile, int row, int lane) { return k_ptr<row_bytes>(tile, row, lane); }
     template <int row_bytes>
-    FA_MEMBER static void load_transposed(FragmentA& a, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4_trans(ptr.pair(i) + down, a.r); }
+    FA_MEMBER static void load_transposed(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
+        rt::ldmatrix_x4_trans(ptr.pair(i) + down, a.r);
+    }
     // Where a lane reads or writes step i of 16 dims or columns and those behind it.
     FA_MEMBER static SwizzledPtr advance(const SwizzledPtr& ptr, int i) { return ptr.advance(i); }
-    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) { return {ptr.even.advance(i), ptr.odd.advance(i)}; }
+    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) {
+        return {ptr.even.advance(i), ptr.odd.advance(i)};
+    }
 };
 
 // f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where
@@ -243,7 +257,9 @@ struct MmaTf32 {
     static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>
-    FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) { return SwizzledPtrPair::for_store<row_bytes>(tile, row); }
+    FA_MEMBER static SwizzledPtrPair prob_ptr(const char* tile, int row) {
+        return SwizzledPtrPair::for_store<row_bytes>(tile, row);
+    }
     template <int row_bytes>
     FA_MEMBER static void store_probs(const SwizzledPtrPair& ptr, int down, int c, const Acc& p) {
         FA_UNROLL for (int i = 0; i < Acc::kElements; i++)
@@ -263,7 +279,9 @@ struct MmaTf32 {
                 split_tf32(0.5f * rt::ld_shared(at), a.large + 4 * step + e, a.small + 4 * step + e);
             }
     }
-    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) { return {ptr.even.advance(2 * i), ptr.odd.advance(2 * i)}; }
+    FA_MEMBER static SwizzledPtrPair advance(const SwizzledPtrPair& ptr, int i) {
+        return {ptr.even.advance(2 * i), ptr.odd.advance(2 * i)};
+    }
 };
 
 }  // namespace gpu

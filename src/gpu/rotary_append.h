@@ -232,7 +232,8 @@ struct CacheRow {
 FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& key_source) {
     const fa_attention_desc_t& d = x.p.d;
     constexpr CacheRow none{0, 0, 0, false};
-    const int64_t key = key_source.later + (key_source.key ? *key_source.key : 0), outer = key_source.index ? *key_source.index : key_source.b;
+    const int64_t key = key_source.later + (key_source.key ? *key_source.key : 0),
+                  outer = key_source.index ? *key_source.index : key_source.b;
     if (key < 0 || key >= d.seqlen_k || outer < 0 || outer >= (key_source.index ? d.kv_batch : d.batch)) return none;
     if (!x.p.paged()) return {outer, key, key, true};
     const int64_t number = key / d.page_size, page = x.a.page_table[outer * d.page_table_stride + number];
@@ -309,8 +310,10 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const int32_t* table = a.page_table + b * table_stride;
     const uint32_t later = uint32_t(key_source.later), keys = uint32_t(d.seqlen_k), sequences = uint32_t(d.kv_batch);
     const uint32_t pages = uint32_t(d.num_pages), within = paged ? uint32_t(d.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
-    force_evaluation(outer_bytes ^ slot_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^ sequence_bytes);
-    force_evaluation(int64_t(key_source.key) ^ int64_t(key_source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^ within);
+    force_evaluation(outer_bytes ^ slot_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
+                     sequence_bytes);
+    force_evaluation(int64_t(key_source.key) ^ int64_t(key_source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
+                     within);
     rt::wait_for_predecessor();
     if (row.b >= d.batch || first >= all) return;
     float vec[4];
@@ -360,9 +363,10 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     };
 
     const int64_t* fs = is_v ? d.v_descale_stride : d.k_descale_stride;
-    float* descale = x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && cache_row.valid
-                         ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + cache_row.outer * fs[0] + cache_row.slot * fs[1] + h * fs[2]
-                         : nullptr;
+    float* descale =
+        x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && cache_row.valid
+            ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + cache_row.outer * fs[0] + cache_row.slot * fs[1] + h * fs[2]
+            : nullptr;
     float factor = 1.f;
     if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
         float amax = 0.f;

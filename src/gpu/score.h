@@ -19,7 +19,8 @@ struct ByteStrides {
 // and so has one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers.
 // kNaturalUnits: scores are worked on in natural units, not as the products come: ALiBi's distances are added to these only where
 // neither they nor the slopes, divided by the scale, can overflow.
-constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128, kUnalignedRows = 256;
+constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
+                   kUnalignedRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
@@ -77,9 +78,11 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
 }
 
 FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
-    uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) | (score_mod ? kScoreMod : 0) |
-                    (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale)))) features |= kNaturalUnits;
+    uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
+                        (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
+                        (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
+    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
+        features |= kNaturalUnits;
     return features | (unaligned ? kUnalignedRows : 0);
 }
 
