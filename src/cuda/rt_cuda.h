@@ -30,7 +30,7 @@ constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
 constexpr bool kArchKernels = false;
 #endif
-constexpr int kWideRows = 64;           // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr int kWideRows = 64;           // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }

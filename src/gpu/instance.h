@@ -29,8 +29,8 @@ struct Instances {
 struct BackwardInstance {
     const char* family;  // bwd_simt, bwd_mma
     int columns;
-    int rows, keys;                   // of a tile
-    int block_keys, block_rows;       // that a block of by_keys and of by_rows takes
+    int rows, keys;                        // of a tile
+    int block_keys, block_rows;            // that a block of by_keys and of by_rows takes
     int threads;
     bool dq_by_atomics;                    // by_keys can add dq up in dq_acc, in any order: then by_rows is not needed
     void (*by_keys)(BackwardParams);       // dk and dv
@@ -45,7 +45,7 @@ struct BackwardInstances {
 // By columns; the last one's serve any wider head in parts.
 BackwardInstances simt_backward_instances();
 
-// The universal kernel's, by columns, then by rows, tall ones first.
+// The SIMT kernel's, by columns, then by rows, tall ones first.
 Instances simt_instances();
 
 // The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty.

@@ -46,19 +46,20 @@ struct BackwardShape<MmaTf32, 128> {
 template <class Keys, class Rows>
 constexpr BackwardInstance backward_instance() {
     static_assert(Keys::threads == Rows::threads && Keys::stream_rows <= kPaddedRows && Rows::own <= kPaddedRows, "");
-    return {Keys::plain ? "bwd_mma_plain" : "bwd_mma",
-            Keys::columns,
-            Keys::stream_rows,
-            Keys::own,
-            Keys::own,
-            Rows::own,
-            Keys::threads,
-            true,
-            backward_mma<Keys>,
-            backward_mma<Rows>,
-            Keys::kSharedBytes,
-            Rows::kSharedBytes,
-            Keys::plain};
+    BackwardInstance one{};
+    one.family = Keys::plain ? "bwd_mma_plain" : "bwd_mma";
+    one.columns = Keys::columns;
+    one.rows = Keys::stream_rows;
+    one.keys = one.block_keys = Keys::own;
+    one.block_rows = Rows::own;
+    one.threads = Keys::threads;
+    one.dq_by_atomics = true;
+    one.by_keys = backward_mma<Keys>;
+    one.by_rows = backward_mma<Rows>;
+    one.by_keys_bytes = Keys::kSharedBytes;
+    one.by_rows_bytes = Rows::kSharedBytes;
+    one.plain = Keys::plain;
+    return one;
 }
 template <class Plain, class General, class Rows>
 struct BackwardList {

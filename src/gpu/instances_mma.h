@@ -23,17 +23,19 @@ constexpr Instance make_instance() {
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
     constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
-        return {M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma",
-                M::rows,
-                M::columns,
-                M::keys,
-                M::threads,
-                M::key_warps,
-                M::resident,
-                general,
-                plain,
-                paged,
-                [](int64_t) -> int64_t { return M::kSharedBytes; }};
+        Instance one{};
+        one.family = M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma";
+        one.rows = M::rows;
+        one.columns = M::columns;
+        one.keys = M::keys;
+        one.threads = M::threads;
+        one.key_warps = M::key_warps;
+        one.resident = M::resident;
+        one.kernel = general;
+        one.plain = plain;
+        one.paged = paged;
+        one.shared_bytes = [](int64_t) -> int64_t { return M::kSharedBytes; };
+        return one;
     };
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.

@@ -25,7 +25,7 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
 constexpr bool kArchKernels = false;   // see arch_kernel.h
-constexpr int kWideRows = 32;          // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr int kWideRows = 32;          // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
