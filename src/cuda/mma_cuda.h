@@ -57,10 +57,10 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
 }
 // Among groups of 4 lanes.
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask, 4); }
-// No load moves over this: fewer are under way at once, and fewer registers hold what they bring.
+// No load moves over this: fewer are in flight at once, and fewer registers hold their results.
 FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
 
-// Four 8 × 8 matrices of 2-byte elements; lane i brings the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
+// Four 8 × 8 matrices of 2-byte elements; lane i gives the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
 // 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
 FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -174,7 +174,7 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
 // A barrier of `count` threads, those of whole warps, that have a number from 1 on in common.
 FA_DEVICE void named_barrier(int number, int count) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory"); }
 
-// A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
+// A value that is the same in all lanes; with the shuffle the compiler knows, and may keep it in a uniform register.
 FA_DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 // A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
 FA_DEVICE int opaque(int x) {

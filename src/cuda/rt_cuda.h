@@ -62,7 +62,7 @@ FA_DEVICE uint32_t pack_bf16(float low, float high) {
     return pair;
 }
 
-// 0, of which not even the assembler knows: what is mixed with it is computed anew.
+// 0, unknown to the compiler and the assembler: what depends on it is computed anew.
 FA_DEVICE uint32_t hidden_zero() {
     uint32_t zero;
     asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));

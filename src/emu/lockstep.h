@@ -51,10 +51,10 @@ struct Fiber {
     Copies copies;
 };
 
-// Those who have to meet: the lanes of a wave, or all threads of a block.
+// The participants of a rendezvous: the lanes of a wave, or all threads of a block.
 struct Group {
     using Action = void (*)(void** lanes, int n);
-    std::vector<void*> lanes;  // what each brought; NULL: ended, or not here yet
+    std::vector<void*> lanes;  // each one's argument; NULL: ended, or not here yet
     std::vector<int> waiting;  // fibers asleep here
     int here = 0, alive = 0;
     Action action = nullptr;
@@ -104,7 +104,7 @@ struct Block {
     void run(int threads, uint64_t shared_bytes);
 };
 
-// Never inlined: a fiber asks anew which block it runs in, whatever the compiler would keep.
+// Never inlined: a fiber reads anew which block it runs in, for the compiler may not cache a thread-local across a switch.
 __attribute__((noinline)) inline Block& block() {
     static thread_local Block b;
     return b;
@@ -178,7 +178,7 @@ inline void Block::complete(Group& g) {
     g.waiting.clear();
 }
 
-// The one primitive: bring `mine` to the meeting; come back when the last one has done the work.
+// The one primitive: arrive at the rendezvous with `mine`; return when the last one to arrive has performed the action for all.
 inline void meet(Group& g, int lane, void* mine, Group::Action action) {
     Block& b = block();
     if (g.here && g.action != action) die("threads meet at different operations");

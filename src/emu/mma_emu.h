@@ -9,7 +9,7 @@ namespace rt {
 
 constexpr bool kHasMma = true;
 
-// One wave's meeting: every lane brings its Args, the last to arrive does `work` for all.
+// One wave's rendezvous: every lane arrives with its Args, the last one performs `work` for all.
 template <class Args>
 static inline void meet_wave(Args& args, void (*work)(void**, int)) {
     lockstep::Block& b = lockstep::block();

@@ -32,7 +32,7 @@ struct MmaBackward {
     using Columns = Acc[kOwnTiles][M::kColumnSteps];
     static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
-    // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
+    // Where a warp works: its owned rows, its share of the streamed ones, and of the columns of what it owns.
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
@@ -44,8 +44,8 @@ struct MmaBackward {
         }
     };
 
-    // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed
-    // where it is used, and takes no register meanwhile.
+    // A lane's number, and where registers are full an opaque one: what is derived from it is then computed where it is used, and
+    // takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
         constexpr bool full = Mma::kSplitTf32 || M::columns > 128;
         return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
@@ -63,9 +63,9 @@ struct MmaBackward {
             FA_UNROLL for (int c = 0; c < n; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
-    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's
-    // fragments take many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would
-    // read ahead until it spills.
+    // acc += left · right, of `steps` times 16 deep. load_left(to, m, step), load_right(to, step, c): read a fragment. Of f32 a
+    // step's fragments take many registers: those of a chain are all read first, and the loop is not unrolled, or the compiler
+    // would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
     FA_MEMBER static void gemm(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         if constexpr (Mma::kSplitTf32) return mma_chains<steps>(acc, load_left, load_right);
@@ -102,7 +102,7 @@ struct MmaBackward {
         }
     }
 
-    // Owned rows times passing ones, over all dims.
+    // Owned rows times streamed ones, over all dims.
     FA_MEMBER static void gemm_rows(const char* owned, const char* streamed, const Warp& w, Scores& score) {
         const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
         const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
@@ -111,7 +111,7 @@ struct MmaBackward {
             score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
             [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
-    // Adds the probabilities of the owned rows times what passes.
+    // Adds P or dS of the owned rows, from shared memory, times the streamed rows.
     FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
         const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
         const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(streamed, rt::opaque(0), lane_anew()), w.step0);
@@ -284,7 +284,7 @@ struct MmaBackward {
     }
 };
 
-// One tile of what passes by, number i: into dk and dv of the block, or dq. past: the tile before.
+// One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before.
 template <class M>
 FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev,
                             const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
@@ -336,11 +336,11 @@ FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<
     if (M::kLate && !first_half) add_prev();
 }
 
-// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two stages.
+// The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
 template <class M>
 FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
                          typename MmaBackward<M>::Columns& acc_p) {
-    const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
+    const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
     constexpr bool ahead = M::stages == 2;
     M::load_owned(x);
     using Part = typename MmaBackward<M>::Part;
@@ -380,7 +380,7 @@ FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M
         rt::barrier();
         if (i > 0 && x.dq_acc) MmaBackward<M>::add_dq(x, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
-    // Where nothing passes by, the owned rows are still on their way, in no group yet.
+    // Where nothing is streamed, the copies of the owned rows are still in flight, in no group yet.
     rt::cp_async_commit();
     rt::cp_async_wait<0>();
 }
@@ -392,7 +392,7 @@ FA_DEVICE void run_backward_mma(const BackwardParams& x) {
     const fa_attention_desc_t& d = x.p.d;
     const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_k);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
-    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
+    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those with the most keys first
     const typename M::Tile& t = M::shared().tile;
     if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();

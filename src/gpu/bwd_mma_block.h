@@ -11,7 +11,7 @@
 namespace fa {
 namespace gpu {
 
-// A warp owns so many tiles of 16, which share what passes by.
+// Tiles of 16 rows that a warp owns; each streamed fragment is used for all of them.
 constexpr int kOwnTiles = 2;
 
 template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain>
@@ -22,10 +22,10 @@ struct MmaBackwardBlock {
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
     static constexpr int own = 16 * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
-    // A warp's part of the probabilities is its own rows times a share of those that pass; of the owned gradients, its rows and a
+    // A warp's part of the probabilities is its own rows times a share of the streamed ones; of the owned gradients, its rows and a
     // share of the columns.
     static constexpr int kSteps = D / 16, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
-    // Of the passing rows' dq: 32 rows and a share of the columns.
+    // Of the streamed rows' dq: 32 rows and a share of the columns.
     static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
@@ -41,7 +41,7 @@ struct MmaBackwardBlock {
     static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
 
     struct Source {
-        const char* base;    // of the first row or key, for passing rows those of the first head
+        const char* base;    // of the first row or key, for streamed rows those of the first head
         int64_t head, row;   // bytes between heads, and between rows
         int32_t bytes;       // of a row
         int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
@@ -54,10 +54,10 @@ struct MmaBackwardBlock {
         int64_t batch, kv_head;
         int64_t row0;                  // in delta and lse_log2, of the first head
         int32_t first, valid;          // first owned row or key; how many exist
-        int32_t count;                 // of what passes by
-        int32_t begin, end;            // tiles of it that have to do with the block,
+        int32_t count;                 // of streamed rows or keys
+        int32_t begin, end;            // streamed tiles of which the block sees any pair,
         int32_t full_begin, full_end;  // and those without a pair that a mask or a length removes
-        int32_t head0, heads;          // query heads that pass by
+        int32_t head0, heads;          // query heads that are streamed
         uint32_t features;
     };
     struct Band {
@@ -131,7 +131,7 @@ struct MmaBackwardBlock {
         load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
         if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
     }
-    // Tile `tile` of passing head `head`, counted from the first: always a group of copies.
+    // Tile `tile` of streamed head `head`, counted from the first: always a group of copies.
     FA_MEMBER static void load_streamed(const BackwardParams& x, int head, int tile, int stage) {
         const Tile& t = shared().tile;
         const int row = tile * StreamRows;
@@ -140,7 +140,7 @@ struct MmaBackwardBlock {
         if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, stage);
         rt::cp_async_commit();
     }
-    // Rows without keys take no part, whatever their q and dout hold: 0 times that is not always 0.
+    // Zeros q and dout of rows without keys, whatever they hold: 0 times an infinity or NaN is not 0.
     FA_MEMBER static bool zero_empty_rows(int stage, char* q, char* dout) {
         const float* const lse = shared().lse[stage];
         bool none = false;
@@ -168,8 +168,8 @@ struct MmaBackwardBlock {
 
     // ---- a block's beginning and end
 
-    // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share
-    // the rest. `head`: a kv head, or with ByRows a query head.
+    // Code that runs once costs its threads' latency: the host has computed what it can, and two warps share the rest. `head`: a kv
+    // head, or with ByRows a query head.
     FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
     FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
@@ -204,7 +204,7 @@ struct MmaBackwardBlock {
         s.unit_set = false;
         s.overflowed[0] = s.overflowed[1] = 0;
     }
-    // Which tiles pass by: bands only ever move right with their rows.
+    // Which tiles are streamed: bands only ever move right with their rows.
     FA_MEMBER static void init_streamed_range() {
         Tile& t = shared().tile;
         RowBand any, full;  // of rows or keys

@@ -11,7 +11,7 @@
 namespace fa {
 namespace gpu {
 
-// Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it asks for no row's validity.
+// Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it need not check which rows exist.
 constexpr int64_t kPaddedRows = 128;
 
 // Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of

@@ -49,7 +49,7 @@ struct BlockRows {
     FA_MEMBER int64_t padded_row(const BackwardParams& x) const { return head * x.padded_rows + padded_row0(x.p, seq, batch) + first; }
 };
 
-// The sum over a row's threads; of the row of turn i the thread of lane i keeps it.
+// The sum over a row's threads; that of the row of round i is kept by lane i.
 FA_DEVICE void reduce_row(float sum, int round, int lane, float& kept) {
     FA_UNROLL for (int w = kRowLanes / 2; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
     if (lane == round) kept = sum;
@@ -163,7 +163,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
     int64_t to = rows.at(x, x.g.dq_stride, rt::thread() / lanes) + column;
     FA_UNROLL_BY(1)
     for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kInFlight * rows_at_once) {
-        Pair sum[kInFlight][4];  // a row's are four columns apart: a lane's, and the next one's
+        Pair sum[kInFlight][4];  // a row's pairs lie four columns apart
         FA_UNROLL for (int i = 0; i < kInFlight; i++, from += step)
             FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
         FA_UNROLL for (int i = 0; i < kInFlight; i++, to += rows_at_once * x.g.dq_stride[1]) {

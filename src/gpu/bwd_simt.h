@@ -15,11 +15,11 @@ namespace gpu {
 constexpr int kTile = 64;  // rows, and keys
 static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
 
-// One block's tile; what is placed by all threads lies behind it in shared memory. What does not change while others pass by is
-// asked for here each time, too: registers are scarce.
+// A block's tile, in shared memory. What does not change during the mainloop is read from here each time, too: registers are
+// scarce.
 struct BackwardTile {
     int64_t column0, own_head, own0;  // whose gradients the block sums: columns from column0 on, of 64 keys or rows from own0 on
-    int64_t begin, end;               // the rows or keys that pass by: [begin, end), from the begin of a tile on
+    int64_t begin, end;               // the rows or keys that are streamed: [begin, end), from the begin of a tile on
     Sequence seq;
     MaskRule rule;
     Dropout dropout;
@@ -42,7 +42,7 @@ FA_DEVICE BackwardShared backward_shared() {
     return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kKvFloats, floats + 2 * kKvFloats};
 }
 
-// Rows of q, k, v or dout that a tile has placed.
+// Rows of q, k, v or dout that a tile has located.
 struct Rows {
     const void* data;
     const int64_t* at;
@@ -55,7 +55,7 @@ FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { re
 FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.k_dtype, x.k_aligned}; }
 FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.k_dtype, x.v_aligned}; }
 
-// What gather brings, widened, times `factor`, into a buffer.
+// Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
 template <int width>
 FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* to) {
     const auto store = [&](int n, float* value) {
@@ -126,8 +126,8 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
     t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, location, kv_head) : -1;
 }
 
-// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes
-// long.
+// Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
+// take long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
     return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
@@ -187,16 +187,16 @@ FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float s
     *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
 }
 
-// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are
-// short. A kernel by keys wants these by rows, one by rows by keys.
+// Where a thread keeps its elements of a tile: they go through shared memory between one product and the next, for registers are
+// short. A kernel by keys reads them by rows, one by rows by keys.
 template <bool by_keys>
 FA_DEVICE int element_at(int r, int n) {
     const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap if
-// wanted, else up to it.
+// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap's
+// derivative if `through_cap`.
 template <bool by_keys>
 FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
@@ -223,7 +223,7 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     }
 }
 
-// Of the placed tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
+// Of the located tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
 // others' elements are read.
 template <bool by_keys>
 FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool through_cap) {
@@ -296,7 +296,7 @@ struct SimtBackward {
     }
 };
 
-// dk and dv of one tile of keys, part by part of their columns. Where these are 128, the sums leave no registers for a second
+// dk and dv of one tile of keys, part by part of their columns. Where these are 128, accumulators leave no registers for a second
 // block.
 template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {

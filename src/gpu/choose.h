@@ -66,7 +66,8 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     return *best;
 }
 
-// Is there no score mod, and are rows of q, k, v and dout whole 16-byte vectors? aligned: they begin so.
+// Is there no score mod, and are rows of q, k, v and dout whole 16-byte vectors? aligned: are their addresses multiples of 16
+// bytes?
 bool plain_backward(const Problem& p, bool aligned) {
     int64_t any = p.d.dim_qk | p.d.dim_v;
     for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
@@ -110,8 +111,8 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
     return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
-// Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where
-// there is room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
+// Is a block's mainloop short? Such a call's blocks are launched before the kernel before it has ended. They then gather on the
+// multiprocessors that are free, which costs them little; long ones would read keys unevenly, a third slower at worst.
 bool is_short(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
 
 struct Splits {
@@ -121,10 +122,10 @@ struct Splits {
 
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes
 // kStart and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one
-// takes by itself, which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them
-// leave room, and crowd. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length
-// run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have filled the
-// machine.
+// takes by itself, which is the more where bytes are widened, nor than arithmetic. Short blocks begin early where resources are
+// free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of
+// one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
+// filled the machine.
 Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
     constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01,
                      kMergeRow = 0.002;
@@ -178,9 +179,9 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
 }
 
 // Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend
-// on the other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys
+// on the other sequences. Two clusters of 16 blocks come to share multiprocessors while others are idle: and one on 64k keys
 // took 86 us in place of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only
-// short splits do, and where few teams' turns merge.
+// short splits do, where a team merges in few rounds.
 bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;

@@ -13,8 +13,8 @@ struct RowOutput {
     float factor;    // multiplies the kept sums
 };
 
-// A function that is called has the parameters as memory to read, miss after miss: where that would be waited for, nothing is
-// called that needs them. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
+// A function that is not inlined reads the parameters from memory, miss after miss: where that latency would show, finalize_row is
+// inlined; elsewhere finalize_row_cold serves. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
 FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
                                  RowState part, bool first) {
     RowState state{part.m, part.l * kHeadroomFactor};
@@ -34,7 +34,7 @@ FA_COLD RowOutput finalize_row_cold(const ForwardParams& x, const Sequence& seq,
 }
 
 FA_DEVICE float normalized(float sum, float factor) {
-    const float average = sum * factor + 0.f;                                        // −0 becomes 0: removed keys' signs never show
+    const float average = sum * factor + 0.f;                                        // −0 becomes 0: the sign of a sum without keys never shows
     return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
 }
 FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {

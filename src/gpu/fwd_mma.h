@@ -25,7 +25,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened,
         Block::q_tile, Block::remove_scores, Block::scale_scores, Block::shared;
 
-    // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
+    // `type`: that of k and v of 8 bits, as a C++ type or, to keep one loop for all of them, as a number.
     template <class Type>
     FA_MEMBER static void compute_qk(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
                                       int row0, int key0, Acc score[RowTiles][kKeyTiles]) {
@@ -94,10 +94,11 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         }
     }
 
-    // Merges the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the
-    // scores before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact
-    // product may exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
-    // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
+    // Updates m by the maxima of the scores; returns in `factor` what l and o so far are to be multiplied by, and in `exp2_offset`
+    // what is to be added to the scores before exp2. m is in the units of the scores, which `unit` takes to log2. A fused
+    // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are
+    // multiplied and rounded first, as the reference is. Loops run over rows innermost: chains of maxima, and below of sums, that
+    // do not wait for each other.
     FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
                                          PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
@@ -137,8 +138,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 sum[i][Acc::lane_row(e)] += p;
             }
     }
-    // Merges one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile
-    // of 16 keys run beside the exponentials of the next.
+    // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
+    // products of one tile of 16 keys overlap the exponentials of the next.
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
                                          const uint32_t (&kept)[RowTiles], const char* v, int key0, PerRow& m, PerRow& l,
@@ -211,7 +212,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     }
 };
 
-// What a warp knows of its part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are
+// A warp's part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are
 // kept, and all of them.
 template <class M>
 struct WarpPart {
@@ -231,8 +232,8 @@ struct WarpPart {
     }
 };
 
-// Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m
-// there.
+// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what
+// takes m there.
 template <class M, Kind kind, class Type>
 FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
@@ -250,7 +251,7 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
         else M::load_stage_plain(from, i, begin + j * M::keys, end);
     };
     const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
-    int64_t location = 0;  // of tile j + stages / 2, asked for a tile before it is needed
+    int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
     if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
         int64_t first[M::stages / 2];
         FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
@@ -259,8 +260,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
         rt::barrier();
     }
     FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) load_stage(i % 2, i / 2, i);
-    // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn
-    // their order round or leave f32's range, which device memory alone knows.
+    // k's descale factor is multiplied into the unit, unless products must have their value first: for score mods, or where the
+    // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
         const bool natural_units = general && s.tile.features & kNaturalUnits,
@@ -344,7 +345,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
         head = first + within % width;
     }
     typename M::Shared& s = M::shared();
-    // Until the stream's last kernel has ended, only what the host has said may be read.
+    // Until the kernel before this one in the stream has ended, only parameters may be read.
     const bool known = kind == Kind::plain && x.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
     if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
@@ -362,7 +363,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
-        rt::release_successor();  // not before: a merge reads lengths before it waits
+        rt::release_successor();  // not before: combine_splits reads lengths before it waits
         if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
@@ -399,7 +400,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
     if constexpr (merges_in_cluster)
-        if (__builtin_expect(x.cluster_merge, 0)) {  // out of the others' way: their instructions come from memory, too
+        if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
             M::stage_merged();
             return M::merge_cluster(x, int(split));
         }

@@ -19,7 +19,7 @@ constexpr int kChain = 32;               // dims of q·k summed in one chain: lo
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
 // A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond
-// `dim` and for rows that are not there. All loads are under way before one is used.
+// `dim` and for rows that are not there. All loads are issued before one is used.
 constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
 FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned,
@@ -99,7 +99,7 @@ struct Simt {
         }
     }
 
-    // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
+    // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
     // do not depend on its neighbours.
     FA_COLD_MEMBER static void init_split(const ForwardParams& x) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
@@ -143,7 +143,7 @@ struct Simt {
         }
     }
 
-    // What gather brings, widened, times each one's factor, into the buffer.
+    // Gathers rows, converts them to f32 and stores them, each times its factor, in the buffer.
     template <int width>
     FA_MEMBER static void load_rows(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
                                     int64_t dim, bool aligned, int stride, float* kv) {
@@ -211,8 +211,8 @@ struct Simt {
                 FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
-    // change(row, j, score) for each of the thread's scores by way of its own places among the probabilities: what is long is
-    // compiled once.
+    // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
+    // not unrolled compiles long code once.
     template <class Function>
     FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
@@ -245,7 +245,7 @@ struct Simt {
                     if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
     }
 
-    // Merges the scores into (m, l), which makes them probabilities, stores those, and gives each row's factor for its sums so far.
+    // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
     FA_MEMBER static void online_softmax(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;

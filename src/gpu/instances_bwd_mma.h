@@ -7,9 +7,9 @@
 namespace fa {
 namespace gpu {
 
-// How a width's blocks are shaped: warps that own keys or rows, warps that share what passes by and then the columns, rows or keys
-// that pass by at once, stages for them, blocks that a multiprocessor holds. The registers that a score mod takes, general blocks
-// save in tiles.
+// How a width's blocks are shaped: warps that own keys or rows, warps that share the streamed ones and then the columns, rows or
+// keys of a streamed tile, its stages, blocks that a multiprocessor holds. General blocks have smaller tiles: a score mod needs
+// registers.
 template <class Mma, int width>
 struct BackwardShape;
 template <class T>

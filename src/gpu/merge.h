@@ -9,10 +9,10 @@ namespace gpu {
 
 constexpr int kMergeThreads = 256, kMergeWarps = kMergeThreads / 32;
 
-// Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read waits for
-// another: the splits' states come together, and a split's factor is its distance from the largest of all. Each team of threads,
-// four columns a thread, sums every split that is its own by turns, of which it asks for several before it knows their factors.
-// More splits than threads are taken in parts.
+// Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read depends on
+// another: all splits' states are read at once, and a split's factor follows from the largest m. Each team of threads, four columns
+// a thread, sums every so many splits, several of whose loads are issued before their factors are known. More splits than threads
+// are taken in parts.
 constexpr int kMinMergeColumns = 32, kMaxMergeColumns = 128, kPrefetchParts = 8;
 struct MergeShared {
     RowState part[kMergeThreads];
@@ -23,7 +23,7 @@ FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float
     if (aligned && left >= 4) return rt::load4(from, x);
     FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
-// The state of `count` splits in s.part, which every warp works out for itself, and each split's factor.
+// The state of `count` splits in s.part, which every warp computes for itself, and each split's factor.
 FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     const int thread = rt::thread(), lane = thread % 32;
     RowState all = empty_row();
@@ -42,7 +42,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
     const int lane = rt::thread() % 32;
     rt::release_successor();
     rt::wait_for_predecessor();
-    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
+    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row takes part in shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
     const int64_t kv_head = head_index % uint32_t(x.p.d.heads_k), batch = head_index / uint32_t(x.p.d.heads_k);
     const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
@@ -72,7 +72,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
 }
 
 // The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
-// they go through all of it once with nothing to merge: instructions come from memory, too, and would be waited for later.
+// they run the whole code once with no split: this loads their instructions, which would be waited for later.
 template <int columns>
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
     constexpr int across = columns / 4, teams = kMergeThreads / across;

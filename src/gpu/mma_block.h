@@ -6,7 +6,7 @@
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of whole aligned pieces, less
+// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, less
 // than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
@@ -22,7 +22,7 @@ struct MmaBlock {
     static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
-    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
+    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from being looked up to being masked
     static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
     static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
@@ -114,7 +114,7 @@ struct MmaBlock {
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
                                    [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, place);
     }
-    // For stored bytes, whose order within 16 dims q takes on: words, each to its place.
+    // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
     FA_MEMBER static void load_q_words(const ForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
@@ -136,7 +136,8 @@ struct MmaBlock {
                        whole && r < shared().tile.valid);
     }
 
-    // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
+    // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
+    // shared memory, later.
     FA_MEMBER static int64_t find_location(const ForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const KeyLocation found = locate_key(x.p, x.a, shared().tile.seq, key + rt::thread());
@@ -163,8 +164,8 @@ struct MmaBlock {
     FA_MEMBER static const char* row_address(const Source& from, int64_t location) {
         return from.base + (location >> 32) * from.outer + uint32_t(location) * from.row;
     }
-    // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes
-    // beside its own instruction is what these rows cost.
+    // Rows of whole words, `count` of them from `base` on. In a full tile no row is checked: what each copy takes besides its own
+    // instruction is what these rows cost.
     FA_MEMBER static void load_words(const Source& from, const char* base, int count, char* to) {
         constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
         const int first = rt::thread() / across;
@@ -269,7 +270,7 @@ struct MmaBlock {
                    : 1.f;
     }
 
-    // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
+    // Code that runs once costs the fetch of its instructions: the host has computed what it can.
     FA_MEMBER static void init_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
         t.kv_head = kv_head;

@@ -66,7 +66,7 @@ struct MmaByte : MmaSync<T> {
         FA_UNROLL for (int i = 0; i < 2 * n; i++)
             FA_UNROLL for (int half = 0; half < 2; half++) widen<true>(S{}, from[i / 2].r[i % 2 * 2 + half], to[i].r[half], to[i].r[2 + half]);
     }
-    // n fragments, of a type that the compiler knows, or that is asked for once for all of them.
+    // n fragments, of a type known at compile time, or tested once for all of them.
     template <int n, class S>
     FA_MEMBER static void widen_k(FragmentB (&to)[2 * n], const PackedB (&from)[n], S) { widen_keys<S>(to, from); }
     template <int n, class S>
@@ -84,8 +84,8 @@ struct MmaByte : MmaSync<T> {
         else widen_values<I8>(to, from);
     }
 
-    // pass(type) with a type that the compiler knows, for each its own loop over the keys: within one that asks, reading, widening
-    // and products cannot be mixed. The last one's code comes first; with few keys the others' take 1 us more, to be fetched.
+    // pass(type) with a type known at compile time, a mainloop for each: in one that tests the type, loads, conversions and
+    // products cannot be interleaved. The last one's code comes first; with few keys the others' take 1 us more, to be fetched.
     template <class Pass>
     FA_MEMBER static float by_type(int32_t type, Pass pass) {
         return type == FA_I8 ? pass(I8{}) : type == FA_E5M2 ? pass(E5m2{}) : pass(E4m3{});

@@ -83,7 +83,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         }
         if (t.features & kAlibi) {
             const float inverse = 1.f / unit;
-            const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant further; of f32 registers spill by it
+            const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant away; with f32 this would spill
             each(row0, score, [&](float& s, const Row& row, int j) {
                 const float start = float(row.position + t.rule.off - key - first);
                 s = fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
@@ -92,7 +92,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     }
 
     // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the four lanes that share a row hold a
-    // part each. They are asked for before the scores are computed.
+    // part each. They are loaded before the scores are computed.
     struct MaskRows {
         uint32_t word[Acc::kRows][kKeyTiles];
     };

@@ -16,8 +16,8 @@ FA_FN int swizzle_offset(int row, int piece) {
     return row * row_bytes + ((piece ^ (row & 7)) << 4);
 }
 
-// Where a lane reads its share of a tile: the address of its first two pieces, and the same with every swap of pairs of pieces that
-// the order within rows knows. Pieces 2i and 2i + 1 then lie at a fixed distance from one of the four. Tiles begin at multiples of
+// Where a lane reads its share of a tile: the address of its first two 16-byte vectors, and the same under each of the four
+// swizzles of vector pairs. Vectors 2i and 2i + 1 then lie at a constant offset from one of the four. Tiles begin at multiples of
 // kTileAlign.
 constexpr int kTileAlign = 1024;
 struct SwizzledPtr {
@@ -29,10 +29,10 @@ struct SwizzledPtr {
     FA_MEMBER SwizzledPtr advance(int i) const { return SwizzledPtr((at[0] ^ uint32_t(32 * (i % 4))) + uint32_t(128 * (i / 4))); }  // i: any number
 };
 
-// The same for even rows or pieces, and for odd ones.
+// The same for even rows or vectors, and for odd ones.
 struct SwizzledPtrPair {
     SwizzledPtr even, odd;
-    // Where a lane writes the word that it has of a row's first piece, and of its second.
+    // Where a lane writes its word of a row's first vector, and of its second.
     template <int row_bytes>
     FA_MEMBER static SwizzledPtrPair for_store(const char* tile, int row) {
         const int lane = rt::opaque(rt::thread()) % 32;
@@ -161,10 +161,10 @@ struct MmaSync {
     }
 };
 
-// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core cuts sums off where
-// an adder would round, so chains are short: pieces of a few products, the small ones by themselves, are added by ordinary adders.
-// Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their value, and
-// probabilities twice as large as kHeadroomUnit says.
+// f32 as the sum of two tf32 each, and a product as three: what is left out is below 2^-21 of it. A matrix core truncates sums
+// where an FADD would round, so chains are short: a few products each, the small ones by themselves, and their results are added by
+// FADD. Elements are halved first, for the largest must not be rounded to infinity: products of q and k are a quarter of their
+// value, and probabilities twice as large as kHeadroomUnit says.
 struct MmaTf32 {
     using Element = F32;
     using Key = F32;
@@ -224,8 +224,8 @@ struct MmaTf32 {
                 split_tf32(0.5f * rt::ld_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }
-    // d += Σ a[i] · b[i]. Where an operand was infinite the small products say nothing: the large ones alone have the answer, if it
-    // is wanted.
+    // d += Σ a[i] · b[i]. Where an operand was infinite the small products are NaN: the large ones alone have the answer
+    // (`infinities`: it matters).
     template <bool infinities = true, int n>
     FA_MEMBER static void mma_chain(Acc& d, const FragmentA (&a)[n], const FragmentB (&b)[n]) {
         FA_UNROLL for (int half = 0; half < 2; half++) {
@@ -252,8 +252,8 @@ struct MmaTf32 {
             }
     }
 
-    // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they are the
-    // depths that load_v brings.
+    // For the backward, as in MmaSync. Of each eight columns a row of the tile has the even ones first: read by load_q they match
+    // the depths that load_v reads.
     static constexpr float kProbUnit = 1.f, kProductUnit = 4.f;
     static constexpr bool kNarrow = false;
     template <int row_bytes>

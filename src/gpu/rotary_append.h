@@ -102,7 +102,8 @@ FA_DEVICE void store_vec8(void* base, int64_t at, int32_t dtype, int n, const fl
     }
 }
 
-// How a row is dealt out: steps that rotate first, then those that copy. `rotated`: the number of elements that rotate, 0 for none.
+// How a row is partitioned into steps: those that rotate first, then those that copy. `rotated`: the number of elements that
+// rotate, 0 for none.
 struct RowSteps {
     int dim, rotated;
     bool interleaved;
@@ -210,7 +211,8 @@ FA_DEVICE NewRow new_row_of(const AppendParams& x, int64_t b, int64_t t) {
     return {a.cu_seqlens_new ? 0 : b, begin + t, t < length};
 }
 
-// What tells a new token's place in the cache: its key's number, or that of the sequence's first new one, and the cache's sequence.
+// Where a new token's row of the cache is read from: its key's number, or that of the sequence's first new one, and the cache's
+// sequence.
 struct KeySource {
     const int32_t *key, *index;  // NULL: 0; b
     int64_t b, later;            // tokens behind that key
@@ -255,7 +257,7 @@ FA_DEVICE float update_amax(const float* x, int n, float amax) {
     return amax;
 }
 
-// Do rows go into the cache as they are, in whole aligned pieces of 16 bytes, as many of each sequence? And have numbers of keys
+// Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys
 // and pages 32 bits, and a page a power of two of keys?
 FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
     constexpr int64_t limit = int64_t(1) << 31;
@@ -287,13 +289,14 @@ FA_DEVICE int64_t source_index(const AppendParams& x, const AppendRow& row, cons
     return source.batch * stride[0] + source.row * stride[1] + row.h * stride[2];
 }
 
-// The compiler works out x here, and not where it is used: nobody knows that this never says again what has been said.
+// Makes the compiler compute x here, and not where it is used: it cannot know that the branch, which would do no harm, is never
+// taken.
 FA_DEVICE void force_evaluation(int64_t x) {
     if (uint32_t(x ^ x >> 32) == 0xdeadbeefu) rt::release_successor();
 }
 
-// Rows that copies_rows() has let pass. What the descriptor says is settled before the wait, and numbers have 32 bits: what comes
-// after is a chain of reads, each of which waits for all that is done with the one before.
+// Rows of calls for which copies_rows() is true. What follows from the descriptor is computed before the wait, and numbers have 32
+// bits: what remains is a chain of dependent reads, whose latency should be all that it takes.
 FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
@@ -339,7 +342,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     }
 }
 
-// Rows that are rotated or change their type. Nobody leaves before the end: the lanes of a wave compare values.
+// Rows that are rotated or change their type. No lane returns early: the lanes of a wave exchange values.
 FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t h, bool is_v) {
     rt::wait_for_predecessor();
     const fa_attention_desc_t& d = x.p.d;
@@ -349,7 +352,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     const int64_t from_row = source_index(x, {b, t, h, is_v}, source);
     const RowSteps steps{int(is_v ? d.dim_v : d.dim_qk), is_v ? 0 : int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     const int lane = rt::thread() % kTeam;
-    LoadedStep loaded{};  // on its way while the place is looked up
+    LoadedStep loaded{};  // in flight while its row of the cache is looked up
     if (source.valid && lane < steps.count()) loaded = load_step(from, from_row, d.q_dtype, step_of(steps, lane));
 
     CacheRow cache_row = source.valid ? cache_row_of(x, key_source_of(x, b, t, source.row)) : CacheRow{0, 0, 0, false};
@@ -401,7 +404,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     }
 }
 
-// A team for each token, head, and k or v. It comes early, to have worked out which when the kernel before it ends.
+// A team for each token, head, and k or v. It is launched early, so that indices are computed when the kernel before it ends.
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);

@@ -15,9 +15,9 @@ struct ByteStrides {
     int32_t row_bytes;
 };
 
-// What an mma kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile
-// and so has one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers.
-// kNaturalUnits: scores are worked on in natural units, not as the products come: ALiBi's distances are added to these only where
+// What a call needs of an mma kernel besides products and bands, as bits. The general kernel reads them from shared memory for each
+// tile and so has one loop; from the parameters, the compiler would make a loop for each combination, and run out of registers.
+// kNaturalUnits: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
 // neither they nor the slopes, divided by the scale, can overflow.
 constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
                    kUnalignedRows = 256;
