@@ -136,10 +136,10 @@ inline bool backward() {
 }
 
 inline bool removed(const char* file, int line) {
-    static const char* const place = getenv("FLASHATTN_EMU_WITHOUT_BARRIER");
-    if (!place) return false;
-    const size_t name = strcspn(place, ":"), length = strlen(file);
-    return atoi(place + name + (place[name] == ':')) == line && length >= name && strncmp(file + length - name, place, name) == 0;
+    static const char* const spec = getenv("FLASHATTN_EMU_WITHOUT_BARRIER");
+    if (!spec) return false;
+    const size_t name = strcspn(spec, ":"), length = strlen(file);
+    return atoi(spec + name + (spec[name] == ':')) == line && length >= name && strncmp(file + length - name, spec, name) == 0;
 }
 
 inline void Block::push(int f) { ready[size_t(f / wave())].fibers.push_back(f); }

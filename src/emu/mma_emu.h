@@ -9,11 +9,11 @@ namespace rt {
 
 constexpr bool kHasMma = true;
 
-// One wave's rendezvous: every lane arrives with its Args, the last one performs `work` for all.
+// One wave's rendezvous: every lane arrives with its Args, the last one performs `action` for all.
 template <class Args>
-static inline void meet_wave(Args& args, void (*work)(void**, int)) {
+static inline void meet_wave(Args& args, void (*action)(void**, int)) {
     lockstep::Block& b = lockstep::block();
-    lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, work);
+    lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, action);
 }
 
 FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }

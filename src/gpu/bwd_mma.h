@@ -152,10 +152,11 @@ struct MmaBackward {
     // ---- from scores to probabilities
 
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
-    struct Place {
+    struct ScorePosition {
         Warp w;
         int own0, stream0, stage;
-        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
+        FA_MEMBER explicit ScorePosition(const Part& part)
+            : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
         FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Acc::row(Acc::lane_row(e)); }
         FA_MEMBER int stream_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : stream0 + stream_at(n, e); }
@@ -163,13 +164,13 @@ struct MmaBackward {
         FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : stream_at(n, e); }
     };
     // A bit for each score of owned tile m: set where the key lies in its row's band.
-    FA_MEMBER static uint32_t visible_scores(const Place& place, int m) {
+    FA_MEMBER static uint32_t visible_scores(const ScorePosition& position, int m) {
         const Shared& s = M::shared();
         uint32_t visible = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
-                const typename M::Band band = s.band[place.stage][place.row_at(m, n, e)];
-                const int key = place.key(m, n, e);
+                const typename M::Band band = s.band[position.stage][position.row_at(m, n, e)];
+                const int key = position.key(m, n, e);
                 visible |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
             }
         return visible;
@@ -179,21 +180,24 @@ struct MmaBackward {
     FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;
-        const Place place(part);
+        const ScorePosition position(part);
         const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            if ((visible >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) visible &= ~(1u << i);
+            if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]])
+                visible &= ~(1u << i);
         }
         return visible;
     }
     FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
         const Tile& t = M::shared().tile;
-        const Place place(part);
+        const ScorePosition position(part);
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, place.row(m, n, e), place.key(m, n, e))) << i;
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, position.row(m, n, e),
+                                           position.key(m, n, e)))
+                    << i;
         }
         return kept;
     }
@@ -225,10 +229,10 @@ struct MmaBackward {
     FA_MEMBER static void softmax_backward(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
-        const Place place(part);
+        const ScorePosition position(part);
         uint32_t visible[kOwnTiles], kept[kOwnTiles];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-            visible[m] = part.full ? ~0u : visible_scores(place, m);
+            visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
             if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
             if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
@@ -239,22 +243,22 @@ struct MmaBackward {
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-                    const int i = n * Acc::kElements + e, at = place.row_at(m, n, e);
+                    const int i = n * Acc::kElements + e, at = position.row_at(m, n, e);
                     const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
-                    const bool there = all || (visible[m] >> i & 1);
+                    const bool is_visible = all || (visible[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given =
-                            apply_score_mods(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
+                        const float final_score = apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e),
+                                                                   position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
-                        p = rt::exp2_fast(given + (Mma::kExponent - lse));
+                        p = rt::exp2_fast(final_score + (Mma::kExponent - lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
                         if (!is_kept) p = 0.f;
                     }
-                    if (!there) p = g = 0.f;
+                    if (!is_visible) p = g = 0.f;
                 }
     }
 
@@ -341,7 +345,7 @@ template <class M>
 FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
                          typename MmaBackward<M>::Columns& acc_p) {
     const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
-    constexpr bool ahead = M::stages == 2;
+    constexpr bool prefetches = M::stages == 2;
     M::load_owned(x);
     using Part = typename MmaBackward<M>::Part;
     const auto part_of = [&](int head, int tile, int stage) {
@@ -355,11 +359,11 @@ FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M
         tile = wraps ? t.begin : tile + 1;
         head += wraps;
     };
-    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin, i = head;
+    int head = prefetches ? -1 : 0, tile = prefetches ? t.end - 1 : t.begin, i = head;
     for (; t.begin < t.end && head < t.heads; i++) {
-        const int stage = ahead ? i & 1 : 0;
+        const int stage = prefetches ? i & 1 : 0;
         const Part part = part_of(head, tile, stage);
-        if constexpr (!ahead) {
+        if constexpr (!prefetches) {
             rt::barrier();
             M::load_streamed(x, head, tile, 0);
         }
@@ -368,7 +372,7 @@ FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M
             rt::cp_async_wait<0>();
             rt::barrier();
         }
-        if constexpr (ahead) {
+        if constexpr (prefetches) {
             int next_head = head, next_tile = tile;
             next(next_head, next_tile);
             if (next_head < t.heads) M::load_streamed(x, next_head, next_tile, stage ^ 1);

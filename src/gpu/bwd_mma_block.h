@@ -89,14 +89,14 @@ struct MmaBackwardBlock {
     FA_MEMBER static void load_tile(const Source& from, int64_t head, int64_t row, int valid, char* to) {
         const char* base = from.base + head * from.head + row * from.row;
         if (!Plain && from.width != 16) return load_narrow<count>(from, base, valid, to);
-        const int thread = rt::opaque(rt::thread()), piece = thread % kRowVecs, first = thread / kRowVecs;
-        const bool whole = 16 * piece < from.bytes;
+        const int thread = rt::opaque(rt::thread()), vec = thread % kRowVecs, first = thread / kRowVecs;
+        const bool in_row = 16 * vec < from.bytes;
         const int64_t step = from.row;
-        const char* at = base + first * step + 16 * piece;
+        const char* at = base + first * step + 16 * vec;
         const uint32_t address = rt::smem_addr(to);
         FA_UNROLL for (int n = 0; n < count / kRowsAtOnce; n++) {
             const int r = first + n * kRowsAtOnce;
-            rt::cp_async16(address + uint32_t(swizzle_offset<kRowBytes>(r, piece)), at, whole && r < valid);
+            rt::cp_async16(address + uint32_t(swizzle_offset<kRowBytes>(r, vec)), at, in_row && r < valid);
             at += kRowsAtOnce * step;
         }
     }
@@ -226,20 +226,20 @@ struct MmaBackwardBlock {
     // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row
     // stay together, and those of neighbouring rows lie in different banks.
     static_assert(2 * own * D * 4 <= kSharedBytes - kHeader, "sums of two gradients fit");
-    FA_MEMBER static float* staged(int gradient, int row, int column) {
-        return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);
+    FA_MEMBER static float* staged(int operand, int row, int column) {
+        return reinterpret_cast<float*>(owned(0)) + operand * (own * D) + row * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_acc(int gradient, float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
+    FA_MEMBER static void stage_acc(int operand, float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *staged(gradient, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
+                    *staged(operand, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim,
+    FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const int64_t stride[4], int64_t dim,
                                     int64_t first) {
         if (accumulates(x) || dim % 4 != 0 || !vec4_aligned(base, stride, x.p.d.q_dtype))
-            return store_singly(x, gradient, base, first, stride[1], int(dim));
+            return store_singly(x, operand, base, first, stride[1], int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
                   valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
@@ -247,15 +247,16 @@ struct MmaBackwardBlock {
             FA_UNROLL_BY(4)
             for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
-                rt::load4(staged(gradient, row, column), value);
+                rt::load4(staged(operand, row, column), value);
                 if (row < valid) Mma::store4(to + row * stride[1], value);
             }
     }
-    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int gradient, void* base, int64_t first, int64_t step, int dim) {
+    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int operand, void* base, int64_t first, int64_t step,
+                                            int dim) {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
             const int row = i / D, column = i % D;
-            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(gradient, row, column));
+            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(operand, row, column));
         }
     }
 };

@@ -18,9 +18,9 @@ FA_DEVICE void zero_unused_keys(const BackwardParams& x, int64_t index) {
     const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_k, head = index / blocks % d.heads_k;
     const int64_t first = index % blocks * kPaddedRows, end = min_of(first + kPaddedRows, d.seqlen_k);
     const Sequence s = bounded_sequence(x.p, x.a, batch);
-    for (int64_t slot = first + rt::thread() / kRowLanes; slot < end; slot += kRowsAtOnce) {
-        if (slot >= s.k_begin && slot < s.k_begin + s.k_len) continue;
-        const KeyLocation at{batch, slot, true};
+    for (int64_t row = first + rt::thread() / kRowLanes; row < end; row += kRowsAtOnce) {
+        if (row >= s.k_begin && row < s.k_begin + s.k_len) continue;
+        const KeyLocation at{batch, row, true};
         const auto clear = [&](void* base, const int64_t stride[4], int64_t dim) {
             for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
                 store_element(base, key_index(x.p, stride, at, head) + c, d.k_dtype, 0.f);
@@ -179,23 +179,23 @@ constexpr int kSinkThreads = 256;
 FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
     const int64_t head = rt::block();
     const float sink = x.a.sinks[head] * kLog2e;
-    float* const sums = reinterpret_cast<float*>(rt::shared_memory());
+    float* const thread_sums = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
     for (int64_t b = 0; x.p.d.seqlen_q > 0 && b < x.p.d.batch; b++) {
         const Sequence s = bounded_sequence(x.p, x.a, b);
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
-        float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy
+        float chain = 0.f;  // of this sequence alone: one long chain would lose accuracy
         for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
             if (x.lse_log2[from + i] != kPosInf && sink != kNegInf)
-                piece = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], piece);
-        sum += piece;
+                chain = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], chain);
+        sum += chain;
     }
-    sums[rt::thread()] = sum;
+    thread_sums[rt::thread()] = sum;
     for (int half = kSinkThreads / 2; half > 0; half /= 2) {
         rt::barrier();
-        if (rt::thread() < half) sums[rt::thread()] += sums[rt::thread() + half];
+        if (rt::thread() < half) thread_sums[rt::thread()] += thread_sums[rt::thread() + half];
     }
-    if (rt::thread() == 0) x.g.dsinks[head] = sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
+    if (rt::thread() == 0) x.g.dsinks[head] = thread_sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
 }
 
 }  // namespace gpu

@@ -181,10 +181,10 @@ FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float
 
 // P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever
 // comes.
-FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* gradient) {
+FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* ds) {
     const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(*score - lse_log2);
     *score = p * kept;
-    *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
+    *ds = p == 0.f ? 0.f : p * (*ds * kept - delta) * slope;
 }
 
 // Where a thread keeps its elements of a tile: they go through shared memory between one product and the next, for registers are
@@ -208,7 +208,7 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
         const int64_t key = t.key0 + j;
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
         const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
-        float score = s.p[at], gradient = s.ds[at], slope = 1.f, kept = 1.f;
+        float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
             const float tanh_s = tanhf(score / d.softcap);
             score = d.softcap * tanh_s;
@@ -217,24 +217,24 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
         if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
         if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
-        softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &gradient);
+        softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
         s.p[at] = score;
-        s.ds[at] = gradient;
+        s.ds[at] = ds;
     }
 }
 
 // Of the located tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
 // others' elements are read.
 template <bool by_keys>
-FA_DEVICE void compute_p_ds(const BackwardParams& x, bool gradients, bool through_cap) {
+FA_DEVICE void compute_p_ds(const BackwardParams& x, bool with_ds, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
     if (x.p.d.dropout_p > 0) draw_tile(x);
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
-    if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
+    if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+        FA_UNROLL for (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
     multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
     if (x.factor.product != 1.f)
         FA_UNROLL for (int r = 0; r < 4; r++)

@@ -288,9 +288,9 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
         if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.features & kMask, pieces = masked && M::mask_in_vecs(x, key + w.key0);
+            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
-                if (pieces)
+                if (by_vecs)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
             M::compute_qk(type, q, M::stage_tile(stage), w.row0, w.key0, score);
             if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
@@ -299,7 +299,8 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
                         M::apply_score_mods(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
-                        const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                        const uint32_t kept =
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;

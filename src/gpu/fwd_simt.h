@@ -27,12 +27,12 @@ FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t co
     static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
-    const bool whole = aligned && left == 4;
+    const bool full = aligned && left == 4;
     FA_UNROLL for (int n = 0; n < kVec4s; n++) {
         const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
         const T* const from = static_cast<const T*>(data) + row + c;
         Vec4<T> quad{};
-        if (row >= 0 && whole) {
+        if (row >= 0 && full) {
             quad = *reinterpret_cast<const Vec4<T>*>(from);
         } else if (row >= 0) {
             FA_UNROLL for (int e = 0; e < 4; e++)
@@ -312,17 +312,17 @@ struct Simt {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
             const int64_t index = (t.batch * x.p.d.heads_k + t.kv_head) * x.rows + t.first + row;
-            const int64_t slot = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
+            const int64_t partial = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
-                if (first) x.state[slot] = {m[r], l[r]};
+                if (first) x.state[partial] = {m[r], l[r]};
             } else {
                 const RowOutput f = finalize_row_cold(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
                 factor = f.factor;
                 if (first && x.state) x.state[index] = f.state;
             }
-            const int64_t at = x.partial_o ? slot * x.p.d.dim_v
+            const int64_t at = x.partial_o ? partial * x.p.d.dim_v
                                            : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
             float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);

@@ -69,9 +69,9 @@ FA_FN Sequence bounded_sequence(const Problem& p, const fa_forward_args_t& a, in
     Sequence s = sequence_of(p, a, b);
     if (p.packed_q()) s.q_begin = clamp(s.q_begin, 0, p.d.total_q);
     s.q_len = clamp(s.q_len, 0, p.packed_q() ? min_of(p.d.seqlen_q, p.d.total_q - s.q_begin) : p.d.seqlen_q);
-    const int64_t slots = p.packed_k() ? p.d.total_k : p.d.seqlen_k;
-    s.k_begin = clamp(s.k_begin, 0, slots);
-    s.k_len = clamp(s.k_len, 0, min_of(p.d.seqlen_k, slots - s.k_begin));
+    const int64_t kv_rows = p.packed_k() ? p.d.total_k : p.d.seqlen_k;
+    s.k_begin = clamp(s.k_begin, 0, kv_rows);
+    s.k_len = clamp(s.k_len, 0, min_of(p.d.seqlen_k, kv_rows - s.k_begin));
     const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
     s.kv_index = clamp(s.kv_index, 0, max_of(rows - 1, 0));
     if (p.d.alignment == FA_ALIGN_BOTTOM_RIGHT) s.off = s.k_len - s.q_len;
@@ -86,10 +86,10 @@ struct KeyLocation {
 };
 
 FA_FN KeyLocation locate_key(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t key) {
-    const int64_t slot = s.k_begin + key;
-    if (!p.paged()) return {s.kv_index, slot, true};
-    const int64_t page = a.page_table[s.kv_index * p.d.page_table_stride + slot / p.d.page_size];
-    return {page, slot % p.d.page_size, page >= 0 && page < p.d.num_pages};
+    const int64_t row = s.k_begin + key;
+    if (!p.paged()) return {s.kv_index, row, true};
+    const int64_t page = a.page_table[s.kv_index * p.d.page_table_stride + row / p.d.page_size];
+    return {page, row % p.d.page_size, page >= 0 && page < p.d.num_pages};
 }
 
 FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {

@@ -72,11 +72,11 @@ struct MmaBlock {
     // ---- loading
 
     // The rows of a tile whose 16-byte vectors are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)`
-    // is the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
-    template <class E, int count, class RowAt, class Place>
-    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Place place) {
+    // is the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte permute(i).
+    template <class E, int count, class RowAt, class Permute>
+    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Permute permute) {
         constexpr int row_bytes = D * int(sizeof(E));
-        const auto offset = [&](int r, int at) { return swizzle_offset<row_bytes>(r, place(at) / 16) + place(at) % 16; };
+        const auto offset = [&](int r, int at) { return swizzle_offset<row_bytes>(r, permute(at) / 16) + permute(at) % 16; };
         if (width == 4) {
             narrow_units<count, row_bytes, 4>([&](int r, int at) {
                 const char* from = row(r);
@@ -107,21 +107,21 @@ struct MmaBlock {
         return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
-        const auto place = [](int at) {
+        const auto permute = [](int at) {
             if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
             else return at;
         };
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
-                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, place);
+                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
     }
     // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
     FA_MEMBER static void load_q_words(const ForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
         for (int i = rt::thread(); i < rows * words; i += threads) {
-            const int r = i / words, at = i % words * 4, place = Mma::permuted_q_byte(at);
+            const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
-            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, place / 16) + place % 16), from + at,
+            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, to_byte / 16) + to_byte % 16), from + at,
                           r < valid && at < bytes);
         }
     }
@@ -130,10 +130,10 @@ struct MmaBlock {
             if (x.q_width == 16) return load_q_words(x);
         if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
         const int vec = rt::thread() % kQRowVecs;
-        const bool whole = 16 * vec < x.p.d.dim_qk * int64_t(sizeof(Element));
+        const bool in_row = 16 * vec < x.p.d.dim_qk * int64_t(sizeof(Element));
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
             rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
-                       whole && r < shared().tile.valid);
+                       in_row && r < shared().tile.valid);
     }
 
     // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
@@ -171,7 +171,7 @@ struct MmaBlock {
         const int first = rt::thread() / across;
         const int64_t step = down * from.row;
         for (int c = rt::thread() % across; c < units; c += across) {
-            const bool whole = 4 * c < from.bytes;
+            const bool in_row = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
             const uint32_t begin = rt::smem_addr(to) + uint32_t(swizzle_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
             const auto copy = [&](int r, bool there) {
@@ -179,10 +179,10 @@ struct MmaBlock {
                 at += step;
             };
             if (count >= Keys) {
-                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, whole);
+                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, in_row);
             } else {
                 FA_UNROLL_BY(4)
-                for (int r = 0; r < Keys; r += down) copy(r, whole && first + r < count);
+                for (int r = 0; r < Keys; r += down) copy(r, in_row && first + r < count);
             }
         }
     }
@@ -200,12 +200,12 @@ struct MmaBlock {
         const Source from = source;
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
         const int vec = rt::thread() % kRowVecs, first = rt::thread() / kRowVecs;
-        const bool whole = 16 * vec < from.bytes;
+        const bool in_row = 16 * vec < from.bytes;
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int64_t p = x.p.paged() ? location[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, whole && p >= 0);
+            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
         }
     }
 
@@ -222,13 +222,13 @@ struct MmaBlock {
         const char* base;
         int row;
         uint32_t to;
-        bool whole;  // does the row reach so far?
+        bool in_row;  // does the row reach so far?
         FA_MEMBER KvReader(const Source& from, bool paged) {
             const int first = rt::thread() / kRowVecs, vec = rt::thread() % kRowVecs;
             row = rt::warp_uniform(int(from.row));
             base = from.base + (paged ? 0 : first * from.row) + 16 * vec;
             to = rt::smem_addr(stage_tile(0)) + uint32_t(swizzle_offset<kRowBytes>(first, vec));
-            whole = 16 * vec < from.bytes;
+            in_row = 16 * vec < from.bytes;
         }
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
@@ -243,7 +243,7 @@ struct MmaBlock {
     FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
-            const int left = s.whole ? end - key - rt::thread() / kRowVecs : 0;
+            const int left = s.in_row ? end - key - rt::thread() / kRowVecs : 0;
             each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
         }
         rt::cp_async_commit();
@@ -254,7 +254,7 @@ struct MmaBlock {
             const uint32_t* location =
                 reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
             each_row(s, i, [&](int r, uint32_t to) {
-                rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.whole && location[2 * r] != ~0u);
+                rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.in_row && location[2 * r] != ~0u);
             });
         }
         rt::cp_async_commit();

@@ -32,7 +32,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
 
     // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
     template <class Change>
-    FA_MEMBER static void each(int row0, Acc score[kKeyTiles], Change change) {
+    FA_MEMBER static void for_each_score(int row0, Acc score[kKeyTiles], Change change) {
         FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             const Row row = shared().row[row0 + Acc::row(r)];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
@@ -75,16 +75,16 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
         if (t.features & kNaturalUnits) {
-            each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
+            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
             if (t.features & kSoftcap)
-                each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+                for_each_score(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
             if (t.features & kBias) add_bias(x, row0, key, score);
-            each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
+            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
         if (t.features & kAlibi) {
             const float inverse = 1.f / unit;
             const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant away; with f32 this would spill
-            each(row0, score, [&](float& s, const Row& row, int j) {
+            for_each_score(row0, score, [&](float& s, const Row& row, int j) {
                 const float start = float(row.position + t.rule.off - key - first);
                 s = fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
             });
@@ -114,14 +114,14 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         const int lane = rt::thread() % 4;
         uint32_t kept = 0;
         FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++) {
-            uint32_t piece = 0, half[2] = {};
+            uint32_t bits = 0, half[2] = {};
             FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
                 const uint32_t word = rows.word[lane_row][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
-                piece |= nonzero * 0x10204080u >> 28 << 4 * i;
+                bits |= nonzero * 0x10204080u >> 28 << 4 * i;
             }
             const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
-            half[0] = at < 32 ? piece << at : 0;
-            half[1] = at < 32 ? 0 : piece << (at - 32);
+            half[0] = at < 32 ? bits << at : 0;
+            half[1] = at < 32 ? 0 : bits << (at - 32);
             FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
                 half[i] |= rt::shuffle_xor4(half[i], 1);
                 half[i] |= rt::shuffle_xor4(half[i], 2);

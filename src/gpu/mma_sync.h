@@ -11,9 +11,9 @@ namespace fa {
 namespace gpu {
 
 template <int row_bytes>
-FA_FN int swizzle_offset(int row, int piece) {
+FA_FN int swizzle_offset(int row, int vec) {
     static_assert(row_bytes % 128 == 0, "a row fills all banks");
-    return row * row_bytes + ((piece ^ (row & 7)) << 4);
+    return row * row_bytes + ((vec ^ (row & 7)) << 4);
 }
 
 // Where a lane reads its share of a tile: the address of its first two 16-byte vectors, and the same under each of the four

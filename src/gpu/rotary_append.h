@@ -228,7 +228,7 @@ FA_DEVICE KeySource key_source_of(const AppendParams& x, int64_t b, int64_t t, i
 
 // The place, of any row. Not valid: it goes nowhere.
 struct CacheRow {
-    int64_t outer, slot, key;
+    int64_t outer, row, key;
     bool valid;
 };
 FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& key_source) {
@@ -262,14 +262,14 @@ FA_DEVICE float update_amax(const float* x, int n, float amax) {
 FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
     constexpr int64_t limit = int64_t(1) << 31;
     const fa_attention_desc_t& d = p.d;
-    const auto whole = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+    const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         return copy_width(base, stride, dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
            d.seqlen_k <= limit && a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
-           whole(a.k, d.k_stride, d.dim_qk, d.k_dtype) && whole(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
-           whole(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && whole(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
+           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
+           is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }
 
 inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
@@ -301,7 +301,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
     const int64_t* const stride = row.is_v ? d.v_stride : d.k_stride;
-    const int64_t bytes = type_bytes(d.k_dtype), outer_bytes = stride[0] * bytes, slot_bytes = stride[1] * bytes;
+    const int64_t bytes = type_bytes(d.k_dtype), outer_bytes = stride[0] * bytes, row_bytes = stride[1] * bytes;
     const int all = int((row.is_v ? d.dim_v : d.dim_qk) * bytes), first = rt::thread() % kTeam * 16;
     const char* const source = static_cast<const char*>(row.is_v ? a.v_new : a.k_new);
     const char* const from = source + source_index(x, row, {row.b, row.t, true}) * bytes + first;
@@ -313,7 +313,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const int32_t* table = a.page_table + b * table_stride;
     const uint32_t later = uint32_t(key_source.later), keys = uint32_t(d.seqlen_k), sequences = uint32_t(d.kv_batch);
     const uint32_t pages = uint32_t(d.num_pages), within = paged ? uint32_t(d.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
-    force_evaluation(outer_bytes ^ slot_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
+    force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
                      sequence_bytes);
     force_evaluation(int64_t(key_source.key) ^ int64_t(key_source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
                      within);
@@ -329,7 +329,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
         cache += outer * sequence_bytes;
     }
     if (key >= keys) return;  // as is one below 0
-    char* to = cache + (key & within) * slot_bytes;
+    char* to = cache + (key & within) * row_bytes;
     if (paged) {
         const uint32_t page = uint32_t(table[key >> shift]);
         if (page >= pages) return;
@@ -368,7 +368,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     const int64_t* fs = is_v ? d.v_descale_stride : d.k_descale_stride;
     float* descale =
         x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && cache_row.valid
-            ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + cache_row.outer * fs[0] + cache_row.slot * fs[1] + h * fs[2]
+            ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + cache_row.outer * fs[0] + cache_row.row * fs[1] + h * fs[2]
             : nullptr;
     float factor = 1.f;
     if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
@@ -390,7 +390,7 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
     if (!cache_row.valid) return;
     const int64_t* cs = is_v ? d.v_stride : d.k_stride;
     void* to = is_v ? a.v : a.k;
-    const int64_t to_row = cache_row.outer * cs[0] + cache_row.slot * cs[1] + h * cs[2];
+    const int64_t to_row = cache_row.outer * cs[0] + cache_row.row * cs[1] + h * cs[2];
     for (int n = lane; n < steps.count(); n += kTeam) {
         const Step s = step_of(steps, n);
         take(n, s);

@@ -15,7 +15,7 @@ constexpr int kStudyRows = 64;  // of a row tile
 struct StudyParams {
     ForwardParams x;
     RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
-    float* matrix;       // standard: [held heads][rows][pitch]
+    float* s_matrix;     // standard: [heads at once][rows][pitch]
     int64_t pitch;       // floats of a row: whole tiles of keys
     int64_t first_head;  // whose scores the matrix begins with
 };
@@ -99,7 +99,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = kNegInf;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    float* to = y.matrix + (head * x.rows + t.first) * y.pitch + key + tx;
+    float* to = y.s_matrix + (head * x.rows + t.first) * y.pitch + key + tx;
     FA_UNROLL for (int r = 0; r < TR; r++)
         if (ty * TR + r < t.valid)
             FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
@@ -132,7 +132,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams
     const int64_t batch = head / x.p.d.heads_k, query_head = head % x.p.d.heads_k * x.p.group + r % x.p.group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     if (row >= seq.q_len) return;
-    float* scores = y.matrix + rt::block() * y.pitch;
+    float* scores = y.s_matrix + rt::block() * y.pitch;
     float row_max = kNegInf, row_sum = 0.f;
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
     row_max = reduce_block(row_max, MaxOp());
@@ -160,7 +160,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     init_head<S>(x, s, y.first_head + head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
     if (!init_tile<S>(x, s, block)) return;
-    const float* probs = y.matrix + (head * x.rows + t.first) * y.pitch;
+    const float* probs = y.s_matrix + (head * x.rows + t.first) * y.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
