@@ -1,3 +1,3 @@
 // The CUDA backend: the shared device text under CUDA's names.
 #include "cuda/stream_owner.h"
-#include "gpu/backend_gpu.inc"
+#include "gpu/backend_gpu.h"

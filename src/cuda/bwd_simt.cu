@@ -1,2 +1,2 @@
 #include "cuda/rt_cuda.h"
-#include "gpu/instances_bwd_simt.inc"
+#include "gpu/instances_bwd_simt.h"

@@ -1,2 +1,2 @@
 #include "emu/rt_emu.h"
-#include "gpu/instances_simt.inc"
+#include "gpu/instances_simt.h"

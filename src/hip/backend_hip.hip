@@ -1,8 +1,8 @@
 // The HIP backend: the shared device text under HIP's names.
 #include "hip/rt_hip.h"
-#include "gpu/backend_gpu.inc"
-#include "gpu/instances_bwd_simt.inc"
-#include "gpu/instances_simt.inc"
+#include "gpu/backend_gpu.h"
+#include "gpu/instances_bwd_simt.h"
+#include "gpu/instances_simt.h"
 
 // MMA kernels have no HIP policy yet.
 template <class Mma, int width>

@@ -1,4 +1,12 @@
-// The study baselines' calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The calls of the study baselines: planning, fa_explain, and launches of study.h's kernels.
+#pragma once
+#include "gpu/choose.h"
+#include "gpu/context.h"
+#include "gpu/study.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 struct StudyInstance {
     int columns;
@@ -140,3 +148,7 @@ fa_status_t forward_study(Context* c, const Problem& p, const fa_forward_args_t&
     }
     return mark_workspace(c, stream, memory, a.workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,4 +1,6 @@
-// The list of the SIMT backward kernels' compiled sizes, for the translation unit that compiles them.
+// The list of the SIMT backward kernels, as kernels.def gives their sizes. For the one translation unit of a module that compiles
+// them.
+#pragma once
 #include "gpu/bwd_simt.h"
 #include "gpu/instance.h"
 

@@ -1,4 +1,12 @@
-// The calls that take rows one by one, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The calls that take rows one by one: fa_merge, fa_append_kv and fa_rotary.
+#pragma once
+#include "gpu/context.h"
+#include "gpu/merge_partials.h"
+#include "gpu/rotary_append.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 rt::Status prepare_rows(const rt::Device& d) {
     const rt::Status all[] = {rt::prepare(merge_rows, d), rt::prepare(append_rows, d), rt::prepare(rotate_rows, d)};
@@ -36,3 +44,7 @@ fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Mess
     const int64_t rows = p->d.batch * p->d.seqlen_q * p->d.heads_q;
     return launch_rows(c, rotate_rows, rows, kTeams, kMoveThreads, RotaryParams{*p, *a}, "rotate_rows", m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,4 +1,6 @@
-// The list of the SIMT kernel's compiled sizes, for the translation unit that compiles them.
+// The list of the SIMT forward kernels, as kernels.def gives their sizes. For the one translation unit of a module that compiles
+// them.
+#pragma once
 #include "gpu/fwd_simt.h"
 #include "gpu/instance.h"
 

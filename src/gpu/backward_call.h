@@ -1,4 +1,13 @@
-// The backward's calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The backward's calls: planning, fa_explain, and the launches of a backward: preprocess, tiles, and the sums of dbias and dsinks.
+#pragma once
+#include "gpu/bwd_bias.h"
+#include "gpu/bwd_rows.h"
+#include "gpu/choose.h"
+#include "gpu/context.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 // A backward call, but for its pointers. Neither arch_kernel nor instance: none is planned.
 struct BackwardPlan {
@@ -209,3 +218,7 @@ fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, 
     status = launch_backward(*c, b, memory + 2 * b.rows_bytes + b.dq_acc_bytes, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

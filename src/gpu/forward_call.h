@@ -1,4 +1,14 @@
-// The forward's calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The forward's calls: which kernel and how many splits (planning, kept for the last descriptor), fa_explain, and the launches of a
+// forward, its merge and its scores output.
+#pragma once
+#include "gpu/choose.h"
+#include "gpu/context.h"
+#include "gpu/merge.h"
+#include "gpu/study_call.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
@@ -204,3 +214,7 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
         }
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa
