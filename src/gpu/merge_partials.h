@@ -10,61 +10,110 @@ namespace gpu {
 
 constexpr int kRowThreads = 128;
 
-struct MergeParams {
-    Problem p;
-    fa_merge_args_t a;
+// Where the sequences of q begin and how long they are: what of it lies in device memory is read there.
+struct QuerySpans {
+    const int32_t *cu_seqlens, *seqused;  // NULL: q is padded; every row counts
+    int64_t seqlen, total;                // seqlen_q, total_q
+    constexpr bool packed() const { return cu_seqlens != nullptr; }
 };
-// First row and length of a sequence of q, forced into the tensor.
+inline QuerySpans query_spans(const Problem& p, const int32_t* cu_seqlens, const int32_t* seqused) {
+    return {p.packed_q() ? cu_seqlens : nullptr, p.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, p.d.seqlen_q, p.d.total_q};
+}
+// First row and length of sequence b, forced into the tensor: lengths in device memory are not checked before a kernel runs.
 struct Span {
     int64_t begin, length;
 };
-FA_FN Span query_span(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b) {
-    Span s{0, p.d.seqlen_q};
-    if (p.packed_q()) {
-        s.begin = clamp(cu[b], 0, p.d.total_q);
-        s.length = clamp(cu[b + 1] - s.begin, 0, min_of(p.d.seqlen_q, p.d.total_q - s.begin));
+FA_FN Span span_of(const QuerySpans& q, int64_t b) {
+    Span s{0, q.seqlen};
+    if (q.packed()) {
+        s.begin = clamp(q.cu_seqlens[b], 0, q.total);
+        s.length = clamp(q.cu_seqlens[b + 1] - s.begin, 0, min_of(q.seqlen, q.total - s.begin));
     }
-    if (p.has(FA_OPERAND_SEQUSED_Q)) s.length = clamp(used[b], 0, s.length);
+    if (q.seqused) s.length = clamp(q.seqused[b], 0, s.length);
     return s;
+}
+
+// Elements between sequences (0 in packed tensors), rows and heads.
+struct RowStrides {
+    int64_t batch, row, head;
+    constexpr int64_t index(int64_t b, int64_t i, int64_t h) const { return b * batch + i * row + h * head; }
+};
+inline RowStrides row_strides(const int64_t stride[3], bool packed) { return {packed ? 0 : stride[0], stride[1], stride[2]}; }
+
+// What merge_rows reads. Partial results are o_parts[part · o_part + …] and lse_parts[part · lse_part + …].
+struct MergeParams {
+    QuerySpans spans;
+    int64_t heads, dim, parts;
+    const float *o_parts, *lse_parts;
+    void* o;
+    float* lse;                     // NULL: not wanted
+    const float *sinks, *o_scale;   // NULL: none
+    RowStrides o_strides, o_parts_strides, lse_strides, lse_parts_strides;
+    int64_t o_part, lse_part;       // elements between parts
+    int32_t o_dtype;
+    bool accumulate;                // o and lse hold a partial result, too
+};
+
+inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {
+    const bool packed = p.packed_q();
+    const auto lse_strides = [&](const int64_t stride[3]) { return RowStrides{packed ? 0 : stride[0], stride[2], stride[1]}; };
+    MergeParams x{};
+    x.spans = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    x.heads = p.d.heads_q;
+    x.dim = p.d.dim_v;
+    x.parts = a.parts;
+    x.o_parts = a.o_parts;
+    x.lse_parts = a.lse_parts;
+    x.o = a.o;
+    x.lse = a.lse;
+    x.sinks = p.has(FA_OPERAND_SINKS) ? a.sinks : nullptr;
+    x.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale : nullptr;
+    x.o_strides = row_strides(p.d.o_stride, packed);
+    x.o_parts_strides = row_strides(a.o_parts_stride + 1, packed);
+    x.lse_strides = lse_strides(p.d.lse_stride);
+    x.lse_parts_strides = lse_strides(a.lse_parts_stride + 1);
+    x.o_part = a.o_parts_stride[0];
+    x.lse_part = a.lse_parts_stride[0];
+    x.o_dtype = p.d.o_dtype;
+    x.accumulate = (a.flags & FA_MERGE_ACCUMULATE) != 0;
+    return x;
 }
 
 FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
     rt::fetch_parameters(x);
     rt::wait_for_predecessor();
     rt::release_successor();
-    const fa_attention_desc_t& d = x.p.d;
-    const fa_merge_args_t& a = x.a;
-    const int64_t i = rt::block() % d.seqlen_q, h = rt::block() / d.seqlen_q % d.heads_q, b = rt::block() / d.seqlen_q / d.heads_q;
-    const Span span = query_span(x.p, a.cu_seqlens_q, a.seqused_q, b);
-    if (i >= span.length && x.p.packed_q()) return;  // gaps of a packed tensor are not ours
-    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i, parts = i < span.length ? a.parts : 0;
-    const int64_t o_at = batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2];
-    const int64_t o_part = batch * a.o_parts_stride[1] + row * a.o_parts_stride[2] + h * a.o_parts_stride[3];
-    const int64_t lse_part = batch * a.lse_parts_stride[1] + h * a.lse_parts_stride[2] + row * a.lse_parts_stride[3];
-    float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
-    const bool accumulate = (a.flags & FA_MERGE_ACCUMULATE) && i < span.length;
+    const int64_t line = rt::block() / x.spans.seqlen, i = rt::block() % x.spans.seqlen, h = line % x.heads, b = line / x.heads;
+    const Span span = span_of(x.spans, b);
+    if (i >= span.length && x.spans.packed()) return;  // gaps of a packed tensor are not ours
+    const int64_t row = span.begin + i, parts = i < span.length ? x.parts : 0;
+    const int64_t o_at = x.o_strides.index(b, row, h);
+    const float* const o_part = x.o_parts + x.o_parts_strides.index(b, row, h);
+    const float* const lse_part = x.lse_parts + x.lse_parts_strides.index(b, row, h);
+    float* const lse = x.lse ? x.lse + x.lse_strides.index(b, row, h) : nullptr;
+    const bool accumulate = x.accumulate && i < span.length;
     const float before = accumulate ? *lse : kNegInf;
     rt::barrier();  // every thread has read the LSE that one of them will replace
-    for (int64_t c = rt::thread(); c < d.dim_v; c += kRowThreads) {
+    for (int64_t c = rt::thread(); c < x.dim; c += kRowThreads) {
         RowState state = from_lse(before);
         // In units of 2^-32: several parts at the type's limit must not overflow before they are averaged.
-        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(a.o)[o_at + c] * 0x1p-32f;
+        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(x.o)[o_at + c] * 0x1p-32f;
         for (int64_t part = 0; part < parts; part++) {
-            const RowState s = from_lse(a.lse_parts[part * a.lse_parts_stride[0] + lse_part]);
+            const RowState s = from_lse(lse_part[part * x.lse_part]);
             if (s.l == 0.f) continue;
             const Fold f = fold(state, s);
             state = f.state;
-            sum = sum * f.scale_a + a.o_parts[part * a.o_parts_stride[0] + o_part + c] * (f.scale_b * 0x1p-32f);
+            sum = sum * f.scale_a + o_part[part * x.o_part + c] * (f.scale_b * 0x1p-32f);
         }
-        if (x.p.has(FA_OPERAND_SINKS) && i < span.length) {
-            const Fold f = fold(state, sink_state(a.sinks[h]));
+        if (x.sinks && i < span.length) {
+            const Fold f = fold(state, sink_state(x.sinks[h]));
             state = f.state;
             sum *= f.scale_a;
         }
         float average = sum * (normaliser(state) * 0x1p+32f);
         if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
-        if (x.p.has(FA_OPERAND_O_SCALE)) average *= a.o_scale[0];
-        store_element(a.o, o_at + c, d.o_dtype, average);
+        if (x.o_scale) average *= x.o_scale[0];
+        store_element(x.o, o_at + c, x.o_dtype, average);
         if (c == 0 && lse) *lse = log_sum_exp(state);
     }
 }

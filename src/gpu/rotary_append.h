@@ -7,17 +7,6 @@
 namespace fa {
 namespace gpu {
 
-struct AppendParams {
-    Problem p;
-    fa_append_kv_args_t a;
-    bool copies;         // see copies_rows
-    int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
-};
-struct RotaryParams {
-    Problem p;
-    fa_rotary_args_t a;
-};
-
 constexpr int kTeam = 16, kVec8 = 8, kMoveThreads = 128, kTeams = kMoveThreads / kTeam;
 
 // Up to eight elements of q's type as they lie in memory: one a word, or two of 16 bits in each of the first four.
@@ -164,51 +153,178 @@ FA_DEVICE void rotate_step(const LoadedStep& loaded, int32_t dtype, const Step& 
     }
 }
 
+// What rotate_rows reads.
+struct RotaryParams {
+    QuerySpans spans;
+    int64_t batch, heads;
+    const void* x;
+    void* out;
+    RowStrides x_strides, out_strides;
+    const float *cos, *sin;           // [max_position][pairs]
+    int64_t max_position, pairs;
+    const int32_t* positions;         // of each row; NULL: they count from position_offset
+    int64_t positions_stride;         // between sequences
+    const int32_t* position_offset;   // of each sequence; NULL: 0
+    RowSteps steps;
+    int32_t dtype;
+};
+
+inline RotaryParams rotary_params(const Problem& p, const fa_rotary_args_t& a) {
+    RotaryParams x{};
+    x.spans = query_spans(p, a.cu_seqlens, a.seqused);
+    x.batch = p.d.batch;
+    x.heads = p.d.heads_q;
+    x.x = a.x;
+    x.out = a.out;
+    x.x_strides = row_strides(p.d.q_stride, p.packed_q());
+    x.out_strides = row_strides(a.out_stride, p.packed_q());
+    x.cos = a.cos;
+    x.sin = a.sin;
+    x.max_position = a.max_position;
+    x.pairs = a.rotary_dim / 2;
+    x.positions = a.positions;
+    x.positions_stride = p.packed_q() ? 0 : p.d.seqlen_q;
+    x.position_offset = a.position_offset;
+    x.steps = {int(p.d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    x.dtype = p.d.q_dtype;
+    return x;
+}
+
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
     rt::fetch_parameters(x);
     rt::wait_for_predecessor();
     rt::release_successor();
-    const fa_attention_desc_t& d = x.p.d;
-    const fa_rotary_args_t& a = x.a;
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_q, h = team % d.heads_q;
-    const int64_t b = line / d.seqlen_q, i = line % d.seqlen_q;
-    if (b >= d.batch) return;
-    const Span span = query_span(x.p, a.cu_seqlens, a.seqused, b);
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads, h = team % x.heads;
+    const int64_t b = line / x.spans.seqlen, i = line % x.spans.seqlen;
+    if (b >= x.batch) return;
+    const Span span = span_of(x.spans, b);
     if (i >= span.length) return;
-    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
-    const int64_t from = batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2];
-    const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
-    const RowSteps steps{int(d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
-    int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
-    if (a.positions) position = a.positions[x.p.packed_q() ? row : b * d.seqlen_q + i];
-    position = clamp(position, 0, a.max_position - 1);
-    const float* cos = a.cos + position * (a.rotary_dim / 2);
-    const float* sin = a.sin + position * (a.rotary_dim / 2);
-    for (int n = rt::thread() % kTeam; n < steps.count(); n += kTeam) {
-        const Step s = step_of(steps, n);
+    const int64_t row = span.begin + i, from = x.x_strides.index(b, row, h), to = x.out_strides.index(b, row, h);
+    int64_t position = i + (x.position_offset ? x.position_offset[b] : 0);
+    if (x.positions) position = x.positions[b * x.positions_stride + row];
+    position = clamp(position, 0, x.max_position - 1);
+    const float *const cos = x.cos + position * x.pairs, *const sin = x.sin + position * x.pairs;
+    for (int n = rt::thread() % kTeam; n < x.steps.count(); n += kTeam) {
+        const Step s = step_of(x.steps, n);
         float own[kVec8], partner[kVec8];
-        rotate_step(load_step(a.x, from, d.q_dtype, s), d.q_dtype, s, cos, sin, own, partner);
-        store_vec8(a.out, to + s.at, d.q_dtype, s.n, own);
-        if (s.partner) store_vec8(a.out, to + s.partner, d.q_dtype, s.n, partner);
+        rotate_step(load_step(x.x, from, x.dtype, s), x.dtype, s, cos, sin, own, partner);
+        store_vec8(x.out, to + s.at, x.dtype, s.n, own);
+        if (s.partner) store_vec8(x.out, to + s.partner, x.dtype, s.n, partner);
     }
 }
 
 // ---- append
 
+// k or v: the new rows, and the cache.
+struct AppendOperand {
+    const void* from;
+    void* to;
+    float* descale;                      // a factor for each row of the cache, NULL: none
+    RowStrides from_strides;             // of sequences, tokens and heads
+    RowStrides to_strides;               // of pages or the cache's sequences, rows and heads
+    RowStrides descale_strides;          // likewise
+    RowSteps steps;
+};
+// What append_rows reads.
+struct AppendParams {
+    AppendOperand k, v;
+    int64_t batch, heads, seqlen_new, total_new;
+    const int32_t *cu_seqlens_new, *seqused_new;            // NULL: as in QuerySpans
+    const int32_t* positions;                               // of each token's key; NULL: keys follow each other,
+    const int32_t* first;                                   // from this key of a sequence on; NULL: 0
+    int64_t positions_stride;                               // between sequences
+    const int32_t *leftpad, *kv_batch_idx, *page_table;     // NULL: none; sequence b; no pages
+    int64_t seqlen_k, sequences, page_size, pages, page_table_stride;
+    const float *cos, *sin;                                 // NULL: no rotation
+    int64_t max_position, pairs;
+    int32_t from_dtype, to_dtype;
+    int32_t page_shift;                                     // a page has 2^page_shift keys; −1: another number
+    bool dynamic_scale;
+    bool copies;                                            // see copies_rows
+};
+
+// Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys and pages
+// 32 bits, and a page a power of two of keys?
+inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
+    constexpr int64_t limit = int64_t(1) << 31;
+    const fa_attention_desc_t& d = p.d;
+    const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+        return copy_width(base, stride, dim, dtype) == 16;
+    };
+    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
+    return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
+           a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
+           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
+           is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
+}
+
+inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
+    const fa_attention_desc_t& d = p.d;
+    const bool packed = a.cu_seqlens_new != nullptr;
+    AppendParams x{};
+    x.k.from = a.k_new;
+    x.k.to = a.k;
+    x.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
+    x.k.from_strides = row_strides(a.k_new_stride, packed);
+    x.k.to_strides = row_strides(d.k_stride, false);
+    x.k.descale_strides = row_strides(d.k_descale_stride, false);
+    x.k.steps = {int(d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    x.v.from = a.v_new;
+    x.v.to = a.v;
+    x.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
+    x.v.from_strides = row_strides(a.v_new_stride, packed);
+    x.v.to_strides = row_strides(d.v_stride, false);
+    x.v.descale_strides = row_strides(d.v_descale_stride, false);
+    x.v.steps = {int(d.dim_v), 0, false};
+    x.batch = d.batch;
+    x.heads = d.heads_k;
+    x.seqlen_new = a.seqlen_new;
+    x.total_new = a.total_new;
+    x.cu_seqlens_new = a.cu_seqlens_new;
+    x.seqused_new = a.seqused_new;
+    x.positions = a.positions;
+    x.positions_stride = packed ? 0 : a.seqlen_new;
+    x.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
+    x.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : x.leftpad;
+    x.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
+    x.page_table = p.paged() ? a.page_table : nullptr;
+    x.seqlen_k = d.seqlen_k;
+    x.sequences = x.kv_batch_idx ? d.kv_batch : d.batch;
+    x.page_size = d.page_size;
+    x.pages = d.num_pages;
+    x.page_table_stride = d.page_table_stride;
+    x.cos = a.cos;
+    x.sin = a.sin;
+    x.max_position = a.max_position;
+    x.pairs = a.rotary_dim / 2;
+    x.from_dtype = d.q_dtype;
+    x.to_dtype = d.k_dtype;
+    while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
+    if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
+    x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    x.copies = copies_rows(p, a, x.page_shift);
+    return x;
+}
+
+// What a team appends: the row of token t of sequence b, for one head, to k or v.
+struct AppendRow {
+    int64_t b, t, h;
+    bool is_v;
+};
+
 // Where a new token's row lies in k_new and v_new.
 struct NewRow {
-    int64_t batch, row;
+    int64_t row;
     bool valid;
 };
 FA_DEVICE NewRow new_row_of(const AppendParams& x, int64_t b, int64_t t) {
-    const fa_append_kv_args_t& a = x.a;
-    int64_t begin = 0, length = a.seqlen_new;
-    if (a.cu_seqlens_new) {
-        begin = clamp(a.cu_seqlens_new[b], 0, a.total_new);
-        length = clamp(a.cu_seqlens_new[b + 1] - begin, 0, min_of(a.seqlen_new, a.total_new - begin));
+    int64_t begin = 0, length = x.seqlen_new;
+    if (x.cu_seqlens_new) {
+        begin = clamp(x.cu_seqlens_new[b], 0, x.total_new);
+        length = clamp(x.cu_seqlens_new[b + 1] - begin, 0, min_of(x.seqlen_new, x.total_new - begin));
     }
-    if (a.seqused_new) length = clamp(a.seqused_new[b], 0, length);
-    return {a.cu_seqlens_new ? 0 : b, begin + t, t < length};
+    if (x.seqused_new) length = clamp(x.seqused_new[b], 0, length);
+    return {begin + t, t < length};
 }
 
 // Where a new token's row of the cache is read from: its key's number, or that of the sequence's first new one, and the cache's
@@ -218,28 +334,23 @@ struct KeySource {
     int64_t b, later;            // tokens behind that key
 };
 FA_DEVICE KeySource key_source_of(const AppendParams& x, int64_t b, int64_t t, int64_t row) {
-    const fa_append_kv_args_t& a = x.a;
-    const int32_t* const position = a.positions ? a.positions + (a.cu_seqlens_new ? row : b * a.seqlen_new + t) : nullptr;
-    const int32_t* const leftpad = x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k + b : nullptr;
-    const int32_t* const first = x.p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k + b : leftpad;
-    const int32_t* const index = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx + b : nullptr;
-    return {position ? position : first, index, b, position ? 0 : t};
+    const int32_t* const position = x.positions ? x.positions + b * x.positions_stride + row : nullptr;
+    const int32_t* const first = x.first ? x.first + b : nullptr;
+    return {position ? position : first, x.kv_batch_idx ? x.kv_batch_idx + b : nullptr, b, position ? 0 : t};
 }
 
-// The place, of any row. Not valid: it goes nowhere.
+// A row of the cache. Not valid: there is none.
 struct CacheRow {
     int64_t outer, row, key;
     bool valid;
 };
-FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& key_source) {
-    const fa_attention_desc_t& d = x.p.d;
+FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& source) {
     constexpr CacheRow none{0, 0, 0, false};
-    const int64_t key = key_source.later + (key_source.key ? *key_source.key : 0),
-                  outer = key_source.index ? *key_source.index : key_source.b;
-    if (key < 0 || key >= d.seqlen_k || outer < 0 || outer >= (key_source.index ? d.kv_batch : d.batch)) return none;
-    if (!x.p.paged()) return {outer, key, key, true};
-    const int64_t number = key / d.page_size, page = x.a.page_table[outer * d.page_table_stride + number];
-    return {page, key - number * d.page_size, key, page >= 0 && page < d.num_pages};
+    const int64_t key = source.later + (source.key ? *source.key : 0), outer = source.index ? *source.index : source.b;
+    if (key < 0 || key >= x.seqlen_k || outer < 0 || outer >= x.sequences) return none;
+    if (!x.page_table) return {outer, key, key, true};
+    const int64_t number = key / x.page_size, page = x.page_table[outer * x.page_table_stride + number];
+    return {page, key - number * x.page_size, key, page >= 0 && page < x.pages};
 }
 
 FA_FN float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
@@ -257,73 +368,40 @@ FA_DEVICE float update_amax(const float* x, int n, float amax) {
     return amax;
 }
 
-// Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys
-// and pages 32 bits, and a page a power of two of keys?
-FA_FN bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t page_shift) {
-    constexpr int64_t limit = int64_t(1) << 31;
-    const fa_attention_desc_t& d = p.d;
-    const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
-        return copy_width(base, stride, dim, dtype) == 16;
-    };
-    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
-    return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) &&
-           d.seqlen_k <= limit && a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
-           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
-           is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
-}
-
-inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a) {
-    int32_t shift = 0;
-    while (shift < 31 && int64_t(1) << shift < p.d.page_size) shift++;
-    if (p.paged() && int64_t(1) << shift != p.d.page_size) shift = -1;
-    return {p, a, copies_rows(p, a, shift), shift};
-}
-
-// What a team appends: the row of token t of sequence b, for one head, to k or v.
-struct AppendRow {
-    int64_t b, t, h;
-    bool is_v;
-};
-FA_DEVICE int64_t source_index(const AppendParams& x, const AppendRow& row, const NewRow& source) {
-    const int64_t* stride = row.is_v ? x.a.v_new_stride : x.a.k_new_stride;
-    return source.batch * stride[0] + source.row * stride[1] + row.h * stride[2];
-}
-
 // Makes the compiler compute x here, and not where it is used: it cannot know that the branch, which would do no harm, is never
 // taken.
 FA_DEVICE void force_evaluation(int64_t x) {
     if (uint32_t(x ^ x >> 32) == 0xdeadbeefu) rt::release_successor();
 }
 
-// Rows of calls for which copies_rows() is true. What follows from the descriptor is computed before the wait, and numbers have 32
+// Rows of calls for which copies_rows() is true. What follows from the parameters is computed before the wait, and numbers have 32
 // bits: what remains is a chain of dependent reads, whose latency should be all that it takes.
 FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
-    const fa_attention_desc_t& d = x.p.d;
-    const fa_append_kv_args_t& a = x.a;
-    const int64_t* const stride = row.is_v ? d.v_stride : d.k_stride;
-    const int64_t bytes = type_bytes(d.k_dtype), outer_bytes = stride[0] * bytes, row_bytes = stride[1] * bytes;
-    const int all = int((row.is_v ? d.dim_v : d.dim_qk) * bytes), first = rt::thread() % kTeam * 16;
-    const char* const source = static_cast<const char*>(row.is_v ? a.v_new : a.k_new);
-    const char* const from = source + source_index(x, row, {row.b, row.t, true}) * bytes + first;
-    const KeySource key_source = key_source_of(x, row.b, row.t, row.t);
-    const bool paged = x.p.paged();
-    const int64_t table_stride = paged ? d.page_table_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
-    const int64_t b = key_source.index ? 0 : row.b;
-    char* cache = static_cast<char*>(row.is_v ? a.v : a.k) + row.h * stride[2] * bytes + b * sequence_bytes + first;
-    const int32_t* table = a.page_table + b * table_stride;
-    const uint32_t later = uint32_t(key_source.later), keys = uint32_t(d.seqlen_k), sequences = uint32_t(d.kv_batch);
-    const uint32_t pages = uint32_t(d.num_pages), within = paged ? uint32_t(d.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    const int64_t bytes = type_bytes(x.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
+                  row_bytes = operand.to_strides.row * bytes;
+    const int all = int(operand.steps.dim * bytes), first = rt::thread() % kTeam * 16;
+    const char* const from =
+        static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
+    const KeySource source = key_source_of(x, row.b, row.t, row.t);
+    const bool paged = x.page_table != nullptr;
+    const int64_t table_stride = paged ? x.page_table_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
+    const int64_t b = source.index ? 0 : row.b;
+    char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
+    const int32_t* table = x.page_table + b * table_stride;
+    const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
+    const uint32_t pages = uint32_t(x.pages), within = paged ? uint32_t(x.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
     force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
                      sequence_bytes);
-    force_evaluation(int64_t(key_source.key) ^ int64_t(key_source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
+    force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
                      within);
     rt::wait_for_predecessor();
-    if (row.b >= d.batch || first >= all) return;
+    if (row.b >= x.batch || first >= all) return;
     float vec[4];
     rt::load4(reinterpret_cast<const float*>(from), vec);
-    const uint32_t key = later + (key_source.key ? uint32_t(*key_source.key) : 0);
-    if (key_source.index) {
-        const uint32_t outer = uint32_t(*key_source.index);
+    const uint32_t key = later + (source.key ? uint32_t(*source.key) : 0);
+    if (source.index) {
+        const uint32_t outer = uint32_t(*source.index);
         if (outer >= sequences) return;
         table += outer * table_stride;
         cache += outer * sequence_bytes;
@@ -343,35 +421,31 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
 }
 
 // Rows that are rotated or change their type. No lane returns early: the lanes of a wave exchange values.
-FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t h, bool is_v) {
+FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
     rt::wait_for_predecessor();
-    const fa_attention_desc_t& d = x.p.d;
-    const fa_append_kv_args_t& a = x.a;
-    const NewRow source = b < d.batch ? new_row_of(x, b, t) : NewRow{0, 0, false};
-    const void* from = is_v ? a.v_new : a.k_new;
-    const int64_t from_row = source_index(x, {b, t, h, is_v}, source);
-    const RowSteps steps{int(is_v ? d.dim_v : d.dim_qk), is_v ? 0 : int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    const NewRow source = row.b < x.batch ? new_row_of(x, row.b, row.t) : NewRow{0, false};
+    const int64_t from_row = operand.from_strides.index(row.b, source.row, row.h);
+    const RowSteps steps = operand.steps;
     const int lane = rt::thread() % kTeam;
     LoadedStep loaded{};  // in flight while its row of the cache is looked up
-    if (source.valid && lane < steps.count()) loaded = load_step(from, from_row, d.q_dtype, step_of(steps, lane));
+    if (source.valid && lane < steps.count()) loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
 
-    CacheRow cache_row = source.valid ? cache_row_of(x, key_source_of(x, b, t, source.row)) : CacheRow{0, 0, 0, false};
-    const int64_t position = cache_row.key - (cache_row.valid && x.p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0);
-    if (a.cos && (position < 0 || position >= a.max_position)) cache_row.valid = false;
-    const int64_t table_row = position * (a.rotary_dim / 2);
+    CacheRow cache_row = source.valid ? cache_row_of(x, key_source_of(x, row.b, row.t, source.row)) : CacheRow{0, 0, 0, false};
+    const int64_t position = cache_row.key - (cache_row.valid && x.leftpad ? x.leftpad[row.b] : 0);
+    if (x.cos && (position < 0 || position >= x.max_position)) cache_row.valid = false;
+    const float *const cos = x.cos + position * x.pairs, *const sin = x.sin + position * x.pairs;
     float own[kVec8], partner[kVec8];
     const auto take = [&](int number, const Step& s) {
-        if (number != lane) loaded = load_step(from, from_row, d.q_dtype, s);
-        rotate_step(loaded, d.q_dtype, s, a.cos + table_row, a.sin + table_row, own, partner);
+        if (number != lane) loaded = load_step(operand.from, from_row, x.from_dtype, s);
+        rotate_step(loaded, x.from_dtype, s, cos, sin, own, partner);
     };
 
-    const int64_t* fs = is_v ? d.v_descale_stride : d.k_descale_stride;
-    float* descale =
-        x.p.has(is_v ? FA_OPERAND_V_DESCALE : FA_OPERAND_K_DESCALE) && cache_row.valid
-            ? static_cast<float*>(is_v ? a.v_descale : a.k_descale) + cache_row.outer * fs[0] + cache_row.row * fs[1] + h * fs[2]
-            : nullptr;
+    float* const descale = operand.descale && cache_row.valid
+                               ? operand.descale + operand.descale_strides.index(cache_row.outer, cache_row.row, row.h)
+                               : nullptr;
     float factor = 1.f;
-    if (a.flags & FA_APPEND_DYNAMIC_SCALE) {
+    if (x.dynamic_scale) {
         float amax = 0.f;
         for (int n = lane; cache_row.valid && n < steps.count(); n += kTeam) {
             const Step s = step_of(steps, n);
@@ -380,17 +454,16 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
             if (s.partner) amax = update_amax(partner, s.n, amax);
         }
         amax = team_max(amax);
-        factor = dynamic_descale(amax, largest_value(d.k_dtype));
+        factor = dynamic_descale(amax, largest_value(x.to_dtype));
         if (descale && lane == 0) *descale = factor;
-        if (steps.count() > kTeam && cache_row.valid) loaded = load_step(from, from_row, d.q_dtype, step_of(steps, lane));
+        if (steps.count() > kTeam && cache_row.valid)
+            loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
     } else if (descale) {
         factor = *descale;
     }
 
     if (!cache_row.valid) return;
-    const int64_t* cs = is_v ? d.v_stride : d.k_stride;
-    void* to = is_v ? a.v : a.k;
-    const int64_t to_row = cache_row.outer * cs[0] + cache_row.row * cs[1] + h * cs[2];
+    const int64_t to_row = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
     for (int n = lane; n < steps.count(); n += kTeam) {
         const Step s = step_of(steps, n);
         take(n, s);
@@ -399,8 +472,8 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
             if (descale) own[i] /= factor;
             if (descale && s.partner) partner[i] /= factor;
         }
-        store_vec8(to, to_row + s.at, d.k_dtype, s.n, own);
-        if (s.partner) store_vec8(to, to_row + s.partner, d.k_dtype, s.n, partner);
+        store_vec8(operand.to, to_row + s.at, x.to_dtype, s.n, own);
+        if (s.partner) store_vec8(operand.to, to_row + s.partner, x.to_dtype, s.n, partner);
     }
 }
 
@@ -408,12 +481,10 @@ FA_DEVICE void convert_row(const AppendParams& x, int64_t b, int64_t t, int64_t 
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     rt::release_successor();
     rt::fetch_parameters(x);
-    const fa_attention_desc_t& d = x.p.d;
-    const fa_append_kv_args_t& a = x.a;
-    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / d.heads_k;
-    const AppendRow row{line / 2 / a.seqlen_new, line / 2 % a.seqlen_new, team % d.heads_k, (line & 1) != 0};
+    const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads;
+    const AppendRow row{line / 2 / x.seqlen_new, line / 2 % x.seqlen_new, team % x.heads, (line & 1) != 0};
     if (x.copies) copy_row(x, row);
-    else convert_row(x, row.b, row.t, row.h, row.is_v);
+    else convert_row(x, row);
 }
 
 }  // namespace gpu

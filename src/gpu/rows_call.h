@@ -15,13 +15,13 @@ rt::Status prepare_rows(const rt::Device& d) {
     return rt::kSuccess;
 }
 
-// On the call's stream, for kernels that count rows alone.
+// On the stream that the call names by `flags` and `named`, for kernels whose grid covers rows.
 template <class Params>
-fa_status_t launch_rows(Context* c, void (*kernel)(Params), int64_t rows, int rows_per_block, int threads, const Params& x,
-                        const char* name, Message* m) {
+fa_status_t launch_rows(Context* c, uint32_t flags, void* named, void (*kernel)(Params), int64_t rows, int rows_per_block,
+                        int threads, const Params& x, const char* name, Message* m) {
     OnDevice on(c->device);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, x.a.flags, x.a.stream, &stream, m);
+    const fa_status_t status = stream_of(c, flags, named, &stream, m);
     if (status != FA_OK) return status;
     const int64_t blocks = ceil_div(rows, rows_per_block);
     if (blocks >= kMaxBlocks)
@@ -32,17 +32,18 @@ fa_status_t launch_rows(Context* c, void (*kernel)(Params), int64_t rows, int ro
 
 fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
     const int64_t rows = p->d.batch * p->d.heads_q * p->d.seqlen_q;
-    return launch_rows(c, merge_rows, rows, 1, kRowThreads, MergeParams{*p, *a}, "merge_rows", m);
+    return launch_rows(c, a->flags, a->stream, merge_rows, rows, 1, kRowThreads, merge_params(*p, *a), "merge_rows", m);
 }
 
 fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
     const int64_t rows = p->d.batch * a->seqlen_new * p->d.heads_k;  // of k, and as many of v
-    return launch_rows(c, append_rows, rows, kTeams / 2, kMoveThreads, append_params(*p, *a), "append_rows", m);
+    return launch_rows(c, a->flags, a->stream, append_rows, rows, kTeams / 2, kMoveThreads, append_params(*p, *a), "append_rows",
+                       m);
 }
 
 fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
     const int64_t rows = p->d.batch * p->d.seqlen_q * p->d.heads_q;
-    return launch_rows(c, rotate_rows, rows, kTeams, kMoveThreads, RotaryParams{*p, *a}, "rotate_rows", m);
+    return launch_rows(c, a->flags, a->stream, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(*p, *a), "rotate_rows", m);
 }
 
 }  // namespace
