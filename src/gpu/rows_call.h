@@ -1,8 +1,9 @@
 // The calls that take rows one by one: fa_merge, fa_append_kv and fa_rotary.
 #pragma once
+#include "gpu/append.h"
 #include "gpu/context.h"
 #include "gpu/merge_partials.h"
-#include "gpu/rotary_append.h"
+#include "gpu/rotary.h"
 
 namespace fa {
 namespace gpu {
