@@ -14,7 +14,7 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it need not check which rows exist.
 constexpr int64_t kPaddedRows = 128;
 
-// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned pieces of 16 bytes, of words of 4, or of
+// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned 16-byte vectors, of words of 4, or of
 // elements.
 struct RowSource {
     const void* base;
@@ -31,7 +31,7 @@ struct BackwardParams {
     int64_t row_blocks;    // of backward_preprocess that take rows; those behind them take keys
     int64_t parts;         // blocks that share the columns of a tile's gradients
     int64_t dq_acc_columns;   // of dq_acc
-    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when scores need no mod in natural units
+    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when there is no score mod
     float dropout_scale;     // 1 / (1 − dropout_p)
     bool score_mod;          // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time

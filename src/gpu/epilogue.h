@@ -1,6 +1,5 @@
 // The epilogue of a forward's row: from its state (m, l) and unnormalised accumulators to o and LSE, with the sink added and the
-// mean taken; and o = 0, LSE = −inf for rows beyond a sequence's length. The SIMT, mma, sm_90 and merge kernels all end their rows
-// here.
+// mean taken; and o = 0, LSE = −inf for rows beyond a sequence's length. The SIMT, mma and merge kernels end their rows here.
 #pragma once
 #include <float.h>
 #include "gpu/score.h"

@@ -22,7 +22,7 @@ struct MmaBlock {
     static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
-    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from being looked up to being masked
+    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
     static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
     static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
@@ -216,7 +216,7 @@ struct MmaBlock {
         rt::cp_async_commit();
     }
 
-    // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it
+    // The same for plain and paged calls. `base` is the thread's vector of its first row, with pages of any row, and `to` where it
     // goes in the first stage; `row` bytes lie between keys.
     struct KvReader {
         const char* base;
@@ -237,7 +237,7 @@ struct MmaBlock {
         const uint32_t to = s.to + uint32_t(i * kStageBytes);
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int r = n * kRowsAtOnce;
-            copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the order of pieces in these rows
+            copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the swizzle of these rows
         }
     }
     FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
@@ -248,7 +248,7 @@ struct MmaBlock {
         }
         rt::cp_async_commit();
     }
-    // value: v's half of a place.
+    // value: v's half of a location.
     FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
         if (key < end) {
             const uint32_t* location =

@@ -119,7 +119,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
                 const uint32_t word = rows.word[lane_row][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
                 bits |= nonzero * 0x10204080u >> 28 << 4 * i;
             }
-            const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
+            const int at = lane * 4 * kKeyTiles;  // the vector's place in the row
             half[0] = at < 32 ? bits << at : 0;
             half[1] = at < 32 ? 0 : bits << (at - 32);
             FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {

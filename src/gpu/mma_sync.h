@@ -178,7 +178,7 @@ struct MmaTf32 {
     struct FragmentB { uint32_t large[8], small[8]; };  // [half of the columns][step][2]
 
     // The large part is rounded; the product cuts off what the small one has too much, one bit at most. Not a number: the small one
-    // is not, whatever has become of the large one. Infinite: the small one is not a number, too, see accumulate.
+    // is not, whatever has become of the large one. Infinite: the small one is not a number, too, see mma_chain.
     FA_MEMBER static void split_tf32(float x, uint32_t* large, uint32_t* small) {
         *large = (bits_of(x) + 0x1000u) & 0xffffe000u;
         *small = bits_of(x - float_of(*large));

@@ -105,12 +105,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
             FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
 }
 
-// Every thread's value merged into one, which all get: groups of 16 first, then those one after the other.
+// Every thread's value reduced to one, which all get: groups of 16 first, then those one after the other.
 template <class Operation>
 FA_DEVICE float reduce_block(float value, Operation operation) {
     float* group = reinterpret_cast<float*>(rt::shared_memory());
     FA_UNROLL for (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
-    rt::barrier();  // whoever still reads the merge before
+    rt::barrier();  // whoever still reads the reduction before
     if (rt::thread() % 16 == 0) group[rt::thread() / 16] = value;
     rt::barrier();
     value = group[0];
