@@ -1,5 +1,5 @@
-// Whether a stream is the current device's, for machines of several. The run time takes launches on another's, which then read
-// wherever their addresses lead there.
+// Whether a stream belongs to the current device, for machines of several. The run time accepts launches on another device's
+// stream; kernels would then run there, and read whatever its addresses hold.
 #pragma once
 #include <cudaTypedefs.h>
 #include "cuda/driver.h"
