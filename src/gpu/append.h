@@ -11,28 +11,28 @@ namespace gpu {
 struct AppendOperand {
     const void* from;
     void* to;
-    float* descale;                      // a factor for each row of the cache, NULL: none
-    RowStrides from_strides;             // of sequences, tokens and heads
-    RowStrides to_strides;               // of pages or the cache's sequences, rows and heads
-    RowStrides descale_strides;          // likewise
+    float* descale;              // a factor for each row of the cache, NULL: none
+    RowStrides from_strides;     // of sequences, tokens and heads
+    RowStrides to_strides;       // of pages or the cache's sequences, rows and heads
+    RowStrides descale_strides;  // likewise
     RowSteps steps;
 };
 // What append_rows reads.
 struct AppendParams {
     AppendOperand k, v;
     int64_t batch, heads, seqlen_new, total_new;
-    const int32_t *cu_seqlens_new, *seqused_new;            // NULL: as in QuerySpans
-    const int32_t* positions;                               // of each token's key; NULL: keys follow each other,
-    const int32_t* first;                                   // from this key of a sequence on; NULL: 0
-    int64_t positions_stride;                               // between sequences
-    const int32_t *leftpad, *kv_batch_idx, *page_table;     // NULL: none; sequence b; no pages
+    const int32_t *cu_seqlens_new, *seqused_new;         // NULL: as in QuerySpans
+    const int32_t* positions;                            // of each token's key; NULL: keys follow each other,
+    const int32_t* first;                                // from this key of a sequence on; NULL: 0
+    int64_t positions_stride;                            // between sequences
+    const int32_t *leftpad, *kv_batch_idx, *page_table;  // NULL: none; sequence b; no pages
     int64_t seqlen_k, sequences, page_size, pages, page_table_stride;
-    const float *cos, *sin;                                 // NULL: no rotation
+    const float *cos, *sin;  // NULL: no rotation
     int64_t max_position, pairs;
     int32_t from_dtype, to_dtype;
-    int32_t page_shift;                                     // a page has 2^page_shift keys; −1: another number
+    int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
     bool dynamic_scale;
-    bool copies;                                            // see copies_rows
+    bool copies;  // see copies_rows
 };
 
 // Do rows go into the cache as they are, in aligned 16-byte vectors, as many of each sequence? And have numbers of keys and pages

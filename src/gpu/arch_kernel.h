@@ -48,8 +48,10 @@ struct ArchBackwardKernel {
     const void* impl;
 };
 const ArchBackwardKernel* arch_backward_for(const rt::Device&, const Problem&);
-bool arch_backward_reads(const Problem&, const fa_backward_args_t&);                         // whether it takes tensors that lie so
-uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);  // of `memory`, which holds anything
+// Does it take tensors that lie so?
+bool arch_backward_reads(const Problem&, const fa_backward_args_t&);
+// Of `memory` below, which may hold anything.
+uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);
 rt::Status prepare_arch_backward(const rt::Device&);
 rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);
 

@@ -25,15 +25,15 @@ struct RowSource {
 // What a backward call fixes, in the form that kernels take.
 struct BackwardParams {
     Problem p;
-    fa_forward_args_t a;   // the forward's
-    fa_backward_args_t g;  // without its pointer to them
-    int64_t padded_rows;   // of q of all sequences, each padded to kPaddedRows
-    int64_t row_blocks;    // of backward_preprocess that take rows; those behind them take keys
-    int64_t parts;         // blocks that share the columns of a tile's gradients
-    int64_t dq_acc_columns;   // of dq_acc
-    ScoreFactor factor;    // SIMT kernels: the scale, times log2 e when there is no score mod
-    float dropout_scale;     // 1 / (1 − dropout_p)
-    bool score_mod;          // scores leave the product in natural units
+    fa_forward_args_t a;                                            // the forward's
+    fa_backward_args_t g;                                           // without its pointer to them
+    int64_t padded_rows;                                            // of q of all sequences, each padded to kPaddedRows
+    int64_t row_blocks;                                             // of backward_preprocess: for rows; those behind them for keys
+    int64_t parts;                                                  // blocks that share the columns of a tile's gradients
+    int64_t dq_acc_columns;                                         // 0: dq is not added up
+    ScoreFactor factor;                                             // SIMT kernels: the scale, times log2 e without a score mod
+    float dropout_scale;                                            // 1 / (1 − dropout_p)
+    bool score_mod;                                                 // scores leave the product in natural units
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
     // MMA kernels, as in ForwardParams.
     bool uniform_lengths;
@@ -41,10 +41,13 @@ struct BackwardParams {
     MaskRule uniform_rule;
     uint32_t features;
     RowSource source[4];  // q, dout, k and v
-    float* delta;          // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf
-    float* lse_log2;           // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their probabilities are 0
-    float* dq_acc;         // [heads_q][padded_rows][dq_acc_columns], see dq_acc_index, 0 at first: f32 sums of dq without the scale, for a kernel
-                           // that adds them up; else NULL
+    // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf.
+    float* delta;
+    // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their P is 0.
+    float* lse_log2;
+    // [heads_q][padded_rows][dq_acc_columns], see dq_acc_index, 0 at first: f32 sums of dq without the scale, for a kernel that adds
+    // them up; else NULL.
+    float* dq_acc;
 };
 
 FA_FN int64_t padded_rows_of(const Problem& p) {

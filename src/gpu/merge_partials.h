@@ -46,12 +46,12 @@ struct MergeParams {
     int64_t heads, dim, parts;
     const float *o_parts, *lse_parts;
     void* o;
-    float* lse;                     // NULL: not wanted
-    const float *sinks, *o_scale;   // NULL: none
+    float* lse;                    // NULL: not wanted
+    const float *sinks, *o_scale;  // NULL: none
     RowStrides o_strides, o_parts_strides, lse_strides, lse_parts_strides;
-    int64_t o_part, lse_part;       // elements between parts
+    int64_t o_part, lse_part;  // elements between parts
     int32_t o_dtype;
-    bool accumulate;                // o and lse hold a partial result, too
+    bool accumulate;  // o and lse hold a partial result, too
 };
 
 inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {

@@ -160,11 +160,11 @@ struct RotaryParams {
     const void* x;
     void* out;
     RowStrides x_strides, out_strides;
-    const float *cos, *sin;           // [max_position][pairs]
+    const float *cos, *sin;  // [max_position][pairs]
     int64_t max_position, pairs;
-    const int32_t* positions;         // of each row; NULL: they count from position_offset
-    int64_t positions_stride;         // between sequences
-    const int32_t* position_offset;   // of each sequence; NULL: 0
+    const int32_t* positions;        // of each row; NULL: they count from position_offset
+    int64_t positions_stride;        // between sequences
+    const int32_t* position_offset;  // of each sequence; NULL: 0
     RowSteps steps;
     int32_t dtype;
 };

@@ -29,32 +29,34 @@ constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
 struct ForwardParams {
     Problem p;
     fa_forward_args_t a;
-    int64_t rows;         // seqlen_q · group: group-major rows of a sequence and kv head
-    int64_t blocks;       // row tiles of those
-    int64_t num_splits;   // as split_keys takes them
+    int64_t rows;        // seqlen_q · group: group-major rows of a sequence and kv head
+    int64_t blocks;      // row tiles of those
+    int64_t num_splits;  // as split_keys takes them
     int64_t split_size;
     int64_t splits;                     // upper bound for any sequence
     int64_t value_parts;                // parts of dim_v that are computed by blocks of their own
-    ScoreFactor factor;                 // SIMT kernels: the scale, times log2 e when there is no score mod
-    bool score_mod;                     // scores leave the product in natural units
+    ScoreFactor factor;                 // SIMT kernels: the scale, times log2 e without a score mod
+    bool score_mod;                     // scores leave the product in natural units, for mods that need them so
     float dropout_scale;                // 1 / (1 − dropout_p)
     int64_t section;                    // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned 16-byte vectors, of words of 4, or of elements
     int32_t q_dims;                     // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;                     // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // MMA kernels: all sequences have the same lengths.
+    // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
     bool uniform_lengths;
     Sequence uniform_seq;
     MaskRule uniform_rule;
-    int64_t uniform_split_keys;      // keys of a split
+    int64_t uniform_split_keys;  // keys of a split
+    // MMA kernels.
     ByteStrides k_bytes, v_bytes;
-    uint32_t features;
-    bool mask_vec16;     // mma kernels: rows of the mask consist of aligned 16-byte vectors
-    bool cluster_merge;  // mma kernels: the blocks of a tile's splits are a cluster, and merge among themselves
-    bool o_plain;        // mma kernels: o has q's type, and rows may be written four elements at a time as they come
-    float* partial_o;    // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;     // [splits][batch · heads_k · rows]; also the final states that the scores output needs
+    uint32_t features;   // see features_of
+    bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
+    bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
+    bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
+    // All kernels.
+    float* partial_o;  // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;   // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };
 
 // Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the
