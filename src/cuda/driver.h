@@ -1,4 +1,5 @@
-// The driver's own functions, looked up by name: nothing of it is needed to load this module.
+// The CUDA driver's own functions (cu…), looked up by name at run time. The module is not linked with libcuda, so it can be loaded,
+// and can say what is missing, where no driver is installed.
 #pragma once
 #include "cuda/rt_cuda.h"
 

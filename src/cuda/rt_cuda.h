@@ -1,5 +1,6 @@
-// What the device text under src/gpu needs of a GPU, spelled in CUDA: marks and thread functions for kernels, run-time calls for the
-// host side. rt_hip.h and rt_emu.h give the same names.
+// What the device text under src/gpu needs of a GPU, spelled in CUDA: function attributes, thread and memory primitives for
+// kernels, and the run-time calls of the host side. rt_hip.h and rt_emu.h define the same names, so that the shared text has no #if
+// on a vendor.
 #pragma once
 #include <cuda_runtime.h>
 #include <flashattn.h>
@@ -24,12 +25,12 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_CUDA;
 constexpr char kName[] = "cuda";
 constexpr char kVendor[] = "NVIDIA";
-#ifdef FA_HOPPER  // the build has that device's own kernels
-constexpr bool kNative = true;  // see native.h
+#ifdef FA_HAS_SM90  // the build has that device's own kernels
+constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
-constexpr bool kNative = false;
+constexpr bool kArchKernels = false;
 #endif
-constexpr int kWideRows = 64;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr int kWideRows = 64;           // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
@@ -48,7 +49,7 @@ FA_DEVICE void load4(const float* p, float* to) {
     to[3] = v.w;
 }
 FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
-// Two floats as a pair of 2-byte ones, rounded to nearest; for matrix kernels, from sm_80 on. CUDA's own headers for these types would
+// Two floats as a pair of 2-byte ones, rounded to nearest; for mma kernels, from sm_80 on. CUDA's own headers for these types would
 // cost each translation unit a second.
 FA_DEVICE uint32_t pack_f16(float low, float high) {
     uint32_t pair;
@@ -61,15 +62,16 @@ FA_DEVICE uint32_t pack_bf16(float low, float high) {
     return pair;
 }
 
-// 0, of which not even the assembler knows: what is mixed with it is computed anew.
+// 0, unknown to the compiler and the assembler: what depends on it is computed anew.
 FA_DEVICE uint32_t hidden_zero() {
     uint32_t zero;
     asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
     return zero;
 }
 
-// A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss, one
-// after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on the values.
+// A kernel's parameters lie in memory that no cache holds when it begins, and each line first read costs as much as any other miss,
+// one after the other. This asks for all lines at once. The compiler must neither know the index nor see that nothing depends on
+// the values.
 template <class Params>
 FA_DEVICE void fetch_parameters(const Params& x) {
     uint32_t any = 0;
@@ -96,8 +98,8 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;  // those that mma_sync.h speaks to
-    bool hopper;
+    bool has_mma;  // those that mma_sync.h speaks to
+    bool sm90;
 };
 
 // Why devices cannot be counted.
@@ -123,8 +125,8 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
-    d->matrix_cores = p.major >= 8;
-    d->hopper = p.major == 9 && p.minor == 0;
+    d->has_mma = p.major >= 8;
+    d->sm90 = p.major == 9 && p.minor == 0;
     return kSuccess;
 }
 
@@ -172,8 +174,8 @@ static inline Status launch(void (*kernel)(Params), int64_t blocks, int threads,
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), arguments, shared, stream);
 }
 
-// The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks may be
-// brought onto the device before that one has ended.
+// The same for a kernel that calls wait_for_predecessor before it reads what the kernel before it in the stream wrote: its blocks
+// may be brought onto the device before that one has ended.
 FA_DEVICE void wait_for_predecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -184,7 +186,8 @@ FA_DEVICE void release_successor() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them, as usual.
+// Does all code that prepare() has loaded do so? That for devices before Hopper cannot: its kernels come after what is before them,
+// as usual.
 static inline std::atomic<bool>& code_waits() {
     static std::atomic<bool> all{true};
     return all;
@@ -213,8 +216,8 @@ static inline Status launch_after(void (*kernel)(Params), int64_t blocks, int th
     return cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared memory
-// that a block can have, which costs as much as a launch.
+// Loads the kernel's code onto the current device, which under stream capture would be too late, and allows it all the shared
+// memory that a block can have, which costs as much as a launch.
 template <class Params>
 static inline Status prepare(void (*kernel)(Params), const Device& d) {
     const void* const function = reinterpret_cast<const void*>(kernel);

@@ -1,5 +1,5 @@
-// Whether a stream is the current device's, for machines of several. The run time takes launches on another's, which then read
-// wherever their addresses lead there.
+// Whether a stream belongs to the current device, for machines of several. The run time accepts launches on another device's
+// stream; kernels would then run there, and read whatever its addresses hold.
 #pragma once
 #include <cudaTypedefs.h>
 #include "cuda/driver.h"
@@ -29,9 +29,9 @@ static inline bool owns(StreamOwner* o, int device, Stream s) {
     if (!o->context_of || !s || o->context_of(s, &context) != CUDA_SUCCESS || context == o->known) return true;
     int found = device;
     if (o->enter(context) != CUDA_SUCCESS) return true;
-    const bool told = cudaGetDevice(&found) == kSuccess;
+    const bool found_device = cudaGetDevice(&found) == kSuccess;
     o->leave(&context);
-    if (told && found != device) return false;
+    if (found_device && found != device) return false;
     o->known = context;
     return true;
 }

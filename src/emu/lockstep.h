@@ -1,11 +1,11 @@
-// A GPU on the CPU, for tests: every thread of a block is a fiber, and barriers and shuffles are meetings at which the last to arrive
-// does the work for all. Blocks run one after another.
+// A GPU on the CPU, for tests: every thread of a block is a fiber, and a barrier or shuffle is a rendezvous at which the last
+// thread to arrive does the operation for all. Blocks run one after another.
 //
-// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which wave comes first, and which of
-// its lanes. A wave runs as far ahead of those behind it as barriers let it: a kernel that lacks one gives different answers in the two
-// orders. A thread that never comes to a meeting is reported and ends the process, as are threads that meet at different operations.
-// Stricter than hardware: every live lane of a wave takes part in each shuffle.
-// FLASHATTN_EMU_WITHOUT_BARRIER = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
+// FLASHATTN_EMU_WAVE = 32 or 64 sets the lanes of a wave, FLASHATTN_EMU_ORDER = forward or backward which wave comes first, and
+// which of its lanes. A wave runs as far ahead of the others as barriers let it: a kernel that lacks one gives different answers in
+// the two orders. A thread that never arrives at a rendezvous is reported and ends the process, as are threads that meet at
+// different operations. Stricter than hardware: every live lane of a wave takes part in each shuffle. FLASHATTN_EMU_WITHOUT_BARRIER
+// = gpu/fwd_simt.h:244 removes the barrier in that line, for tests of all this.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ namespace lockstep {
 
 constexpr size_t kStack = 128 << 10;
 
-// The compiler's own setjmp: no signal mask to save, and hardened C libraries, which take a jump to another stack for a fault, do not
-// touch it.
+// The compiler's own setjmp: no signal mask to save, and hardened C libraries, which take a jump to another stack for a fault, do
+// not touch it.
 struct Jump {
     void* words[5];
 };
@@ -51,13 +51,13 @@ struct Fiber {
     Copies copies;
 };
 
-// Those who have to meet: the lanes of a wave, or all threads of a block.
+// The participants of a rendezvous: the lanes of a wave, or all threads of a block.
 struct Group {
-    using Work = void (*)(void** lanes, int n);
-    std::vector<void*> lanes;  // what each brought; NULL: ended, or not here yet
+    using Action = void (*)(void** lanes, int n);
+    std::vector<void*> lanes;  // each one's argument; NULL: ended, or not here yet
     std::vector<int> waiting;  // fibers asleep here
     int here = 0, alive = 0;
-    Work work = nullptr;
+    Action action = nullptr;
     void reset(int n) {
         lanes.assign(size_t(n), nullptr);
         waiting.clear();
@@ -104,7 +104,7 @@ struct Block {
     void run(int threads, uint64_t shared_bytes);
 };
 
-// Never inlined: a fiber asks anew which block it runs in, whatever the compiler would keep.
+// Never inlined: a fiber reads anew which block it runs in, for the compiler may not cache a thread-local across a switch.
 __attribute__((noinline)) inline Block& block() {
     static thread_local Block b;
     return b;
@@ -136,10 +136,10 @@ inline bool backward() {
 }
 
 inline bool removed(const char* file, int line) {
-    static const char* const place = getenv("FLASHATTN_EMU_WITHOUT_BARRIER");
-    if (!place) return false;
-    const size_t name = strcspn(place, ":"), length = strlen(file);
-    return atoi(place + name + (place[name] == ':')) == line && length >= name && strncmp(file + length - name, place, name) == 0;
+    static const char* const spec = getenv("FLASHATTN_EMU_WITHOUT_BARRIER");
+    if (!spec) return false;
+    const size_t name = strcspn(spec, ":"), length = strlen(file);
+    return atoi(spec + name + (spec[name] == ':')) == line && length >= name && strncmp(file + length - name, spec, name) == 0;
 }
 
 inline void Block::push(int f) { ready[size_t(f / wave())].fibers.push_back(f); }
@@ -151,7 +151,8 @@ inline int Block::pop() {
     return -1;
 }
 
-// Fibers leave these two by jumps. The address sanitizer would mark their frames, and never unmark them: it does not know the stacks.
+// Fibers leave these two by jumps. The address sanitizer would mark their frames, and never unmark them: it does not know the
+// stacks.
 __attribute__((no_sanitize_address)) inline void Block::next() {
     const int chosen = pop();
     if (chosen < 0) {
@@ -170,18 +171,18 @@ __attribute__((noinline, no_sanitize_address)) inline void Block::sleep() {
 }
 
 inline void Block::complete(Group& g) {
-    g.work(g.lanes.data(), int(g.lanes.size()));
+    g.action(g.lanes.data(), int(g.lanes.size()));
     for (void*& lane : g.lanes) lane = nullptr;
     g.here = 0;
     for (const int f : g.waiting) push(f);
     g.waiting.clear();
 }
 
-// The one primitive: bring `mine` to the meeting; come back when the last one has done the work.
-inline void meet(Group& g, int lane, void* mine, Group::Work work) {
+// The one primitive: arrive at the rendezvous with `mine`; return when the last one to arrive has performed the action for all.
+inline void meet(Group& g, int lane, void* mine, Group::Action action) {
     Block& b = block();
-    if (g.here && g.work != work) die("threads meet at different operations");
-    g.work = work;
+    if (g.here && g.action != action) die("threads meet at different operations");
+    g.action = action;
     g.lanes[size_t(lane)] = mine;
     if (++g.here == g.alive) return b.complete(g);
     g.waiting.push_back(b.now);

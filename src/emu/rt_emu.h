@@ -1,4 +1,5 @@
-// What the device text under src/gpu needs of a GPU, on the emulator: rt_cuda.h's names.
+// rt_cuda.h's names on the emulator: what the device text under src/gpu needs of a GPU, for kernels and for the host. Launches run
+// the kernel at once, on the calling thread; there are no streams, and allocations are the C library's.
 #pragma once
 #include <math.h>
 #include <flashattn.h>
@@ -22,7 +23,7 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend that no test machine has
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
-constexpr bool kNative = false;  // see native.h
+constexpr bool kArchKernels = false;  // see arch_kernel.h
 #ifdef FA_LIST_CUDA_KERNELS
 constexpr int kWideRows = 64;  // as in rt_cuda.h, whose kernels tests/budgets lists by this text
 #else
@@ -67,7 +68,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;
+    bool has_mma;
 };
 
 static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }
@@ -80,7 +81,7 @@ static inline Status describe(int, Device* d) {
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
     d->shared_per_block = (lockstep::wave() == 64 ? 64 : 227) << 10;  // as on AMD's and NVIDIA's devices
-    d->matrix_cores = lockstep::wave() == 32;
+    d->has_mma = lockstep::wave() == 32;
     return kSuccess;
 }
 

@@ -1,5 +1,6 @@
-// dbias = dS: tiles are computed once more for it. A block owns the elements of one tile and sums whatever shares them, sequences, heads,
-// rows or keys, in one order.
+// The gradient of the bias, dbias = dS, by a kernel of its own that computes P and dS of its tiles once more, with bwd_simt.h's
+// functions. A block owns the elements of one tile of dbias and sums whatever they are shared by (sequences, heads, rows or keys
+// along which the bias is broadcast), always in one order: no atomics, the same bits every time.
 #pragma once
 #include "gpu/bwd_simt.h"
 
@@ -20,19 +21,19 @@ FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_arg
 FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
     const BackwardTile& t = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
-    if (rt::thread() == 0) place_sequence(x, batch);
+    if (rt::thread() == 0) init_sequence(x, batch);
     rt::barrier();
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
             if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == Tile::empty) continue;
             rt::barrier();  // behind the last use of another tile
-            place_rows(x, head, row0);
-            place_keys(x, head / x.p.group, key0);
+            init_rows(x, head, row0);
+            locate_keys(x, head / x.p.group, key0);
             rt::barrier();
-            weigh_tile<true>(x, true, false);
+            compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().weights[element_at<true>(r, n)];
+                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().ds[element_at<true>(r, n)];
         }
 }
 
@@ -54,7 +55,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     for (int64_t batch = begin[0]; batch < end[0]; batch++)
         for (int64_t head = begin[1]; head < end[1]; head++) add_bias_tiles(x, batch, head, begin, end, sum);
 
-    float* const tile = backward_shared().weights;
+    float* const tile = backward_shared().ds;
     const int thread = rt::thread();
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) tile[element_at<true>(r, n)] = sum[r][n];

@@ -1,186 +1,203 @@
-// The backward kernels on matrix cores: head dimensions up to 256, of f32 up to 128, every option.
+// The backward kernels on matrix cores: head dimensions up to 256 (f32: 128), every option. bwd_mma_block.h has what surrounds the
+// arithmetic, mma_sync.h the products of tiles.
 //
-// By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group pass by; what
-// the tile adds to the rows' dq goes to f32 sums in global memory, by atomic additions. By rows: a block owns a tile of rows and their dq,
-// keys pass by, and nothing is shared: with it dq has the same bits every time, for two products more.
+// By keys: a block owns a tile of keys, whose dk and dv stay in registers while the rows of all query heads of the group are
+// streamed past it; what the tile adds to those rows' dq goes to f32 sums in global memory (dq_acc), by atomic additions. By rows:
+// a block owns a tile of rows and their dq, and keys are streamed; nothing is shared, so dq has the same bits every time, for two
+// products more.
 //
-// Either way a tile of weights and one of their gradients, [owned][passing], are put into shared memory, for the products that follow
-// deal them out to warps differently: a warp owns 32 keys or rows and a share of what passes, then a share of the columns. Passing tiles
-// are copied while the tile before is worked on, where there are two slots.
+// Either way the tiles P and dS, [owned][streamed], go through shared memory, because the products that follow distribute them over
+// the warps differently: a warp first has 32 owned rows times its share of the streamed ones, then the same rows times its share of
+// the columns. With two stages, the next streamed tile is copied while this one is worked on.
 #pragma once
 #include "gpu/bwd_mma_block.h"
 
 namespace fa {
 namespace gpu {
 
-// Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the largest of
-// the first tile about 2^kSpacious, and is made smaller when a tile has one beyond 2^kMost.
-constexpr int kSpacious = 12;
-constexpr float kMostGradient = 0x1p+15f;
+// Gradients of scores in a type with a narrow range of exponents: they are multiplied by `unit`, a power of two that makes the
+// largest of the first tile about 2^kDsTargetExponent, and is made smaller when a tile has one beyond kMaxDs.
+constexpr int kDsTargetExponent = 12;
+constexpr float kMaxDs = 0x1p+15f;
 
 template <class M>
-struct Gradient {
+struct MmaBackward {
     using Mma = typename M::Policy;
-    using Sum = typename M::Sum;
-    using Left = typename Mma::Left;
-    using Right = typename Mma::Right;
+    using Acc = typename M::Acc;
+    using FragmentA = typename Mma::FragmentA;
+    using FragmentB = typename Mma::FragmentB;
     using Tile = typename M::Tile;
     using Shared = typename M::Shared;
-    using Scores = Sum[kOwnTiles][M::kShareTiles];
-    using Columns = Sum[kOwnTiles][M::kColumnSteps];
-    static constexpr int kAhead = 1;  // fragments that are read before their use
+    using Scores = Acc[kOwnTiles][M::kShareTiles];
+    using Columns = Acc[kOwnTiles][M::kColumnSteps];
+    static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
-    // Where a warp works: its owned rows, its share of the passing ones, and of the columns of what it owns.
+    // Where a warp works: its owned rows, its share of the streamed ones, and of the columns of what it owns.
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
-            const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps), down = warp / (M::kSteps / M::kColumnSteps);
+            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps),
+                      down = warp / (M::kSteps / M::kColumnSteps);
             own0 = 16 * kOwnTiles * down;
             share0 = M::kShare * across;
             step0 = M::kColumnSteps * across;
         }
     };
 
-    // A lane's number, and where registers are full one that the compiler does not know: what follows from it is then computed where it is
-    // used, and takes no register meanwhile.
+    // A lane's number, and where registers are full an opaque one: what is derived from it is then computed where it is used, and
+    // takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
-        constexpr bool full = Mma::kPieces || M::columns > 128;
-        return (full ? rt::unknown(rt::thread()) : rt::thread()) % 32;
+        constexpr bool full = Mma::kSplitTf32 || M::columns > 128;
+        return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
     }
 
     template <int n>
-    FA_MEMBER static void clear(Sum (&sum)[kOwnTiles][n]) {
+    FA_MEMBER static void clear(Acc (&acc)[kOwnTiles][n]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] = 0.f;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] = 0.f;
     }
     template <int n>
-    FA_MEMBER static void scale(Sum (&sum)[kOwnTiles][n], float factor) {
+    FA_MEMBER static void scale(Acc (&acc)[kOwnTiles][n], float factor) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < n; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) sum[m][c].x[e] *= factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
-    // sum += left · right, of `steps` times 16 deep. left(to, m, step), right(to, step, c): read a fragment. Of f32 a step's fragments take
-    // many registers: those of a chain are all read first, and the loop is one to the compiler, too, which would read ahead until it spills.
+    // acc += left · right, of `steps` times 16 deep. load_left(to, m, step), load_right(to, step, c): read a fragment. Of f32 a
+    // step's fragments take many registers: those of a chain are all read first, and the loop is not unrolled, or the compiler
+    // would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
-        if constexpr (Mma::kPieces) return multiply_pieces<steps>(sum, load_left, load_right);
-        else return multiply_ahead<steps>(sum, load_left, load_right);
+    FA_MEMBER static void gemm(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+        if constexpr (Mma::kSplitTf32) return mma_chains<steps>(acc, load_left, load_right);
+        else return mma_prefetched<steps>(acc, load_left, load_right);
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_pieces(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void mma_chains(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int chain = 2;
         FA_UNROLL_BY(1)
         for (int step = 0; step < steps; step += chain) {
-            Left left[kOwnTiles][chain];
+            FragmentA left[kOwnTiles][chain];
             FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
                 FA_UNROLL for (int i = 0; i < chain; i++) load_left(left[m][i], m, step + i);
             FA_UNROLL for (int c = 0; c < n; c++) {
-                Right right[chain];
+                FragmentB right[chain];
                 FA_UNROLL for (int i = 0; i < chain; i++) load_right(right[i], step + i, c);
-                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template accumulate<false>(sum[m][c], left[m], right);
+                FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::template mma_chain<false>(acc[m][c], left[m], right);
             }
         }
     }
     template <int steps, int n, class LoadLeft, class LoadRight>
-    FA_MEMBER static void multiply_ahead(Sum (&sum)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
+    FA_MEMBER static void mma_prefetched(Acc (&acc)[kOwnTiles][n], LoadLeft load_left, LoadRight load_right) {
         constexpr int all = steps * n;
-        Left left[2][kOwnTiles];
-        Right right[kAhead + 1];
+        FragmentA left[2][kOwnTiles];
+        FragmentB right[kPrefetch + 1];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[0][m], m, 0);
-        FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load_right(right[i], i / n, i % n);
+        FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load_right(right[i], i / n, i % n);
         FA_UNROLL for (int i = 0; i < all; i++) {
-            const int step = i / n, c = i % n, next = i + kAhead;
+            const int step = i / n, c = i % n, next = i + kPrefetch;
             if (c == 0 && step + 1 < steps)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) load_left(left[(step + 1) % 2][m], m, step + 1);
-            if (next < all) load_right(right[next % (kAhead + 1)], next / n, next % n);
-            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::multiply(sum[m][c], left[step % 2][m], right[i % (kAhead + 1)]);
+            if (next < all) load_right(right[next % (kPrefetch + 1)], next / n, next % n);
+            FA_UNROLL for (int m = 0; m < kOwnTiles; m++) Mma::mma(acc[m][c], left[step % 2][m], right[i % (kPrefetch + 1)]);
         }
     }
 
-    // Owned rows times passing ones, over all dims.
-    FA_MEMBER static void multiply_rows(const char* owned, const char* passer, const Warp& w, Scores& score) {
-        const auto own = Mma::template q_lines<M::kRowBytes>(owned, rt::unknown(w.own0), lane_anew());
-        const auto pass = Mma::template k_lines<M::kRowBytes>(passer, rt::unknown(w.share0), lane_anew());
+    // Owned rows times streamed ones, over all dims.
+    FA_MEMBER static void gemm_rows(const char* owned, const char* streamed, const Warp& w, Scores& score) {
+        const auto own = Mma::template q_ptr<M::kRowBytes>(owned, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
         clear(score);
-        multiply<M::kSteps>(score, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
-                            [&](Right& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
+        gemm<M::kSteps>(
+            score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
+            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
     }
-    // Adds the weights of the owned rows times what passes.
-    FA_MEMBER static void add_columns(const char* weights, const char* passer, const Warp& w, Columns& sum) {
-        const auto own = Mma::template q_lines<M::kWeightBytes>(weights, rt::unknown(w.own0), lane_anew());
-        const auto pass = Mma::further(Mma::template v_lines<M::kRowBytes>(passer, rt::unknown(0), lane_anew()), w.step0);
-        multiply<M::passing / 16>(sum, [&](Left& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kWeightBytes, step); },
-                                  [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
+    // Adds P or dS of the owned rows, from shared memory, times the streamed rows.
+    FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
+        const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
+        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(streamed, rt::opaque(0), lane_anew()), w.step0);
+        gemm<M::stream_rows / 16>(
+            acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
-        int pass0, head, slot;  // head: from the first of the block
-        bool whole;
+        int stream0, head, stage;  // head: from the first of the block
+        bool full;
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
-    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int turn, float factor) {
-        const int warp = rt::uniform(rt::unknown(rt::thread()) / 32), row0 = warp % M::kSumWarps * 32, step0 = warp / M::kSumWarps * M::kSumSteps;
-        const auto rows = Mma::further(Mma::template turned_lines<M::kWeightBytes>(M::gradients(turn), rt::unknown(0), lane_anew()), row0 / 16);
-        const auto keys = Mma::further(Mma::template v_lines<M::kRowBytes>(M::owned(0), rt::unknown(0), lane_anew()), step0);
-        Sum sum[kOwnTiles][M::kSumSteps];
-        clear(sum);
-        multiply<M::own / 16>(sum, [&](Left& a, int m, int step) { Mma::template load_turned<M::kWeightBytes>(a, rows, 16 * step * M::kWeightBytes, m); },
-                              [&](Right& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
-        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.pass0;
-        float* const to = x.dq_sum + sum_index(row + row0, 16 * step0, M::columns) + rt::unknown(rt::thread()) % 32 * 4;
+    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int buffer, float factor) {
+        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kDqWarps * 32,
+                  step0 = warp / M::kDqWarps * M::kDqSteps;
+        const auto rows =
+            Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / 16);
+        const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
+        Acc acc[kOwnTiles][M::kDqSteps];
+        clear(acc);
+        gemm<M::own / 16>(
+            acc,
+            [&](FragmentA& a, int m, int step) {
+                Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m);
+            },
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+        const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
+        float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < M::kSumSteps; c++)
-                FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                    const float* const of = sum[m][c].x + 2 * r;
-                    rt::add4(to + sum_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
+            FA_UNROLL for (int c = 0; c < M::kDqSteps; c++)
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                    const float* const of = acc[m][c].x + 2 * r;
+                    rt::red_add4(to + dq_acc_index(16 * m + 8 * r, 16 * c, M::columns), of[0] * factor, of[1] * factor, of[4] * factor, of[5] * factor);
                 }
     }
 
-    // ---- from scores to weights
+    // ---- from scores to probabilities
 
     // Element e of a warp's scores (m, n): which row and key it belongs to. row_at: among those whose numbers are there.
-    struct Place {
+    struct ScorePosition {
         Warp w;
-        int own0, pass0, slot;
-        FA_MEMBER explicit Place(const Part& part) : own0(M::shared().tile.first), pass0(part.pass0), slot(part.slot) {}
-        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Sum::row(Sum::slot(e)); }
-        FA_MEMBER int pass_at(int n, int e) const { return w.share0 + 16 * n + Sum::column(e); }
-        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : pass0 + pass_at(n, e); }
-        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? pass0 + pass_at(n, e) : own0 + own_at(m, e); }
-        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : pass_at(n, e); }
+        int own0, stream0, stage;
+        FA_MEMBER explicit ScorePosition(const Part& part)
+            : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Acc::row(Acc::lane_row(e)); }
+        FA_MEMBER int stream_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
+        FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : stream0 + stream_at(n, e); }
+        FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? stream0 + stream_at(n, e) : own0 + own_at(m, e); }
+        FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : stream_at(n, e); }
     };
     // A bit for each score of owned tile m: set where the key lies in its row's band.
-    FA_MEMBER static uint32_t seen_scores(const Place& place, int m) {
+    FA_MEMBER static uint32_t visible_scores(const ScorePosition& position, int m) {
         const Shared& s = M::shared();
-        uint32_t seen = 0;
+        uint32_t visible = 0;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                const typename M::Band band = s.band[place.slot][place.row_at(m, n, e)];
-                const int key = place.key(m, n, e);
-                seen |= uint32_t(key >= band.begin && key < band.end) << (n * Sum::kElements + e);
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                const typename M::Band band = s.band[position.stage][position.row_at(m, n, e)];
+                const int key = position.key(m, n, e);
+                visible |= uint32_t(key >= band.begin && key < band.end) << (n * Acc::kElements + e);
             }
-        return seen;
+        return visible;
     }
-    // Of `seen`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few registers.
-    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t seen) {
+    // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few
+    // registers.
+    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.p.d.mask_stride;
-        const Place place(part);
+        const ScorePosition position(part);
         const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
-        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
-            if ((seen >> i & 1) && !mask[place.row(m, n, e) * stride[2] + place.key(m, n, e) * stride[3]]) seen &= ~(1u << i);
+        for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
+            const int n = i / Acc::kElements, e = i % Acc::kElements;
+            if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]])
+                visible &= ~(1u << i);
         }
-        return seen;
+        return visible;
     }
     FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
         const Tile& t = M::shared().tile;
-        const Place place(part);
+        const ScorePosition position(part);
         uint32_t kept = 0;
-        for (int i = 0; i < M::kShareTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, place.row(m, n, e), place.key(m, n, e))) << i;
+        for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
+            const int n = i / Acc::kElements, e = i % Acc::kElements;
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, position.row(m, n, e),
+                                           position.key(m, n, e)))
+                    << i;
         }
         return kept;
     }
@@ -190,215 +207,223 @@ struct Gradient {
         return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float finish_score(const BackwardParams& x, const Tile& t, float product, int head, int row, int key, bool seen, float& slope) {
+    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key,
+                                            bool visible, float& slope) {
         const fa_attention_desc_t& d = x.p.d;
         float score = product * (d.scale * Mma::kScoreUnit);
-        if (t.work & kCap) {
-            const float bent = Mma::tanh(score / d.softcap);
-            score = d.softcap * bent;
-            slope = (1.f - bent) * (1.f + bent);
+        if (t.features & kSoftcap) {
+            const float tanh_s = Mma::tanh(score / d.softcap);
+            score = d.softcap * tanh_s;
+            slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (t.work & kBias && seen) {
+        if (t.features & kBias && visible) {
             const int64_t* stride = d.bias_stride;
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
-        if (t.work & kAlibi) score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+        if (t.features & kAlibi)
+            score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
-    // Products of q and k become weights, those of dout and v the gradients of scores.
-    FA_MEMBER static void differentiate(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
+    // Products of q and k become probabilities, those of dout and v the gradients of scores.
+    FA_MEMBER static void softmax_backward(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
-        const Place place(part);
-        uint32_t seen[kOwnTiles], kept[kOwnTiles];
+        const ScorePosition position(part);
+        uint32_t visible[kOwnTiles], kept[kOwnTiles];
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-            seen[m] = part.whole ? ~0u : seen_scores(place, m);
+            visible[m] = part.full ? ~0u : visible_scores(position, m);
             kept[m] = ~0u;
-            if (!M::plain && t.work & kMask) seen[m] = masked_scores(x, part, m, seen[m]);
-            if (!M::plain && t.work & kDrop) kept[m] = kept_scores(x, part, m);
+            if (!M::plain && t.features & kMask) visible[m] = masked_scores(x, part, m, visible[m]);
+            if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
         }
-        const bool all = part.whole && (M::plain || !(t.work & kMask));
-        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kWeightUnit;
-        const float of_dp = of_delta * x.kept_factor * Mma::kScoreUnit;
+        const bool all = part.full && (M::plain || !(t.features & kMask));
+        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
+        const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int m = 0; m < kOwnTiles; m++) {
-                    const int i = n * Sum::kElements + e, at = place.row_at(m, n, e);
-                    const float lse = s.lse[part.slot][at], delta = s.delta[part.slot][at];
-                    const bool there = all || (seen[m] >> i & 1);
+                    const int i = n * Acc::kElements + e, at = position.row_at(m, n, e);
+                    const float lse = s.lse[part.stage][at], delta = s.delta[part.stage][at];
+                    const bool is_visible = all || (visible[m] >> i & 1);
                     float &p = score[m][n].x[e], &g = grad[m][n].x[e], slope = 1.f;
                     if constexpr (M::plain) {
                         p = rt::exp2_fast(fmaf(p, to_log2, Mma::kExponent - lse));
                         g = p * fmaf(g, of_dp, -delta * of_delta);
                     } else {
-                        const float given = finish_score(x, t, p, t.head0 + part.head, place.row(m, n, e), place.key(m, n, e), there, slope);
-                        const bool keeps = kept[m] >> i & 1;
-                        p = rt::exp2_fast(given + (Mma::kExponent - lse));
-                        g = p * slope * fmaf(keeps ? g : 0.f, of_dp, -delta * of_delta);
-                        if (!keeps) p = 0.f;
+                        const float final_score = apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e),
+                                                                   position.key(m, n, e), is_visible, slope);
+                        const bool is_kept = kept[m] >> i & 1;
+                        p = rt::exp2_fast(final_score + (Mma::kExponent - lse));
+                        g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
+                        if (!is_kept) p = 0.f;
                     }
-                    if (!there) p = g = 0.f;
+                    if (!is_visible) p = g = 0.f;
                 }
     }
 
     template <int n>
-    FA_MEMBER static void put(char* tile, const Warp& w, const Sum (&sum)[kOwnTiles][n]) {
-        const auto lines = Mma::further(Mma::template put_lines<M::kWeightBytes>(tile, rt::unknown(w.own0)), w.share0 / 16);
+    FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
+        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template put_weights<M::kWeightBytes>(lines, 16 * m * M::kWeightBytes, c, sum[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(ptr, 16 * m * M::kProbRowBytes, c, acc[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
-    FA_MEMBER static float of_unit() { return Mma::kNarrow ? M::shared().of_unit : 1.f; }
+    FA_MEMBER static float inv_unit() { return Mma::kNarrow ? M::shared().inv_unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
-    FA_COLD_MEMBER static float grow(float top) {
+    FA_COLD_MEMBER static float rescale_ds(float amax) {
         Shared& s = M::shared();
-        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) top = max_fn(top, rt::shuffle_xor32(top, mask));
-        if (rt::thread() % 32 == 0) s.top[rt::thread() / 32] = top;
+        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
+        if (rt::thread() % 32 == 0) s.amax[rt::thread() / 32] = amax;
         rt::barrier();
-        FA_UNROLL for (int w = 0; w < M::warps; w++) top = max_fn(top, s.top[w]);
-        if (!(top > 0x1p-100f) || top == kPosInf) return 1.f;
-        const float factor = float_of((uint32_t(2 * 127 + kSpacious) << 23) - (bits_of(top) & 0x7f800000u));
+        FA_UNROLL for (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
+        if (!(amax > 0x1p-100f) || amax == kPosInf) return 1.f;
+        const float factor = float_of((uint32_t(2 * 127 + kDsTargetExponent) << 23) - (bits_of(amax) & 0x7f800000u));
         if (rt::thread() == 0) {
             s.unit *= factor;
-            s.of_unit = 1.f / s.unit;
-            s.unit_found = true;
+            s.inv_unit = 1.f / s.unit;
+            s.unit_set = true;
         }
         return factor;
     }
 };
 
-// One tile of what passes by, number i: into dk and dv of the block, or dq. past: the tile before.
+// One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before.
 template <class M>
-FA_DEVICE void take_tile(const BackwardParams& x, const typename Gradient<M>::Part& past, const typename Gradient<M>::Part& part, int i,
-                         typename Gradient<M>::Columns& first, typename Gradient<M>::Columns& second) {
-    using G = Gradient<M>;
+FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev,
+                            const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
+                            typename MmaBackward<M>::Columns& acc_p) {
+    using G = MmaBackward<M>;
     using Mma = typename M::Policy;
     typename M::Shared& s = M::shared();
     const typename G::Warp w;
-    const int slot = M::slots == 2 ? i & 1 : 0, turn = i & 1;
+    const int stage = M::stages == 2 ? i & 1 : 0, buffer = i & 1;
     const bool first_half = w.own0 < M::own / 2;  // one of each scheduler's two warps
-    const auto add_past = [&] {
-        if (i > 0 && x.dq_sum) G::add_dq(x, past, turn ^ 1, Mma::kProductUnit);
+    const auto add_prev = [&] {
+        if (i > 0 && x.dq_acc) G::add_dq(x, prev, buffer ^ 1, Mma::kProductUnit);
     };
-    if (M::kLate && first_half) add_past();
-    char *const pass0 = M::passer(slot, 0), *const pass1 = M::passer(slot, 1);
-    if (M::by_rows ? i == 0 && M::clear_rows(0, M::owned(0), M::owned(1)) : M::clear_rows(slot, pass0, pass1)) rt::barrier();
+    if (M::kLate && first_half) add_prev();
+    char *const stream0 = M::streamed(stage, 0), *const stream1 = M::streamed(stage, 1);
+    if (M::by_rows ? i == 0 && M::zero_empty_rows(0, M::owned(0), M::owned(1)) : M::zero_empty_rows(stage, stream0, stream1))
+        rt::barrier();
 
     typename G::Scores score, grad;
-    G::multiply_rows(M::owned(0), pass0, w, score);
-    G::multiply_rows(M::owned(1), pass1, w, grad);
-    G::differentiate(x, part, G::unit(), score, grad);
-    if constexpr (!M::by_rows) G::put(M::weights(), w, score);
-    G::put(M::gradients(turn), w, grad);
-    float top = 0.f;
+    G::gemm_rows(M::owned(0), stream0, w, score);
+    G::gemm_rows(M::owned(1), stream1, w, grad);
+    G::softmax_backward(x, part, G::unit(), score, grad);
+    if constexpr (!M::by_rows) G::put(M::p_tile(), w, score);
+    G::put(M::ds_tile(buffer), w, grad);
+    float amax = 0.f;
     if constexpr (Mma::kNarrow) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
-                FA_UNROLL for (int e = 0; e < M::Sum::kElements; e++) top = max_fn(top, fabsf(grad[m][n].x[e]));
-        if (top > kMostGradient || (!s.unit_found && top > 0.f)) s.grown[turn] = 1;
+                FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
+        if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
     }
-    if constexpr (M::kLate) rt::barrier_among(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
+    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
-        if (rt::unknown(rt::thread()) == 0) s.grown[turn ^ 1] = 0;
-        if (s.grown[turn]) {
-            const float factor = G::grow(top);
-            G::scale(first, factor);
+        if (rt::opaque(rt::thread()) == 0) s.overflowed[buffer ^ 1] = 0;
+        if (s.overflowed[buffer]) {
+            const float factor = G::rescale_ds(amax);
+            G::scale(acc_ds, factor);
             G::scale(grad, factor);
-            G::put(M::gradients(turn), w, grad);
+            G::put(M::ds_tile(buffer), w, grad);
             rt::barrier();
         }
     }
     if constexpr (!M::by_rows) {
-        G::add_columns(M::weights(), pass1, w, second);
-        if (!M::kLate && x.dq_sum) G::add_dq(x, part, turn, Mma::kProductUnit * G::of_unit());
+        G::gemm_columns(M::p_tile(), stream1, w, acc_p);
+        if (!M::kLate && x.dq_acc) G::add_dq(x, part, buffer, Mma::kProductUnit * G::inv_unit());
     }
-    G::add_columns(M::gradients(turn), pass0, w, first);
-    if (M::kLate && !first_half) add_past();
+    G::gemm_columns(M::ds_tile(buffer), stream0, w, acc_ds);
+    if (M::kLate && !first_half) add_prev();
 }
 
-// What passes by, tile after tile: each is asked for before the one before it is taken, where there are two slots.
+// The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
 template <class M>
-FA_DEVICE void pass_over(const BackwardParams& x, typename Gradient<M>::Columns& first,
-                         typename Gradient<M>::Columns& second) {
-    const typename M::Tile& t = M::shared().tile;  // asked each time: registers are scarce
-    constexpr bool ahead = M::slots == 2;
+FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
+                         typename MmaBackward<M>::Columns& acc_p) {
+    const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
+    constexpr bool prefetches = M::stages == 2;
     M::load_owned(x);
-    using Part = typename Gradient<M>::Part;
-    const auto part_of = [&](int head, int tile, int slot) {
-        return Part{tile * M::passing, head, M::by_rows ? 0 : slot, tile >= t.whole_begin && tile < t.whole_end};
+    using Part = typename MmaBackward<M>::Part;
+    const auto part_of = [&](int head, int tile, int stage) {
+        return Part{tile * M::stream_rows, head, M::by_rows ? 0 : stage, tile >= t.full_begin && tile < t.full_end};
     };
-    const auto past_of = [&](int head, int tile) { return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0); };
+    const auto prev_of = [&](int head, int tile) {
+        return tile == t.begin ? part_of(head - 1, t.end - 1, 0) : part_of(head, tile - 1, 0);
+    };
     const auto next = [&](int& head, int& tile) {
-        const bool turns = tile + 1 == t.end;
-        tile = turns ? t.begin : tile + 1;
-        head += turns;
+        const bool wraps = tile + 1 == t.end;
+        tile = wraps ? t.begin : tile + 1;
+        head += wraps;
     };
-    int head = ahead ? -1 : 0, tile = ahead ? t.end - 1 : t.begin, i = head;
+    int head = prefetches ? -1 : 0, tile = prefetches ? t.end - 1 : t.begin, i = head;
     for (; t.begin < t.end && head < t.heads; i++) {
-        const int slot = ahead ? i & 1 : 0;
-        const Part part = part_of(head, tile, slot);
-        if constexpr (!ahead) {
+        const int stage = prefetches ? i & 1 : 0;
+        const Part part = part_of(head, tile, stage);
+        if constexpr (!prefetches) {
             rt::barrier();
-            M::load_passing(x, head, tile, 0);
+            M::load_streamed(x, head, tile, 0);
         }
         if (i >= 0) {
-            if (M::by_rows ? i == 0 : !part.whole) M::place_bands(M::by_rows ? t.first : part.pass0, part.slot);
-            rt::copies_left<0>();
+            if (M::by_rows ? i == 0 : !part.full) M::init_bands(M::by_rows ? t.first : part.stream0, part.stage);
+            rt::cp_async_wait<0>();
             rt::barrier();
         }
-        if constexpr (ahead) {
+        if constexpr (prefetches) {
             int next_head = head, next_tile = tile;
             next(next_head, next_tile);
-            if (next_head < t.heads) M::load_passing(x, next_head, next_tile, slot ^ 1);
+            if (next_head < t.heads) M::load_streamed(x, next_head, next_tile, stage ^ 1);
         }
-        if (i >= 0) take_tile<M>(x, past_of(head, tile), part, i, first, second);
+        if (i >= 0) process_tile<M>(x, prev_of(head, tile), part, i, acc_ds, acc_p);
         next(head, tile);
     }
     if constexpr (M::kLate) {
         rt::barrier();
-        if (i > 0 && x.dq_sum) Gradient<M>::add_dq(x, past_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
+        if (i > 0 && x.dq_acc) MmaBackward<M>::add_dq(x, prev_of(head, tile), (i - 1) & 1, M::Policy::kProductUnit);
     }
-    // Where nothing passes by, the owned rows are still on their way, in no group yet.
-    rt::commit_copies();
-    rt::copies_left<0>();
+    // Where nothing is streamed, the copies of the owned rows are still in flight, in no group yet.
+    rt::cp_async_commit();
+    rt::cp_async_wait<0>();
 }
 
 template <class M>
-FA_DEVICE void run_gradient(const BackwardParams& x) {
-    using G = Gradient<M>;
+FA_DEVICE void run_backward_mma(const BackwardParams& x) {
+    using G = MmaBackward<M>;
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
     const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_k);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
-    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those that meet most first
+    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those with the most keys first
     const typename M::Tile& t = M::shared().tile;
-    if (M::places(rt::thread())) M::place_block(x, batch, head, int(block) * M::own);
+    if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();
     if (t.valid <= 0) return;
-    typename G::Columns first, second;
-    G::clear(first);
-    if (!M::by_rows) G::clear(second);
-    pass_over<M>(x, first, second);
+    typename G::Columns acc_ds, acc_p;
+    G::clear(acc_ds);
+    if (!M::by_rows) G::clear(acc_p);
+    backward_mainloop<M>(x, acc_ds, acc_p);
     const typename G::Warp w;
-    const float factor = d.scale * M::Policy::kProductUnit * G::of_unit();
+    const float factor = d.scale * M::Policy::kProductUnit * G::inv_unit();
     rt::barrier();
-    M::stage_sums(0, factor, w.own0, 16 * w.step0, first);
-    if constexpr (!M::by_rows) M::stage_sums(1, x.kept_factor * M::Policy::kProductUnit / M::Policy::kWeightUnit, w.own0, 16 * w.step0, second);
+    M::stage_acc(0, factor, w.own0, 16 * w.step0, acc_ds);
+    if constexpr (!M::by_rows)
+        M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
     rt::barrier();
     if constexpr (M::by_rows) {
-        M::store_sums(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
+        M::store_acc(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
     } else {
-        const Slot slot{t.batch, t.seq.k_begin + t.first, true};
-        if (x.g.dk) M::store_sums(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, slot, t.kv_head));
-        if (x.g.dv) M::store_sums(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, slot, t.kv_head));
+        const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
+        if (x.g.dk) M::store_acc(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, at, t.kv_head));
+        if (x.g.dv) M::store_acc(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, at, t.kv_head));
     }
 }
 
 template <class M>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
-    if constexpr (rt::kMatrixCode) run_gradient<M>(x);
+    if constexpr (rt::kHasMma) run_backward_mma<M>(x);
 }
 
 }  // namespace gpu

@@ -1,83 +1,86 @@
-// A block of the backward's matrix kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there, and
-// how gradients leave. bwd_mma.h tells the whole.
+// A block of the backward's mma kernels, but for its arithmetic: its shape, what it keeps in shared memory, how tiles come there,
+// and how gradients leave. bwd_mma.h describes the algorithm.
 //
-// A block owns a tile of keys, and rows pass by; or it owns a tile of rows, and keys pass by (ByRows). Of keys there are k and v, of rows q
-// and dout: operand 0 and 1 of either. Plain: a call without work on scores, all of whose rows are whole aligned pieces of 16 bytes.
+// A block owns a tile of keys, and rows are streamed past it; or it owns a tile of rows, and keys are streamed (ByRows). Of keys
+// there are k and v, of rows q and dout: operands 0 and 1 of either. Plain: a call without a score mod, all of whose rows are
+// aligned 16-byte vectors.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 #include "gpu/mma_sync.h"
 
 namespace fa {
 namespace gpu {
 
-// A warp owns so many tiles of 16, which share what passes by.
+// Tiles of 16 rows that a warp owns; each streamed fragment is used for all of them.
 constexpr int kOwnTiles = 2;
 
-template <class Mma, int D, int OwnWarps, int ColumnWarps, int Passing, int Slots, int Resident, bool ByRows, bool Plain>
-struct GradientBlock {
+template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain>
+struct MmaBackwardBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
-    using Sum = typename Mma::Sum;
+    using Acc = typename Mma::Acc;
     static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = 16 * kOwnTiles * OwnWarps, passing = Passing, slots = Slots, resident = Resident, columns = D;
+    static constexpr int own = 16 * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
-    // A warp's part of the weights is its own rows times a share of those that pass; of the owned gradients, its rows and a share of the columns.
-    static constexpr int kSteps = D / 16, kShare = Passing / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
-    // Of the passing rows' dq: 32 rows and a share of the columns.
-    static constexpr int kSumWarps = Passing / 32, kSumSteps = kSteps / (warps / kSumWarps);
-    static constexpr int kRowBytes = D * int(sizeof(Element)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;
-    static constexpr int kWeightBytes = Passing * int(sizeof(Element));
-    static constexpr int kOwnBytes = own * kRowBytes, kPassBytes = Passing * kRowBytes, kWeightsBytes = own * kWeightBytes;
-    // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for exponentials,
-    // others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not finished so early.
-    static constexpr bool kLate = !ByRows && Slots == 2 && !Mma::kNarrow;
-    static constexpr int kQuadRows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
-    static constexpr int kRows = ByRows ? own : Passing, kRowSlots = ByRows ? 1 : Slots;  // rows whose numbers are there at once
-    static_assert(kShareTiles * Sum::kElements <= 32, "a bit for each score of 16 rows");
-    static_assert(threads % (D / 4) == 0 && own % kQuadRows == 0, "");
-    static_assert(threads % kPieces == 0 && own % kRowsAtOnce == 0 && Passing % kRowsAtOnce == 0 && warps % kSumWarps == 0, "");
+    // A warp's part of the probabilities is its own rows times a share of the streamed ones; of the owned gradients, its rows and a
+    // share of the columns.
+    static constexpr int kSteps = D / 16, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
+    // Of the streamed rows' dq: 32 rows and a share of the columns.
+    static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
+    static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
+    static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
+    static constexpr int kOwnBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
+    // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for
+    // exponentials, others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not
+    // finished so early.
+    static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
+    static constexpr int kVec4Rows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
+    static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
+    static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of 16 rows");
+    static_assert(threads % (D / 4) == 0 && own % kVec4Rows == 0, "");
+    static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
 
     struct Source {
-        const char* base;    // of the first row or key, for passing rows those of the first head
+        const char* base;    // of the first row or key, for streamed rows those of the first head
         int64_t head, row;   // bytes between heads, and between rows
         int32_t bytes;       // of a row
-        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
+        int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
         MaskRule rule;
         Dropout dropout;
-        Source owned[2], passer[2];
+        Source owned[2], streamed[2];
         int64_t batch, kv_head;
-        int64_t row0;              // in delta and lse2, of the first head
-        int32_t first, valid;      // first owned row or key; how many exist
-        int32_t count;             // of what passes by
-        int32_t begin, end;        // tiles of it that have to do with the block,
-        int32_t whole_begin, whole_end;  // and those without a pair that a mask or a length removes
-        int32_t head0, heads;      // query heads that pass by
-        uint32_t work;
+        int64_t row0;                  // in delta and lse_log2, of the first head
+        int32_t first, valid;          // first owned row or key; how many exist
+        int32_t count;                 // of streamed rows or keys
+        int32_t begin, end;            // streamed tiles of which the block sees any pair,
+        int32_t full_begin, full_end;  // and those without a pair that a mask or a length removes
+        int32_t head0, heads;          // query heads that are streamed
+        uint32_t features;
     };
     struct Band {
         int32_t begin, end;
     };
     struct Shared {
-        alignas(16) float lse[kRowSlots][kRows];
-        alignas(16) float delta[kRowSlots][kRows];
-        Band band[kRowSlots][kRows];
+        alignas(16) float lse[kRowStages][kRows];
+        alignas(16) float delta[kRowStages][kRows];
+        Band band[kRowStages][kRows];
         Tile tile;
-        float top[warps];
-        float unit, of_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
-        bool unit_found;
-        int32_t grown[2];  // does the tile, or the one before, have a gradient that its units do not hold?
+        float amax[warps];
+        float unit, inv_unit;  // of gradients of scores, see bwd_mma.h, and its reciprocal
+        bool unit_set;
+        int32_t overflowed[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Slots * 2 * kPassBytes + (ByRows ? 1 : kLate ? 3 : 2) * kWeightsBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Stages * 2 * kStreamBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
-    FA_MEMBER static char* passer(int slot, int i) { return owned(2) + (2 * slot + i) * kPassBytes; }
-    FA_MEMBER static char* gradients(int turn) { return passer(Slots, 0) + (kLate ? turn * kWeightsBytes : 0); }  // of even tiles, or odd ones
-    FA_MEMBER static char* weights() { return gradients(1) + kWeightsBytes; }
+    FA_MEMBER static char* streamed(int stage, int i) { return owned(2) + (2 * stage + i) * kStreamBytes; }
+    FA_MEMBER static char* ds_tile(int buffer) { return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0); }  // of even tiles, or odd ones
+    FA_MEMBER static char* p_tile() { return ds_tile(1) + kProbTileBytes; }
 
     // ---- loading
 
@@ -86,24 +89,24 @@ struct GradientBlock {
     FA_MEMBER static void load_tile(const Source& from, int64_t head, int64_t row, int valid, char* to) {
         const char* base = from.base + head * from.head + row * from.row;
         if (!Plain && from.width != 16) return load_narrow<count>(from, base, valid, to);
-        const int thread = rt::unknown(rt::thread()), piece = thread % kPieces, first = thread / kPieces;
-        const bool whole = 16 * piece < from.bytes;
+        const int thread = rt::opaque(rt::thread()), vec = thread % kRowVecs, first = thread / kRowVecs;
+        const bool in_row = 16 * vec < from.bytes;
         const int64_t step = from.row;
-        const char* at = base + first * step + 16 * piece;
-        const uint32_t address = rt::shared_address(to);
+        const char* at = base + first * step + 16 * vec;
+        const uint32_t address = rt::smem_addr(to);
         FA_UNROLL for (int n = 0; n < count / kRowsAtOnce; n++) {
             const int r = first + n * kRowsAtOnce;
-            rt::copy16(address + uint32_t(piece_offset<kRowBytes>(r, piece)), at, whole && r < valid);
+            rt::cp_async16(address + uint32_t(swizzle_offset<kRowBytes>(r, vec)), at, in_row && r < valid);
             at += kRowsAtOnce * step;
         }
     }
     template <int count>
     FA_COLD_MEMBER static void load_narrow(const Source& from, const char* base, int valid, char* to) {
-        const auto offset = [](int r, int at) { return piece_offset<kRowBytes>(r, at / 16) + at % 16; };
+        const auto offset = [](int r, int at) { return swizzle_offset<kRowBytes>(r, at / 16) + at % 16; };
         if (from.width == 4) {
             for (int i = rt::thread(); i < count * (kRowBytes / 4); i += threads) {
                 const int r = i / (kRowBytes / 4), at = i % (kRowBytes / 4) * 4;
-                rt::copy4(rt::shared_address(to) + uint32_t(offset(r, at)), base + r * from.row + at, r < valid && at < from.bytes);
+                rt::cp_async4(rt::smem_addr(to) + uint32_t(offset(r, at)), base + r * from.row + at, r < valid && at < from.bytes);
             }
         } else {
             for (int i = rt::thread(); i < count * D; i += threads) {
@@ -114,12 +117,12 @@ struct GradientBlock {
             }
         }
     }
-    // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no weight.
-    FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int slot) {
+    // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
+    FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int stage) {
         Shared& s = shared();
-        for (int i = rt::unknown(rt::thread()); i < kRows / 4; i += threads) {
-            rt::copy16(rt::shared_address(s.lse[slot] + 4 * i), reinterpret_cast<const char*>(x.lse2 + row + 4 * i), true);
-            rt::copy16(rt::shared_address(s.delta[slot] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
+        for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
+            rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse_log2 + row + 4 * i), true);
+            rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
     FA_COLD_MEMBER static void load_owned(const BackwardParams& x) {
@@ -128,24 +131,24 @@ struct GradientBlock {
         load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
         if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
     }
-    // Tile `tile` of passing head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_passing(const BackwardParams& x, int head, int tile, int slot) {
+    // Tile `tile` of streamed head `head`, counted from the first: always a group of copies.
+    FA_MEMBER static void load_streamed(const BackwardParams& x, int head, int tile, int stage) {
         const Tile& t = shared().tile;
-        const int row = tile * Passing;
-        load_tile<Passing>(t.passer[0], head, row, t.count - row, passer(slot, 0));
-        load_tile<Passing>(t.passer[1], head, row, t.count - row, passer(slot, 1));
-        if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, slot);
-        rt::commit_copies();
+        const int row = tile * StreamRows;
+        load_tile<StreamRows>(t.streamed[0], head, row, t.count - row, streamed(stage, 0));
+        load_tile<StreamRows>(t.streamed[1], head, row, t.count - row, streamed(stage, 1));
+        if constexpr (!ByRows) load_rows(x, t.row0 + head * x.padded_rows + row, stage);
+        rt::cp_async_commit();
     }
-    // Rows without keys take no part, whatever their q and dout hold: 0 times that is not always 0.
-    FA_MEMBER static bool clear_rows(int slot, char* q, char* dout) {
-        const float* const lse = shared().lse[slot];
+    // Zeros q and dout of rows without keys, whatever they hold: 0 times an infinity or NaN is not 0.
+    FA_MEMBER static bool zero_empty_rows(int stage, char* q, char* dout) {
+        const float* const lse = shared().lse[stage];
         bool none = false;
-        FA_UNROLL for (int r = rt::unknown(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
-        if (!rt::any_lane(none)) return false;
+        FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
+        if (!rt::warp_any(none)) return false;
         const float zero[4] = {};
-        for (int i = rt::unknown(rt::thread()); i < kRows * kPieces; i += threads) {
-            const int r = i / kPieces, at = piece_offset<kRowBytes>(r, i % kPieces);
+        for (int i = rt::opaque(rt::thread()); i < kRows * kRowVecs; i += threads) {
+            const int r = i / kRowVecs, at = swizzle_offset<kRowBytes>(r, i % kRowVecs);
             if (lse[r] != kPosInf) continue;
             rt::store4(reinterpret_cast<float*>(q + at), zero);
             rt::store4(reinterpret_cast<float*>(dout + at), zero);
@@ -153,25 +156,25 @@ struct GradientBlock {
         return true;
     }
     // The bands of rows [row, row + kRows).
-    FA_MEMBER static void place_bands(int row, int slot) {
+    FA_MEMBER static void init_bands(int row, int stage) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int rows = ByRows ? t.first + t.valid : t.count;
-        for (int r = rt::unknown(rt::thread()); r < kRows; r += threads) {
+        for (int r = rt::opaque(rt::thread()); r < kRows; r += threads) {
             const KeyBand b = row + r < rows ? key_band(t.rule, row + r, t.seq.k_len) : KeyBand{0, 0};
-            s.band[slot][r] = {int(b.begin), int(max_of(b.end, 0))};
+            s.band[stage][r] = {int(b.begin), int(max_of(b.end, 0))};
         }
     }
 
     // ---- a block's beginning and end
 
-    // Code that runs once is paid for by its threads' latency: what the host knows it has worked out already, and two warps share the rest.
-    // `head`: a kv head, or with ByRows a query head.
-    FA_MEMBER static bool places(int thread) { return thread == 0 || thread / 4 == 8; }
-    FA_COLD_MEMBER static void place_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
+    // Code that runs once costs its threads' latency: the host has computed what it can, and two warps share the rest. `head`: a kv
+    // head, or with ByRows a query head.
+    FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
+    FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
-        const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, batch);
+        const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const int i = thread % 4;
@@ -179,8 +182,8 @@ struct GradientBlock {
             const bool rows = i < 2;
             const int64_t row = (rows ? seq.q_begin : seq.k_begin) + (rows == ByRows ? first : 0);
             const int64_t at = batch * from.bytes.outer + row * from.bytes.row + (rows ? head0 : kv_head) * from.bytes.head;
-            Source& to = rows == ByRows ? t.owned[i % 2] : t.passer[i % 2];
-            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.all, from.width};
+            Source& to = rows == ByRows ? t.owned[i % 2] : t.streamed[i % 2];
+            to = {static_cast<const char*>(from.base) + at, from.bytes.head, from.bytes.row, from.bytes.row_bytes, from.width};
             return;
         }
         t.batch = batch;
@@ -188,69 +191,72 @@ struct GradientBlock {
         t.head0 = int(head0);
         t.heads = ByRows ? 1 : int(group);
         t.seq = seq;
-        t.rule = x.alike ? x.alike_rule : mask_rule(x.p, seq);
+        t.rule = x.uniform_lengths ? x.uniform_rule : mask_rule(x.p, seq);
         t.row0 = head0 * x.padded_rows + padded_row0(x.p, seq, batch);
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
         t.count = int(ByRows ? seq.k_len : seq.q_len);
-        t.work = x.work;
-        if (!Plain && x.work & kDrop) t.dropout = dropout_of(x);
-        if (t.valid > 0) place_passing();
+        t.features = x.features;
+        if (!Plain && x.features & kDropout) t.dropout = dropout_of(x);
+        if (t.valid > 0) init_streamed_range();
         Shared& s = shared();
-        s.unit = s.of_unit = 1.f;
-        s.unit_found = false;
-        s.grown[0] = s.grown[1] = 0;
+        s.unit = s.inv_unit = 1.f;
+        s.unit_set = false;
+        s.overflowed[0] = s.overflowed[1] = 0;
     }
-    // Which tiles pass by: bands only ever move right with their rows.
-    FA_MEMBER static void place_passing() {
+    // Which tiles are streamed: bands only ever move right with their rows.
+    FA_MEMBER static void init_streamed_range() {
         Tile& t = shared().tile;
-        RowBand any, whole;  // of rows or keys
+        RowBand any, full;  // of rows or keys
         if constexpr (ByRows) {
-            const KeyBand top = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
-            any = {top.begin, last.end};
-            whole = {last.begin, t.valid < own ? 0 : top.end};  // rows that do not exist see nothing
+            const KeyBand first = key_band(t.rule, t.first, t.count), last = key_band(t.rule, t.first + t.valid - 1, t.count);
+            any = {first.begin, last.end};
+            full = {last.begin, t.valid < own ? 0 : first.end};  // rows that do not exist see nothing
         } else {
             any = row_band(t.rule, t.first, own, t.count);
-            whole = whole_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
+            full = full_row_band(t.rule, t.first, own, t.valid < own ? 0 : t.count);
         }
-        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / Passing); };
+        const auto tile = [&](int64_t at, int64_t more) { return int((clamp(at, 0, t.count) + more) / StreamRows); };
         t.begin = tile(any.begin, 0);
-        t.end = tile(any.end, Passing - 1);
-        t.whole_begin = tile(whole.begin, Passing - 1);
-        t.whole_end = tile(whole.end, 0);
+        t.end = tile(any.end, StreamRows - 1);
+        t.full_begin = tile(full.begin, StreamRows - 1);
+        t.full_end = tile(full.end, 0);
     }
 
-    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row stay
-    // together, and those of neighbouring rows lie in different banks.
+    // Sums of the owned rows to their gradients, by way of shared memory that nothing else needs any more. Four columns of a row
+    // stay together, and those of neighbouring rows lie in different banks.
     static_assert(2 * own * D * 4 <= kSharedBytes - kHeader, "sums of two gradients fit");
-    FA_MEMBER static float* staged(int gradient, int row, int column) {
-        return reinterpret_cast<float*>(owned(0)) + gradient * (own * D) + row * D + (column ^ (row & 3) << 3);
+    FA_MEMBER static float* staged(int operand, int row, int column) {
+        return reinterpret_cast<float*>(owned(0)) + operand * (own * D) + row * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_sums(int gradient, float factor, int own0, int column0, const Sum (&sum)[kOwnTiles][kColumnSteps]) {
+    FA_MEMBER static void stage_acc(int operand, float factor, int own0, int column0, const Acc (&acc)[kOwnTiles][kColumnSteps]) {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *staged(gradient, own0 + 16 * m + Sum::row(Sum::slot(e)), column0 + 16 * c + Mma::output_column(e)) = sum[m][c].x[e] * factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                    *staged(operand, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_sums(const BackwardParams& x, int gradient, void* base, const int64_t stride[4], int64_t dim, int64_t first) {
-        if (accumulates(x) || dim % 4 != 0 || !quads_aligned(base, stride, x.p.d.q_dtype))
-            return store_singly(x, gradient, base, first, stride[1], int(dim));
-        const int own_row = rt::unknown(rt::thread()) / (D / 4), column = rt::unknown(rt::thread()) % (D / 4) * 4, valid = shared().tile.valid;
+    FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const int64_t stride[4], int64_t dim,
+                                    int64_t first) {
+        if (accumulates(x) || dim % 4 != 0 || !vec4_aligned(base, stride, x.p.d.q_dtype))
+            return store_singly(x, operand, base, first, stride[1], int(dim));
+        const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
+                  valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
         if (column < dim)
             FA_UNROLL_BY(4)
-            for (int row = own_row; row < own; row += kQuadRows) {
+            for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
-                rt::load4(staged(gradient, row, column), value);
+                rt::load4(staged(operand, row, column), value);
                 if (row < valid) Mma::store4(to + row * stride[1], value);
             }
     }
-    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int gradient, void* base, int64_t first, int64_t step, int dim) {
+    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int operand, void* base, int64_t first, int64_t step,
+                                            int dim) {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
             const int row = i / D, column = i % D;
-            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(gradient, row, column));
+            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(operand, row, column));
         }
     }
 };

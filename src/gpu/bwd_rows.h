@@ -1,24 +1,26 @@
-// What a backward call runs over rows, before and after the kernels of its tiles: Δ and LSE of all rows, dq from its sums, dsinks. Apart from
-// bwd.h, because kernels are compiled wherever their text is included.
+// What a backward call runs over rows, before and after the kernels of its tiles: backward_preprocess (delta and LSE of all rows,
+// zeros where nothing will be written), finish_dq (dq from its f32 sums) and sum_sinks (dsinks). They are memory-bound: 16 threads
+// to a row, several rows in flight. Apart from bwd_params.h, because a kernel is compiled wherever its text is included.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 
 namespace fa {
 namespace gpu {
 
 // A block takes kPaddedRows rows of a head, or so many of its keys: 16 threads a row, which have several rows under way at once.
-constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsTogether = kPrepareThreads / kRowLanes, kRowTurns = int(kPaddedRows) / kRowsTogether;
+constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThreads / kRowLanes,
+              kRowRounds = int(kPaddedRows) / kRowsAtOnce;
 
 // dk and dv of slots that hold no key of their sequence are 0.
-FA_DEVICE void clear_keys(const BackwardParams& x, int64_t index) {
+FA_DEVICE void zero_unused_keys(const BackwardParams& x, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     if (accumulates(x)) return;
     const int64_t blocks = ceil_div(d.seqlen_k, kPaddedRows), batch = index / blocks / d.heads_k, head = index / blocks % d.heads_k;
     const int64_t first = index % blocks * kPaddedRows, end = min_of(first + kPaddedRows, d.seqlen_k);
     const Sequence s = bounded_sequence(x.p, x.a, batch);
-    for (int64_t slot = first + rt::thread() / kRowLanes; slot < end; slot += kRowsTogether) {
-        if (slot >= s.k_begin && slot < s.k_begin + s.k_len) continue;
-        const Slot at{batch, slot, true};
+    for (int64_t row = first + rt::thread() / kRowLanes; row < end; row += kRowsAtOnce) {
+        if (row >= s.k_begin && row < s.k_begin + s.k_len) continue;
+        const KeyLocation at{batch, row, true};
         const auto clear = [&](void* base, const int64_t stride[4], int64_t dim) {
             for (int64_t c = rt::thread() % kRowLanes; base && c < dim; c += kRowLanes)
                 store_element(base, key_index(x.p, stride, at, head) + c, d.k_dtype, 0.f);
@@ -47,98 +49,98 @@ struct BlockRows {
     FA_MEMBER int64_t padded_row(const BackwardParams& x) const { return head * x.padded_rows + padded_row0(x.p, seq, batch) + first; }
 };
 
-// The sum over a row's threads; of the row of turn i the thread of lane i keeps it.
-FA_DEVICE void keep_sum(float sum, int turn, int lane, float& kept) {
+// The sum over a row's threads; that of the row of round i is kept by lane i.
+FA_DEVICE void reduce_row(float sum, int round, int lane, float& kept) {
     FA_UNROLL for (int w = kRowLanes / 2; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
-    if (lane == turn) kept = sum;
+    if (lane == round) kept = sum;
 }
 
-// o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the last is
-// read as the last.
+// o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the
+// last is read as the last.
 template <class T>
 FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
-    constexpr int kUnderWay = 4;
+    constexpr int kInFlight = 4;
     const int64_t o_step = x.p.d.o_stride[1], dout_step = x.g.dout_stride[1];
     const T* const o = static_cast<const T*>(x.a.o) + rows.at(x, x.p.d.o_stride, 0);
     const T* const dout = static_cast<const T*>(x.g.dout) + rows.at(x, x.g.dout_stride, 0);
     float kept = 0.f;
     FA_UNROLL_BY(1)
-    for (int turn = 0; turn < kRowTurns; turn += kUnderWay) {
-        float sum[kUnderWay] = {};
+    for (int round = 0; round < kRowRounds; round += kInFlight) {
+        float sum[kInFlight] = {};
         FA_UNROLL_BY(1)
         for (int c = 4 * rows.lane; c < x.p.d.dim_v; c += 4 * kRowLanes) {
-            Quad<T> a[kUnderWay], b[kUnderWay];
-            FA_UNROLL for (int i = 0; i < kUnderWay; i++) {
-                const int row = int(min_of(rows.own + (turn + i) * kRowsTogether, rows.valid - 1));
-                a[i] = *reinterpret_cast<const Quad<T>*>(o + row * o_step + c);
-                b[i] = *reinterpret_cast<const Quad<T>*>(dout + row * dout_step + c);
+            Vec4<T> a[kInFlight], b[kInFlight];
+            FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+                const int row = int(min_of(rows.own + (round + i) * kRowsAtOnce, rows.valid - 1));
+                a[i] = *reinterpret_cast<const Vec4<T>*>(o + row * o_step + c);
+                b[i] = *reinterpret_cast<const Vec4<T>*>(dout + row * dout_step + c);
             }
-            FA_UNROLL for (int i = 0; i < kUnderWay; i++)
+            FA_UNROLL for (int i = 0; i < kInFlight; i++)
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[i] = fmaf(to_f32(a[i].element[e]), to_f32(b[i].element[e]), sum[i]);
         }
-        FA_UNROLL for (int i = 0; i < kUnderWay; i++) keep_sum(sum[i], turn + i, rows.lane, kept);
+        FA_UNROLL for (int i = 0; i < kInFlight; i++) reduce_row(sum[i], round + i, rows.lane, kept);
     }
     return kept;
 }
 // The same for any types and rows.
-FA_DEVICE float odd_row_products(const BackwardParams& x, const BlockRows& rows) {
+FA_DEVICE float any_row_products(const BackwardParams& x, const BlockRows& rows) {
     const fa_attention_desc_t& d = x.p.d;
     float kept = 0.f;
     FA_UNROLL_BY(1)
-    for (int turn = 0; turn < kRowTurns; turn++) {
-        const int64_t row = min_of(rows.own + turn * kRowsTogether, rows.valid - 1);
+    for (int round = 0; round < kRowRounds; round++) {
+        const int64_t row = min_of(rows.own + round * kRowsAtOnce, rows.valid - 1);
         const int64_t o_at = rows.at(x, d.o_stride, row), dout_at = rows.at(x, x.g.dout_stride, row);
         float sum = 0.f;
         FA_UNROLL_BY(1)
         for (int64_t c = 4 * rows.lane; c < d.dim_v; c += 4 * kRowLanes) {
             float o[4], dout[4];
-            load_quad(x.a.o, o_at + c, d.dim_v - c, x.o_aligned, d.o_dtype, o);
-            load_quad(x.g.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
+            load_vec4(x.a.o, o_at + c, d.dim_v - c, x.o_aligned, d.o_dtype, o);
+            load_vec4(x.g.dout, dout_at + c, d.dim_v - c, x.dout_aligned, d.q_dtype, dout);
             FA_UNROLL for (int e = 0; e < 4; e++) sum = fmaf(o[e], dout[e], sum);
         }
-        keep_sum(sum, turn, rows.lane, kept);
+        reduce_row(sum, round, rows.lane, kept);
     }
     return kept;
 }
 
-// delta and lse2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_sum.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) prepare_gradients(FA_PARAM BackwardParams x) {
+// delta and lse_log2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_acc.
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     const fa_attention_desc_t& d = x.p.d;
-    if (rt::block() >= x.row_blocks) return clear_keys(x, rt::block() - x.row_blocks);
+    if (rt::block() >= x.row_blocks) return zero_unused_keys(x, rt::block() - x.row_blocks);
     const BlockRows rows(x, uint32_t(rt::block()));
-    if (x.p.packed_q() && rows.valid <= 0) return;  // rows of other sequences begin here
-    const int64_t own = rows.own + rows.lane * kRowsTogether, to = rows.padded_row(x);  // the row that a thread keeps
+    if (x.p.packed_q() && rows.valid <= 0) return;                                    // rows of other sequences begin here
+    const int64_t own = rows.own + rows.lane * kRowsAtOnce, to = rows.padded_row(x);  // the row that a thread keeps
     float lse = kPosInf, delta = 0.f;
-    if (rows.lane < kRowTurns && own < rows.valid) {
+    if (rows.lane < kRowRounds && own < rows.valid) {
         lse = x.a.lse[lse_index(x.p, rows.seq, rows.batch, rows.first + own, rows.head)];
         if (x.g.dlse) delta = -x.g.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
     const float zero[4] = {};
-    if (x.dq_sum)
+    if (x.dq_acc)
         FA_UNROLL_BY(4)
-        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.sum_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_sum + to * x.sum_columns + i, zero);
-    const bool quads = x.o_aligned && x.dout_aligned && d.dim_v % 4 == 0 && d.o_dtype == d.q_dtype;
+        for (int i = 4 * rt::thread(); i < int(kPaddedRows * x.dq_acc_columns); i += 4 * kPrepareThreads) rt::store4(x.dq_acc + to * x.dq_acc_columns + i, zero);
+    const bool vec4s = x.o_aligned && x.dout_aligned && d.dim_v % 4 == 0 && d.o_dtype == d.q_dtype;
     if (rows.valid > 0) {
-        if (!quads) delta += odd_row_products(x, rows);
+        if (!vec4s) delta += any_row_products(x, rows);
         else if (d.q_dtype == FA_BF16) delta += row_products<Bf16>(x, rows);
         else if (d.q_dtype == FA_F16) delta += row_products<F16>(x, rows);
         else delta += row_products<F32>(x, rows);
     }
-    if (rows.lane < kRowTurns) store_row(x, to + own, lse, delta);
+    if (rows.lane < kRowRounds) store_row(x, to + own, lse, delta);
     if (x.p.packed_q() || !x.g.dq || accumulates(x)) return;
     const int64_t end = min_of(kPaddedRows, d.seqlen_q - rows.first);
-    for (int64_t row = max_of(rows.valid, 0) + rows.own; row < end; row += kRowsTogether)
+    for (int64_t row = max_of(rows.valid, 0) + rows.own; row < end; row += kRowsAtOnce)
         for (int64_t c = rows.lane; c < d.dim_qk; c += kRowLanes) store_element(x.g.dq, rows.at(x, x.g.dq_stride, row) + c, d.q_dtype, 0.f);
 }
 
 // dq from its sums, element by element.
-FA_DEVICE void finish_odd_rows(const BackwardParams& x, const BlockRows& rows) {
+FA_DEVICE void finish_any_rows(const BackwardParams& x, const BlockRows& rows) {
     const int64_t from = rows.padded_row(x), to = rows.at(x, x.g.dq_stride, 0);
-    for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsTogether) {
+    for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsAtOnce) {
         FA_UNROLL_BY(2)
         for (int c = rows.lane; c < x.p.d.dim_qk; c += kRowLanes)
-            store_gradient(x, x.g.dq, to + row * x.g.dq_stride[1] + c, x.p.d.q_dtype, x.dq_sum[sum_index(from + row, c, x.sum_columns)] * x.p.d.scale);
+            store_gradient(x, x.g.dq, to + row * x.g.dq_stride[1] + c, x.p.d.q_dtype, x.dq_acc[dq_acc_index(from + row, c, x.dq_acc_columns)] * x.p.d.scale);
     }
 }
 
@@ -151,22 +153,23 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
     const fa_attention_desc_t& d = x.p.d;
     const BlockRows rows(x, uint32_t(rt::block()));
     if (rows.valid <= 0) return;
-    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16) return finish_odd_rows(x, rows);
-    constexpr int kUnderWay = 4;
-    const int lanes = int(x.sum_columns) / 8, together = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
-    const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(sum_index(together, 0, x.sum_columns));
+    if (accumulates(x) || d.dim_qk % 8 != 0 || copy_width(x.g.dq, x.g.dq_stride, d.dim_qk, d.q_dtype) != 16)
+        return finish_any_rows(x, rows);
+    constexpr int kInFlight = 4;
+    const int lanes = int(x.dq_acc_columns) / 8, rows_at_once = kPrepareThreads / lanes, column = rt::thread() % lanes * 8;
+    const int valid = int(min_of(rows.valid, kPaddedRows)), step = int(dq_acc_index(rows_at_once, 0, x.dq_acc_columns));
     if (column >= d.dim_qk) return;
-    const float* from = x.dq_sum + sum_index(rows.padded_row(x) + rt::thread() / lanes, column, x.sum_columns);
+    const float* from = x.dq_acc + dq_acc_index(rows.padded_row(x) + rt::thread() / lanes, column, x.dq_acc_columns);
     int64_t to = rows.at(x, x.g.dq_stride, rt::thread() / lanes) + column;
     FA_UNROLL_BY(1)
-    for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kUnderWay * together) {
-        Pair sum[kUnderWay][4];  // a row's are four columns apart: a lane's, and the next one's
-        FA_UNROLL for (int i = 0; i < kUnderWay; i++, from += step)
+    for (int first = rt::thread() / lanes; first < int(kPaddedRows); first += kInFlight * rows_at_once) {
+        Pair sum[kInFlight][4];  // a row's pairs lie four columns apart
+        FA_UNROLL for (int i = 0; i < kInFlight; i++, from += step)
             FA_UNROLL for (int e = 0; e < 4; e++) sum[i][e] = *reinterpret_cast<const Pair*>(from + 4 * e);
-        FA_UNROLL for (int i = 0; i < kUnderWay; i++, to += together * x.g.dq_stride[1]) {
+        FA_UNROLL for (int i = 0; i < kInFlight; i++, to += rows_at_once * x.g.dq_stride[1]) {
             float dq[8];
             FA_UNROLL for (int e = 0; e < 8; e++) dq[e] = sum[i][e / 2].x[e % 2] * d.scale;
-            if (first + i * together < valid) store_piece(x.g.dq, to, d.q_dtype, dq);
+            if (first + i * rows_at_once < valid) store_vec8_at(x.g.dq, to, d.q_dtype, dq);
         }
     }
 }
@@ -176,22 +179,23 @@ constexpr int kSinkThreads = 256;
 FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
     const int64_t head = rt::block();
     const float sink = x.a.sinks[head] * kLog2e;
-    float* const sums = reinterpret_cast<float*>(rt::shared_memory());
+    float* const thread_sums = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
     for (int64_t b = 0; x.p.d.seqlen_q > 0 && b < x.p.d.batch; b++) {
         const Sequence s = bounded_sequence(x.p, x.a, b);
         const int64_t from = head * x.padded_rows + padded_row0(x.p, s, b);
-        float piece = 0.f;  // of this sequence alone: one long chain would lose accuracy
+        float chain = 0.f;  // of this sequence alone: one long chain would lose accuracy
         for (int64_t i = rt::thread(); i < s.q_len; i += kSinkThreads)
-            if (x.lse2[from + i] != kPosInf && sink != kNegInf) piece = fmaf(exp2_fn(sink - x.lse2[from + i]), -x.delta[from + i], piece);
-        sum += piece;
+            if (x.lse_log2[from + i] != kPosInf && sink != kNegInf)
+                chain = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], chain);
+        sum += chain;
     }
-    sums[rt::thread()] = sum;
+    thread_sums[rt::thread()] = sum;
     for (int half = kSinkThreads / 2; half > 0; half /= 2) {
         rt::barrier();
-        if (rt::thread() < half) sums[rt::thread()] += sums[rt::thread() + half];
+        if (rt::thread() < half) thread_sums[rt::thread()] += thread_sums[rt::thread() + half];
     }
-    if (rt::thread() == 0) x.g.dsinks[head] = sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
+    if (rt::thread() == 0) x.g.dsinks[head] = thread_sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
 }
 
 }  // namespace gpu

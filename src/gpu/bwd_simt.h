@@ -1,12 +1,12 @@
-// The universal backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with the
-// same bits.
+// The SIMT backward kernels: f32 arithmetic, f32, f16 or bf16 tensors, any head dimension, every option, on every GPU; always with
+// the same bits. They take what the mma kernels do not.
 //
-// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each thread,
-// become weights P and their gradients dS; these pass through shared memory into a product with 16·TV columns of the tensor that they
-// weigh, of which each thread sums 4 × TV elements. Three kernels do that: by keys (dk and dv, over all rows and heads of the group), by
-// rows (dq), and by elements of dbias. Shared memory is row by row with 4 floats between rows, as in fwd_simt.h.
+// Tiles of 64 rows of one query head against 64 keys, by blocks of 256 threads. A tile's products q·k and dout·v, 4 × 4 in each
+// thread, become P and dS; these go through shared memory into a product with 16·TV columns of another operand, of which each
+// thread accumulates 4 × TV elements. Three kernels are built so: by keys (dk and dv, over all rows and heads of the group), by
+// rows (dq), and by elements of dbias (bwd_bias.h). Rows in shared memory are 4 floats longer than their data, as in fwd_simt.h.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 #include "gpu/fwd_simt.h"
 
 namespace fa {
@@ -15,34 +15,34 @@ namespace gpu {
 constexpr int kTile = 64;  // rows, and keys
 static_assert(kTile == kKeys && kPaddedRows % kTile == 0, "tiles fill the buffers of fwd_simt.h, and padded rows fill tiles");
 
-// One block's tile; what is placed by all threads lies behind it in shared memory. What does not change while others pass by is asked for
-// here each time, too: registers are scarce.
+// A block's tile, in shared memory. What does not change during the mainloop is read from here each time, too: registers are
+// scarce.
 struct BackwardTile {
     int64_t column0, own_head, own0;  // whose gradients the block sums: columns from column0 on, of 64 keys or rows from own0 on
-    int64_t begin, end;               // the rows or keys that pass by: [begin, end), from the begin of a tile on
+    int64_t begin, end;               // the rows or keys that are streamed: [begin, end), from the begin of a tile on
     Sequence seq;
     MaskRule rule;
     Dropout dropout;
     int64_t batch, head, row0, key0;
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
-    float lse2[kTile], delta[kTile];
+    float lse_log2[kTile], delta[kTile];
     uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
     alignas(16) bool plain;
 };
 static_assert(sizeof(BackwardTile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
 
-constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kStage * int64_t(sizeof(float));
+constexpr int64_t kBackwardShared = int64_t(sizeof(BackwardTile)) + 3 * kKvFloats * int64_t(sizeof(float));
 struct BackwardShared {
     BackwardTile* tile;
-    float *left, *right, *weights;
+    float *left, *p, *ds;  // the left operand; the right one, then P; dS
 };
 FA_DEVICE BackwardShared backward_shared() {
     char* const memory = rt::shared_memory();
     float* const floats = reinterpret_cast<float*>(memory + sizeof(BackwardTile));
-    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kStage, floats + 2 * kStage};
+    return {reinterpret_cast<BackwardTile*>(memory), floats, floats + kKvFloats, floats + 2 * kKvFloats};
 }
 
-// Rows of q, k, v or dout that a tile has placed.
+// Rows of q, k, v or dout that a tile has located.
 struct Rows {
     const void* data;
     const int64_t* at;
@@ -55,22 +55,22 @@ FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { re
 FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.k_dtype, x.k_aligned}; }
 FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.k_dtype, x.v_aligned}; }
 
-// What gather brings, widened, times `factor`, into a buffer.
+// Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
 template <int width>
-FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* stage) {
+FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float factor, int stride, float* to) {
     const auto store = [&](int n, float* value) {
         const int i = rt::thread() + n * kThreads;
         FA_UNROLL for (int e = 0; e < 4; e++) value[e] *= factor;
-        rt::store4(stage + i / (width / 4) * stride + i % (width / 4) * 4, value);
+        rt::store4(to + i / (width / 4) * stride + i % (width / 4) * 4, value);
     };
     if (rows.dtype == FA_F32) {
-        float value[kQuads][4];
+        float value[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, value);
-        FA_UNROLL for (int n = 0; n < kQuads; n++) store(n, value[n]);
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) store(n, value[n]);
     } else {
-        uint16_t bits[kQuads][4];
+        uint16_t bits[kVec4s][4];
         gather<width>(rows.data, rows.at, first, column0, rows.dim, rows.aligned, bits);
-        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
             float value[4];
             FA_UNROLL for (int e = 0; e < 4; e++) value[e] = rows.dtype == FA_F16 ? f16_to_f32(bits[n][e]) : bf16_to_f32(bits[n][e]);
             store(n, value);
@@ -79,7 +79,7 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 }
 
 // The sequence, masks and dropout of a block's tiles, by one thread.
-FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
+FA_DEVICE void init_sequence(const BackwardParams& x, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
     t.seq = bounded_sequence(x.p, x.a, batch);
@@ -88,18 +88,18 @@ FA_DEVICE void place_sequence(const BackwardParams& x, int64_t batch) {
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
-FA_DEVICE void place_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
+FA_DEVICE void init_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
     BackwardTile& t = *backward_shared().tile;
     const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts, tile = index % tiles;
     t.column0 = rt::block() % x.parts * columns;
     t.own0 = (last_first ? tiles - 1 - tile : tile) * kTile;
     t.own_head = index / tiles % heads;
     t.begin = t.end = 0;
-    place_sequence(x, index / tiles / heads);
+    init_sequence(x, index / tiles / heads);
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
-FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
@@ -108,32 +108,33 @@ FA_DEVICE void place_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     }
     if (r >= kTile) return;
     const int64_t from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row0 + r;
-    const float lse2 = x.lse2[from];
-    t.lse2[r] = lse2;
+    const float lse_log2 = x.lse_log2[from];
+    t.lse_log2[r] = lse_log2;
     t.delta[r] = x.delta[from];
-    t.q_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
+    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
 }
 
-FA_DEVICE void place_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
     BackwardTile& t = *backward_shared().tile;
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
     if (j >= kTile) return;
-    const Slot slot{t.batch, t.seq.k_begin + key0 + j, true};
+    const KeyLocation location{t.batch, t.seq.k_begin + key0 + j, true};
     const bool there = key0 + j < t.seq.k_len;
-    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, slot, kv_head) : -1;
-    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, slot, kv_head) : -1;
+    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, location, kv_head) : -1;
+    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, location, kv_head) : -1;
 }
 
-// Does every row see every key, and are their scores as the product has them? Chunks are not asked about: to find theirs takes long.
+// Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
+// take long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !x.natural && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+    return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
 }
 
-// Which of the tile's weights dropout keeps: one draw serves four keys.
+// Which of the tile's probabilities dropout keeps: one draw serves four keys.
 FA_COLD void draw_tile(const BackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
@@ -146,20 +147,20 @@ FA_COLD void draw_tile(const BackwardParams& x) {
 }
 
 // product[r][n] = Σ left · right over all dims. Leaves a barrier behind the last use of the buffers.
-FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float product[4][4]) {
+FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float product[4][4]) {
     const BackwardShared s = backward_shared();
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] = 0.f;
     for (int64_t dim0 = 0; dim0 < left.dim; dim0 += kDims) {
         load_rows<kDims>(left, 0, dim0, factor, kRowStride, s.left);
-        load_rows<kDims>(right, 0, dim0, 1.f, kRowStride, s.right);
+        load_rows<kDims>(other, 0, dim0, 1.f, kRowStride, s.p);
         rt::barrier();
-        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.right + tx * kRowStride;
+        const float *const a = s.left + ty * 4 * kRowStride, *const b = s.p + tx * kRowStride;
         for (int first = 0; first < kDims && dim0 + first < left.dim; first += kChain) {
-            float piece[4][4];
+            float chain[4][4];
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+                FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
             FA_UNROLL_BY(1)
             for (int c = first; c < first + kChain; c += 4) {
                 float of_b[4][4];
@@ -168,35 +169,36 @@ FA_DEVICE void multiply(const Rows& left, const Rows& right, float factor, float
                     float of_a[4];
                     rt::load4(a + r * kRowStride + c, of_a);
                     FA_UNROLL for (int n = 0; n < 4; n++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(of_a[e], of_b[n][e], piece[r][n]);
+                        FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(of_a[e], of_b[n][e], chain[r][n]);
                 }
             }
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += piece[r][n];
+                FA_UNROLL for (int n = 0; n < 4; n++) product[r][n] += chain[r][n];
         }
         rt::barrier();
     }
 }
 
-// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever comes.
-FA_DEVICE void differentiate(float lse2, float delta, float kept, float slope, float* score, float* gradient) {
-    const float p = lse2 == kPosInf ? 0.f : exp2_fn(*score - lse2);
+// P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever
+// comes.
+FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* ds) {
+    const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(*score - lse_log2);
     *score = p * kept;
-    *gradient = p == 0.f ? 0.f : p * (*gradient * kept - delta) * slope;
+    *ds = p == 0.f ? 0.f : p * (*ds * kept - delta) * slope;
 }
 
-// Where a thread keeps its elements of a tile: they pass through shared memory between one product and the next, for registers are short.
-// A kernel by keys wants these by rows, one by rows by keys.
+// Where a thread keeps its elements of a tile: they go through shared memory between one product and the next, for registers are
+// short. A kernel by keys reads them by rows, one by rows by keys.
 template <bool by_keys>
 FA_DEVICE int element_at(int r, int n) {
     const int row = rt::thread() / 16 * 4 + r, key = rt::thread() % 16 + 16 * n;
     return by_keys ? row * kRowStride + key : key * kRowStride + row;
 }
 
-// Scores in `right` to weights, and gradients in `weights`, in a tile with masks, dropout or work on scores; through the softcap if wanted,
-// else up to it.
+// Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap's
+// derivative if `through_cap`.
 template <bool by_keys>
-FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
+FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     const fa_attention_desc_t& d = x.p.d;
@@ -205,34 +207,34 @@ FA_COLD void differentiate_any(const BackwardParams& x, bool through_cap) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
         const int64_t key = t.key0 + j;
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
-        const bool seen = key >= band.begin && key < band.end && t.lse2[row] != kPosInf;
-        float score = s.right[at], gradient = s.weights[at], slope = 1.f, kept = 1.f;
+        const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
+        float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
         if (d.softcap > 0) {
-            const float bent = tanhf(score / d.softcap);
-            score = d.softcap * bent;
-            if (through_cap) slope = (1.f - bent) * (1.f + bent);
+            const float tanh_s = tanhf(score / d.softcap);
+            score = d.softcap * tanh_s;
+            if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (x.natural && seen) score = kLog2e * biased(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
-        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.kept_factor : 0.f;
-        if (!seen) score = kNegInf;
-        differentiate(t.lse2[row], t.delta[row], kept, slope, &score, &gradient);
-        s.right[at] = score;
-        s.weights[at] = gradient;
+        if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
+        if (!visible) score = kNegInf;
+        softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
+        s.p[at] = score;
+        s.ds[at] = ds;
     }
 }
 
-// Of the placed tile: weights into `right` and, if wanted, the gradients of its scores into `weights`. A barrier must come before others'
-// elements are read.
+// Of the located tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
+// others' elements are read.
 template <bool by_keys>
-FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_cap) {
+FA_DEVICE void compute_p_ds(const BackwardParams& x, bool with_ds, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
     if (x.p.d.dropout_p > 0) draw_tile(x);
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
-    if (gradients) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
+    if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
-        FA_UNROLL for (int n = 0; n < 4; n++) s.weights[element_at<by_keys>(r, n)] = gradients ? product[r][n] : 0.f;
+        FA_UNROLL for (int n = 0; n < 4; n++) s.ds[element_at<by_keys>(r, n)] = with_ds ? product[r][n] : 0.f;
     multiply(rows_of_q(x, t), rows_of_k(x, t), x.factor.q, product);
     if (x.factor.product != 1.f)
         FA_UNROLL for (int r = 0; r < 4; r++)
@@ -240,19 +242,19 @@ FA_DEVICE void weigh_tile(const BackwardParams& x, bool gradients, bool through_
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) {
             const int row = rt::thread() / 16 * 4 + r, at = element_at<by_keys>(r, n);
-            if (t.plain) differentiate(t.lse2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.weights[at]);
-            s.right[at] = product[r][n];
+            if (t.plain) softmax_backward(t.lse_log2[row], t.delta[row], 1.f, 1.f, &product[r][n], &s.ds[at]);
+            s.p[at] = product[r][n];
         }
-    if (!t.plain) differentiate_any<by_keys>(x, through_cap);
+    if (!t.plain) softmax_backward_any<by_keys>(x, through_cap);
 }
 
 template <int TV>
 struct SimtBackward {
     static constexpr int columns = 16 * TV, depth = kDims * kTile / columns;  // rows that the buffer holds at once
 
-    // sum[i][c] += Σ_j weights[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from tx·4 + 64·n. The
-    // weights have been written without a barrier; there is one behind their last use.
-    FA_MEMBER static void add_product(const float* weights, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
+    // sum[i][c] += Σ_j probabilities[j][i] · rows[j][c], over the tile's `count` rows; thread (tx, ty) has i from 4·ty and c from
+    // tx·4 + 64·n. The probabilities have been written without a barrier; there is one behind their last use.
+    FA_MEMBER static void add_product(const float* probs, const Rows& rows, int64_t count, int64_t column0, float sum[4][TV]) {
         const BackwardShared s = backward_shared();
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         for (int first = 0; first < count; first += depth) {
@@ -260,19 +262,19 @@ struct SimtBackward {
             rt::barrier();
             const int deep = int(min_of(depth, count - first));
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
-                float piece[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
+                float chain[4][4];  // of these rows alone: one long chain would lose accuracy on data of one sign
                 FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = 0.f;
+                    FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = 0.f;
                 FA_UNROLL_BY(4)
                 for (int j = 0; j < deep; j++) {
                     float a[4], b[4];
-                    rt::load4(weights + (first + j) * kRowStride + ty * 4, a);
+                    rt::load4(probs + (first + j) * kRowStride + ty * 4, a);
                     rt::load4(s.left + j * columns + tx * 4 + 16 * c, b);
                     FA_UNROLL for (int i = 0; i < 4; i++)
-                        FA_UNROLL for (int e = 0; e < 4; e++) piece[i][e] = fmaf(a[i], b[e], piece[i][e]);
+                        FA_UNROLL for (int e = 0; e < 4; e++) chain[i][e] = fmaf(a[i], b[e], chain[i][e]);
                 }
                 FA_UNROLL for (int i = 0; i < 4; i++)
-                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += piece[i][e];
+                    FA_UNROLL for (int e = 0; e < 4; e++) sum[i][c + e] += chain[i][e];
             }
             rt::barrier();
         }
@@ -280,7 +282,7 @@ struct SimtBackward {
 
     FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
                                 int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
-        static_assert(kThreads * 4 * TV <= 3 * kStage, "the buffers have room");
+        static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
         FA_UNROLL for (int e = 0; e < 4 * TV; e++) own[e * kThreads] = sum[e / TV][e % TV];
@@ -294,7 +296,8 @@ struct SimtBackward {
     }
 };
 
-// dk and dv of one tile of keys, part by part of their columns. Where these are 128, the sums leave no registers for a second block.
+// dk and dv of one tile of keys, part by part of their columns. Where these are 128, accumulators leave no registers for a second
+// block.
 template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
@@ -306,26 +309,26 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     const auto dk_here = [&] { return x.g.dk && t.column0 < d.dim_qk; };
     const auto dv_here = [&] { return x.g.dv && t.column0 < d.dim_v; };
     if (rt::thread() == 0) {
-        place_item(x, B::columns, d.seqlen_k, d.heads_k, false);
+        init_item(x, B::columns, d.seqlen_k, d.heads_k, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
-            const RowBand seen = row_band(t.rule, t.own0, keys(), t.seq.q_len);
-            t.begin = max_of(seen.begin, 0) / kTile * kTile;
-            t.end = min_of(seen.end, t.seq.q_len);
+            const RowBand visible = row_band(t.rule, t.own0, keys(), t.seq.q_len);
+            t.begin = max_of(visible.begin, 0) / kTile * kTile;
+            t.end = min_of(visible.end, t.seq.q_len);
         }
     }
     rt::barrier();
     if (keys() <= 0) return;
-    place_keys(x, t.own_head, t.own0);
+    locate_keys(x, t.own_head, t.own0);
     float dk[4][TV], dv[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
     for (int i = 0; i < int(x.p.group); i++)
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
-            place_rows(x, t.own_head * x.p.group + i, row0);
+            init_rows(x, t.own_head * x.p.group + i, row0);
             rt::barrier();
-            weigh_tile<true>(x, dk_here(), true);
-            if (dv_here()) B::add_product(s.right, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
-            if (dk_here()) B::add_product(s.weights, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
+            compute_p_ds<true>(x, dk_here(), true);
+            if (dv_here()) B::add_product(s.p, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
+            if (dk_here()) B::add_product(s.ds, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
     const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
     if (dk_here()) B::write(x, x.g.dk, x.g.dk_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
@@ -342,7 +345,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     BackwardTile& t = *s.tile;
     const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
     if (rt::thread() == 0) {
-        place_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
+        init_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
         if (rows() > 0) {
             const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
             t.begin = max_of(first.begin, 0) / kTile * kTile;
@@ -351,15 +354,15 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     }
     rt::barrier();
     if (rows() <= 0) return;
-    place_rows(x, t.own_head, t.own0);
+    init_rows(x, t.own_head, t.own0);
     float dq[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
-        place_keys(x, t.own_head / x.p.group, key0);
+        locate_keys(x, t.own_head / x.p.group, key0);
         rt::barrier();
-        weigh_tile<false>(x, true, true);
-        B::add_product(s.weights, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
+        compute_p_ds<false>(x, true, true);
+        B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
     B::write(x, x.g.dq, x.g.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
 }

@@ -1,6 +1,7 @@
-// Which kernel a call takes, and into how many splits a forward cuts the keys.
+// Which kernel a call takes, and into how many splits a forward cuts the keys. Both follow from the device and the descriptor
+// alone, never from data. The times that the choices compare are models with measured constants.
 #pragma once
-#include "gpu/combine.h"
+#include "gpu/merge.h"
 #include "gpu/fwd_simt.h"
 #include "gpu/instance.h"
 
@@ -9,22 +10,22 @@ namespace gpu {
 namespace {
 
 // Whether one factor serves all keys of a sequence and kv head.
-bool one_for_all_keys(const Problem& p, uint64_t operand, const int64_t stride[4]) {
+bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The matrix kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond 2^31,
-// or a scale that is not mild, or it needs smaller weights than they keep: where dropout has removed the large ones, or coarse values below
-// them are 0, an output of wider range than the weights shows what has become of the small ones.
-InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
+// The mma kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond
+// 2^31, or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or
+// coarse values below them are 0, an output of wider range than the probabilities shows what has become of the small ones.
+InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t most = int64_t(1) << 31;
+    const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.matrix_cores || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
-        !one_for_all_keys(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !one_for_all_keys(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
+    if (!device.has_mma || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+        !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
-        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= most ||
-        d.seqlen_q * p.group >= most || (p.paged() && d.num_pages >= most))
+        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
+        d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit))
         return {};
     switch (d.q_dtype) {
         case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
@@ -34,24 +35,24 @@ InstanceLists matrix_instances(const rt::Device& device, const Problem& p) {
     }
 }
 
-// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves take the
-// least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split size always the
-// tallest, for a sequence's bits must not depend on the other lengths of the batch.
+// Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
+// take the least time: a low tile reads k and v more often, a tall one may leave much of the last wave idle. With a fixed split
+// size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
     const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
-    const InstanceLists matrix = matrix_instances(device, p);
+    const InstanceLists mma = mma_instances_for(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
-    double least = 0;
-    for (const Instances& list : matrix.width)
+    double min_time = 0;
+    for (const Instances& list : mma.width)
         for (int i = 0; i < list.count; i++) {
             const Instance& one = list.list[i];
             if (one.columns < columns || (best && one.columns != best->columns) || one.shared_bytes(0) > int64_t(device.shared_per_block)) continue;
             const int64_t room = int64_t(device.multiprocessors) * one.resident, waves = ceil_div(heads * ceil_div(rows, one.rows), room);
             const double time = double(waves) * one.rows * one.resident * (tallest ? kLowTiles : 1);
             if (!tallest) tallest = &one;
-            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= least)))) continue;
-            least = time;
+            if (best && (p.d.split_size > 0 || (one.rows < rows && (one.key_warps > 1 || time >= min_time)))) continue;
+            min_time = time;
             best = &one;
         }
     if (best) return *best;
@@ -65,16 +66,17 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     return *best;
 }
 
-// Is there no work on scores, and are rows of q, k, v and dout whole pieces of 16 bytes? aligned: they begin so.
+// Is there no score mod, and are rows of q, k, v and dout whole 16-byte vectors? aligned: are their addresses multiples of 16
+// bytes?
 bool plain_backward(const Problem& p, bool aligned) {
     int64_t any = p.d.dim_qk | p.d.dim_v;
     for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
     return aligned && plain_scores(p) && any * type_bytes(p.d.q_dtype) % 16 == 0;
 }
 
-// The backward's matrix kernel for a call, that spans its heads; NULL: none.
-const BackwardInstance* matrix_backward(const rt::Device& device, const Problem& p, bool aligned) {
-    const int64_t most = int64_t(1) << 31;
+// The backward's mma kernel for a call, that spans its heads; NULL: none.
+const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem& p, bool aligned) {
+    const int64_t limit = int64_t(1) << 31;
     const auto narrowest = [&](const auto& lists) -> const BackwardInstance* {
         for (const BackwardInstances& list : lists)
             for (int i = 0; i < list.count; i++) {
@@ -85,8 +87,8 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
             }
         return nullptr;
     };
-    if (!device.matrix_cores || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
-    if (p.d.seqlen_q >= most || p.d.seqlen_k >= most) return nullptr;
+    if (!device.has_mma || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
+    if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
     if (p.d.q_dtype == FA_F32) return narrowest(backward_lists_of<MmaTf32>().width);
@@ -95,7 +97,7 @@ const BackwardInstance* matrix_backward(const rt::Device& device, const Problem&
 
 // For the backward: the narrowest that spans the heads, else the widest.
 const BackwardInstance* choose_backward(const rt::Device& device, const Problem& p, bool aligned) {
-    if (const BackwardInstance* matrix = matrix_backward(device, p, aligned)) return matrix;
+    if (const BackwardInstance* mma = mma_backward_for(device, p, aligned)) return mma;
     const BackwardInstances simt = simt_backward_instances();
     const int64_t columns = max_of(p.d.dim_qk, p.d.dim_v);
     int i = 0;
@@ -109,90 +111,97 @@ int resident_dims(const rt::Device& device, int64_t (*shared_bytes)(int64_t), in
     return int(all <= kResidentDims && shared_bytes(all) <= int64_t(device.shared_per_block) ? all : kDims);
 }
 
-// Do blocks pass over few tiles of keys? Such a call's come onto the device before the last kernel has ended. They then crowd where there is
-// room, which is little loss to them; long ones would read keys unevenly, a third slower at worst.
-bool brief(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
+// Is a block's mainloop short? Such a call's blocks are launched before the kernel before it has ended. They then gather on the
+// multiprocessors that are free, which costs them little; long ones would read keys unevenly, a third slower at worst.
+bool is_short(const Instance& kernel, int64_t keys) { return keys <= 8 * int64_t(kernel.keys); }
 
 struct Splits {
     int64_t count;
     double time;
 };
 
-// The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes kStart
-// and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one takes by itself,
-// which is the more where bytes are widened, nor than arithmetic. Brief blocks begin early, if those before them leave room, and crowd.
-// Folding costs a kernel, something for each row, and the traffic of the partial sums. Blocks of one length run in waves; in decode with
-// lengths known to the device alone, the longest runs on for a while after the others have filled the machine.
-Splits auto_splits(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
-    constexpr double kStart = 3.3, kBriefStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kFold = 2.5, kFoldSplit = 0.01, kFoldRow = 0.002;
-    constexpr double kBytes = 4.4e6, kPartialBytes = 3e6, kOperations = 3e8;
+// The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes
+// kStart and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one
+// takes by itself, which is the more where bytes are widened, nor than arithmetic. Short blocks begin early where resources are
+// free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of
+// one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
+// filled the machine.
+Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const Instance& kernel, int64_t tiles) {
+    constexpr double kStart = 3.3, kShortStart = 1.5, kFullStart = 2.75, kCrowding = 0.2, kMergeStart = 2.5, kMergeSplit = 0.01,
+                     kMergeRow = 0.002;
+    constexpr double kBytesPerUs = 4.4e6, kPartialBytesPerUs = 3e6, kFlopsPerUs = 3e8;
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
-    constexpr int64_t kMostSplits = 512;
+    constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
-    const double alone = bytes * device.multiprocessors / (kBytes * (type == 1 ? kAloneWidened : kAlone));
-    const double arithmetic = room * elements * 2 * kernel.rows / kOperations, least_tile = alone > arithmetic ? alone : arithmetic;
-    // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16 took 91
-    // and 99 us in 128 blocks, 70 and 74 in 256.
+    const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type == 1 ? kAloneWidened : kAlone));
+    const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,
+                 min_tile_time = alone > arithmetic ? alone : arithmetic;
+    // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
+    // took 91 and 99 us in 128 blocks, 70 and 74 in 256.
     const bool suffices = !p.paged();
     const bool ragged = kernel.key_warps > 1 && d.batch > 1 && (p.packed_k() || p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K));
     Splits best{1, 0};
-    for (int64_t splits = 1; splits <= min_of(kMostSplits, max_of(key_tiles, 1)); splits++) {
+    for (int64_t splits = 1; splits <= min_of(kMaxSplits, max_of(key_tiles, 1)); splits++) {
         const int64_t each = ceil_div(key_tiles, splits);
-        const bool early = brief(kernel, each * keys);
-        const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kBriefStart : kFullStart;
+        const bool early = is_short(kernel, each * keys);
+        const double blocks = double(tiles * splits), start = !early ? kStart : 2 * blocks <= room ? kShortStart : kFullStart;
         const auto wave = [&](double running) {
-            const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytes;
-            return double(each) * (shared > least_tile ? shared : least_tile) + start;
+            const double shared = (running + (early ? kCrowding * (room - running) : 0)) * bytes / kBytesPerUs;
+            return double(each) * (shared > min_tile_time ? shared : min_tile_time) + start;
         };
         const double full = floor(blocks / room), rest = blocks - full * room;
         const double last = rest > 0 ? wave(suffices ? rest : room) : 0;
         const double run = ragged ? wave(room) * (blocks / room + 1.0 / 6) : full * wave(room) + last;
-        const double fold = kFold + kFoldSplit * double(splits) + rows * (kFoldRow + double(splits * d.dim_v) * 8 / kPartialBytes);
-        const double time = run + (splits > 1 ? fold : 0);
+        const double merge_time =
+            kMergeStart + kMergeSplit * double(splits) + rows * (kMergeRow + double(splits * d.dim_v) * 8 / kPartialBytesPerUs);
+        const double time = run + (splits > 1 ? merge_time : 0);
         if (splits == 1 || time < best.time) best = {splits, time};
     }
     return best;
 }
 
-// Should a call with so few tiles that a native kernel, with `rows` in a tile, would leave most of the machine idle be cut into splits? A
-// multiprocessor's rate there is about twice that of a matrix kernel.
-bool better_split(const rt::Device& device, const Problem& p, int64_t rows) {
-    constexpr double kStart = 3, kOperations = 6.7e6, kMargin = 1.1;
+// Should a call with so few tiles that an arch kernel, with `rows` in a tile, would leave most of the machine idle be cut into
+// splits? A multiprocessor's rate there is about twice that of an mma kernel.
+bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
+    constexpr double kStart = 3, kFlopsPerUs = 6.7e6, kMargin = 1.1;
     const fa_attention_desc_t& d = p.d;
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
     if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
     const Instance& kernel = choose_instance(device, p);
-    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kOperations;
-    return kMargin * auto_splits(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time < alone;
+    const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
+    return kMargin *
+               num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time <
+           alone;
 }
 
-// Should a tile's splits be a cluster, on Hopper, and fold among themselves? Not those of a fixed size, whose bits must not depend on the
-// other sequences. Clusters crowd: two of 16 blocks, 8 heads' at once, come to share multiprocessors, and one on 64k keys took 86 us in place
-// of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only short splits do, and where few
-// teams' turns fold.
-bool fold_together(const Problem& p, const Instance& kernel, int64_t splits) {
-    constexpr int64_t kMostBytes = 64 << 10, kMostTurns = 2;
+// Should a tile's splits be a cluster, on Hopper, and merge among themselves? Not those of a fixed size, whose bits must not depend
+// on the other sequences. Two clusters of 16 blocks come to share multiprocessors while others are idle: one on 64k keys
+// took 86 us in place of 67. What is saved is half a microsecond of the device's time, and a launch of the processor's. So only
+// short splits do, where a team merges in few rounds.
+bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t splits) {
+    constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
-    if (!rt::kNative || splits < 2 || splits > kMostTogether || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
+    if (!rt::kArchKernels || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
     const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
-    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4, teams = kernel.threads / kMostTogether;
-    return bytes <= kMostBytes && items <= kMostTurns * splits * teams;
+    const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
+                  teams = kernel.threads / kMaxClusterSplits;
+    return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// The columns of o that a block of combine_splits takes; 0: combine_rows folds. With a fixed split size always that one, or a row's bits would
-// depend on how many rows there are.
-int32_t fold_columns(const rt::Device& device, const Problem& p, int64_t rows) {
+// The columns of o that a block of combine_splits takes; 0: combine_rows merges. With a fixed split size always that one, or a
+// row's bits would depend on how many rows there are.
+int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
     const int64_t at_once = 2 * device.multiprocessors;
     if (p.d.split_size > 0 || rows > at_once) return 0;
-    return rows * ceil_div(p.d.dim_v, kFewColumns) <= at_once ? kFewColumns : kMostColumns;
+    return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
 }
 
 // How many kv heads' keys and values the cache is taken to hold.
-int64_t heads_in_cache(const Problem& p) {
+int64_t kv_heads_in_l2(const Problem& p) {
     constexpr int64_t kCacheBytes = 32 << 20;
     return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.k_dtype), 1), 1);
 }

@@ -1,58 +1,60 @@
-// The forward kernel on matrix cores: f16, bf16 and f32, keys and values of 8 bits beside f16 and bf16 queries, head dimensions up to 256,
-// every option.
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits beside f16 and bf16 queries, head dimensions
+// up to 256, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
+// the products.
 //
-// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and passes over the keys, `Keys` at a time.
-// Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with sums of its own that are
-// folded at the end. Prefill has row warps only, decode key warps only. k and v tiles follow each other through one ring of `Slots`
-// slots, filled by asynchronous copies that run Slots − 1 tiles ahead: with two slots, v arrives during q·k and the next k during p·v.
-// Rows whose pieces of 16 bytes are not aligned are copied in smaller ones; what lies beyond a head dimension or a length is 0.
+// A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
+// time. Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with a partial state
+// (acc, m, l) of its own that is merged at the end. Prefill has row warps only, decode key warps only. k and v tiles alternate in
+// one ring of `Stages` stages, filled by cp.async copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and
+// the next k during p·v. Rows whose 16-byte vectors are not aligned are copied in smaller units; what lies beyond a head dimension
+// or a length is 0.
 //
-// Splits of the keys leave sums for a kernel that folds them; or, short ones on Hopper, a tile's are a cluster of blocks, which read each
-// other's shared memory and fold there: no second launch, and nothing goes through memory.
+// Splits of the keys leave partial states for a kernel that merges them (merge.h); or, on Hopper, the blocks of a tile's short
+// splits form a cluster and merge through each other's shared memory, without a second launch and without a way through memory.
 #pragma once
 #include "gpu/mma_scores.h"
 
 namespace fa {
 namespace gpu {
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
-    using Block = MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
-    using Sum = typename Block::Sum;
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+    using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::kAhead, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened, Block::q_tile,
-        Block::remove_scores, Block::scale_scores, Block::shared;
+    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened,
+        Block::q_tile, Block::remove_scores, Block::scale_scores, Block::shared;
 
-    // `type`: that of k and v of 8 bits, as a type or, where the compiler is not to know it, as a number.
+    // `type`: that of k and v of 8 bits, as a C++ type or, to keep one loop for all of them, as a number.
     template <class Type>
-    FA_MEMBER static void multiply_qk(Type type, const typename Mma::Left (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
-                                      int row0, int key0, Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void compute_qk(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
+                                      int row0, int key0, Acc score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[m][n].x[e] = 0.f;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
         // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
-        const int lane = (Mma::kPieces && D == 64 ? rt::unknown(rt::thread()) : rt::thread()) % 32;
-        const auto q_lines = Mma::template q_lines<kQRowBytes>(q_tile(), row0, lane);
-        const auto k_lines = Mma::template k_lines<kRowBytes>(k, key0);
-        if constexpr (Mma::kPieces) {
+        const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % 32;
+        const auto q_ptr = Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
+        const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
+        if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps of 16
             for (int step = 0; step < kSteps; step += chain) {
-                typename Mma::Left q[RowTiles][chain];
+                typename Mma::FragmentA q[RowTiles][chain];
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                    typename Mma::Right right[chain];
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_lines, 16 * n * kRowBytes, step + c);
-                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::accumulate(score[m][n], q[m], right);
+                    typename Mma::FragmentB right[chain];
+                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_ptr, 16 * n * kRowBytes, step + c);
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
                 }
             }
-        } else if constexpr (Mma::kBytes) {
+        } else if constexpr (Mma::kKv8bit) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::Left q[RowTiles][kHoldQ ? 1 : steps];
-            typename Mma::Stored stored[2][kWidened];
+            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : steps];
+            typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int i) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_k<kRowBytes>(stored[i % 2][c], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
+                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
             };
             load(0);
             FA_UNROLL for (int i = 0; i < all; i++) {
@@ -60,269 +62,276 @@ struct Matrix : MatrixScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, 
                 if constexpr (!kHoldQ)
                     if (n == 0)
                         FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_lines, 16 * m * kQRowBytes, step + c);
+                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
                 if (i + 1 < all) load(i + 1);
-                typename Mma::Right right[steps];
-                Mma::template widen_k<kWidened>(right, stored[i % 2], type);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_k<kWidened>(right, packed[i % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
                     FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                        Mma::multiply(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
+                        Mma::mma(score[m][n], kHoldQ ? held[m][kHoldQ ? step + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
             }
         } else {
-            // Fragments are read kAhead products before their use.
+            // Fragments are read kPrefetch products before their use.
             constexpr int all = kSteps * kKeyTiles;
-            typename Mma::Left q[2][RowTiles];
-            typename Mma::Right right[kAhead + 1];
+            typename Mma::FragmentA q[2][RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
             const auto load_step = [&](int step) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_lines, 16 * m * kQRowBytes, step);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_ptr, 16 * m * kQRowBytes, step);
             };
             const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kAhead + 1)], k_lines, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
-            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             FA_UNROLL for (int i = 0; i < all; i++) {
                 const int step = i / kKeyTiles, n = i % kKeyTiles;
                 if constexpr (!kHoldQ)
                     if (n == 0 && step + 1 < kSteps) load_step(step + 1);
-                if (i + kAhead < all) load(i + kAhead);
+                if (i + kPrefetch < all) load(i + kPrefetch);
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    Mma::multiply(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kAhead + 1)]);
+                    Mma::mma(score[m][n], kHoldQ ? held[m][step % (kHoldQ ? kSteps : 1)] : q[step % 2][m], right[i % (kPrefetch + 1)]);
             }
         }
     }
 
-    // Folds the maxima of the scores into m, and gives what the sums so far are to be multiplied by and what is to be added to the scores
-    // before their exponential. m is in the units of the scores, which `unit` takes to log2. A fused multiplication's exact product may
-    // exceed the rounded reference by that one's rounding: where this is not small, scores are rounded alike first.
-    // Loops run over rows innermost: chains of maxima, and below of sums, that do not wait for each other.
-    FA_MEMBER static void fold_maxima(float& unit, Sum score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor, PerRow& shift) {
+    // Updates m by the maxima of the scores; returns in `factor` what l and o so far are to be multiplied by, and in `exp2_offset`
+    // what is to be added to the scores before exp2. m is in the units of the scores, which `unit` takes to log2. A fused
+    // multiplication's exact product may exceed the rounded reference by that one's rounding: where this is not small, scores are
+    // multiplied and rounded first, as the reference is. Loops run over rows innermost: chains of maxima, and below of sums, that
+    // do not wait for each other.
+    FA_MEMBER static void update_row_max(float& unit, Acc score[RowTiles][kKeyTiles], PerRow& m, PerRow& factor,
+                                         PerRow& exp2_offset) {
         constexpr float kLarge = 0x1p+16f;
-        PerRow top;
+        PerRow row_max;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = m[i][r];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = m[i][r];
         FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                    float& t = top[i][Sum::slot(e)];
+                    float& t = row_max[i][Acc::lane_row(e)];
                     t = max_fn(t, score[i][n].x[e]);
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) top[i][r] = row_max(top[i][r]);
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = quad_max(row_max[i][r]);
         bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const float reference = origin(top[i][r]) * unit;
-                large |= fabsf(reference) > kLarge;
-                const float moved = rt::exp2_fast(m[i][r] * unit - reference);
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                const float row_ref = origin(row_max[i][r]) * unit;
+                large |= fabsf(row_ref) > kLarge;
+                const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
                 factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
-                m[i][r] = top[i][r];
-                shift[i][r] = Mma::kExponent - reference;
+                m[i][r] = row_max[i][r];
+                exp2_offset[i][r] = Mma::kExponent - row_ref;
             }
-        if (rt::any_lane(large)) {
+        if (rt::warp_any(large)) {
             scale_scores(score, unit);
             unit = 1.f;
         }
     }
 
-    // Scores of key tile n to weights, whose sums go to `sum`: each lane has its own part of a row's.
-    FA_MEMBER static void exponentials(int n, float unit, const PerRow& shift, Sum score[RowTiles][kKeyTiles], PerRow& sum) {
-        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
+    // Scores of key tile n to probabilities, whose sums go to `sum`: each lane has its own part of a row's.
+    FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
+        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
                 float& p = score[i][n].x[e];
-                p = rt::exp2_fast(fmaf(p, unit, shift[i][Sum::slot(e)]));
-                sum[i][Sum::slot(e)] += p;
+                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Acc::lane_row(e)]));
+                sum[i][Acc::lane_row(e)] += p;
             }
     }
-    // Folds one tile's scores into (m, l, o), with `v` its values; `drop`: are there bits of kept_scores? The products of one tile of 16 keys run
-    // beside the exponentials of the next.
+    // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
+    // products of one tile of 16 keys overlap the exponentials of the next.
     template <class Type>
-    FA_MEMBER static void fold_tile(Type type, float unit, Sum score[RowTiles][kKeyTiles], bool drop, const uint32_t (&kept)[RowTiles], const char* v,
-                                    int key0, PerRow& m, PerRow& l, Sum o[RowTiles][kSteps]) {
-        PerRow factor, shift;
-        fold_maxima(unit, score, m, factor, shift);
+    FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
+                                         const uint32_t (&kept)[RowTiles], const char* v, int key0, PerRow& m, PerRow& l,
+                                         Acc o[RowTiles][kSteps]) {
+        PerRow factor, exp2_offset;
+        update_row_max(unit, score, m, factor, exp2_offset);
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) l[i][r] *= factor[i][r];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] *= factor[i][r];
             FA_UNROLL for (int c = 0; c < kSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] *= factor[i][Sum::slot(e)];
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
-        const auto weights = [&](int n) {
-            exponentials(n, unit, shift, score, l);
+        const auto compute_probs = [&](int n) {
+            apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
-        const auto lines = Mma::template v_lines<kRowBytes>(v, key0);
-        if constexpr (Mma::kPieces) {
-            typename Mma::Left left[RowTiles][kKeyTiles];
+        const auto ptr = Mma::template v_ptr<kRowBytes>(v, key0);
+        if constexpr (Mma::kSplitTf32) {
+            typename Mma::FragmentA left[RowTiles][kKeyTiles];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                weights(n);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i][n], score[i][n]);
+                compute_probs(n);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i][n], score[i][n]);
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++) {
-                typename Mma::Right right[kKeyTiles];
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], lines, 16 * n * kRowBytes, c);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::accumulate(o[i][c], left[i], right);
+                typename Mma::FragmentB right[kKeyTiles];
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], ptr, 16 * n * kRowBytes, c);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
             }
-        } else if constexpr (Mma::kBytes) {
+        } else if constexpr (Mma::kKv8bit) {
             constexpr int steps = 2 * kWidened, all = kSteps / steps * kKeyTiles;
-            typename Mma::Left left[RowTiles];
-            typename Mma::Stored stored[2][kWidened];
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int j) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_v<kRowBytes>(stored[j % 2][c], lines, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
+                    Mma::template load_v<kRowBytes>(packed[j % 2][c], ptr, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
             };
             load(0);
-            weights(0);
+            compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
                 const int n = j * steps / kSteps, first = j * steps % kSteps;
                 if (first == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) weights(n + 1);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
                 if (j + 1 < all) load(j + 1);
-                typename Mma::Right right[steps];
-                Mma::template widen_v<kWidened>(right, stored[j % 2], type);
+                typename Mma::FragmentB right[steps];
+                Mma::template widen_v<kWidened>(right, packed[j % 2], type);
                 FA_UNROLL for (int c = 0; c < steps; c++)
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][first + c], left[i], right[c]);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][first + c], left[i], right[c]);
             }
         } else {
             constexpr int all = kSteps * kKeyTiles;
-            typename Mma::Left left[RowTiles];
-            typename Mma::Right right[kAhead + 1];
+            typename Mma::FragmentA left[RowTiles];
+            typename Mma::FragmentB right[kPrefetch + 1];
             const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes>(right[i % (kAhead + 1)], lines, 16 * (i / kSteps) * kRowBytes, i % kSteps);
+                Mma::template load_v<kRowBytes>(right[i % (kPrefetch + 1)], ptr, 16 * (i / kSteps) * kRowBytes, i % kSteps);
             };
-            FA_UNROLL for (int i = 0; i < kAhead && i < all; i++) load(i);
-            weights(0);
+            FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
+            compute_probs(0);
             FA_UNROLL for (int j = 0; j < all; j++) {
                 const int n = j / kSteps, c = j % kSteps;
                 if (c == 0) {
-                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_weights(left[i], score[i][n]);
-                    if (n + 1 < kKeyTiles) weights(n + 1);
+                    FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::round_probs(left[i], score[i][n]);
+                    if (n + 1 < kKeyTiles) compute_probs(n + 1);
                 }
-                if (j + kAhead < all) load(j + kAhead);
-                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::multiply(o[i][c], left[i], right[j % (kAhead + 1)]);
+                if (j + kPrefetch < all) load(j + kPrefetch);
+                FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
     }
 };
 
-// What a warp knows of its part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are kept, and
-// all of them.
+// A warp's part of a tile: its rows, its keys, and the first keys of the tiles in which some of its scores are
+// kept, and all of them.
 template <class M>
 struct WarpPart {
     int row0, key0, key_warp, some_begin, some_end, full_begin, full_end;
     FA_MEMBER WarpPart() {
         constexpr int wide = 16 * M::kKeyTiles;
         const typename M::Shared& s = M::shared();
-        const int warp = rt::uniform(rt::thread() / 32);
+        const int warp = rt::warp_uniform(rt::thread() / 32);
         key_warp = warp / M::row_warps;
         row0 = warp % M::row_warps * 16 * M::row_tiles;
         key0 = key_warp * wide;
         const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
-        some_begin = rt::uniform(first.begin - key0 - wide + 1);
-        some_end = rt::uniform(row0 < s.tile.valid ? last.end - key0 : 0);
-        full_begin = rt::uniform(last.begin - key0);
-        full_end = rt::uniform(first.end - key0 - wide + 1);
+        some_begin = rt::warp_uniform(first.begin - key0 - wide + 1);
+        some_end = rt::warp_uniform(row0 < s.tile.valid ? last.end - key0 : 0);
+        full_begin = rt::warp_uniform(last.begin - key0);
+        full_end = rt::warp_uniform(first.end - key0 - wide + 1);
     }
 };
 
-// Passes over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what takes m there.
+// The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what
+// takes m there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float pass_over_keys(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
-                               typename M::Sum (&o)[M::row_tiles][M::kSteps]) {
+                               typename M::Acc (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    constexpr bool kept_streams = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
-    const auto stream = [&](bool value) { return typename M::Stream(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
-    const typename M::Stream k = stream(false), v = stream(true);
-    const auto issue = [&](bool value, int j, int i) {
-        if (general && s.tile.work & kOddRows) return M::issue(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
-        const typename M::Stream from = !kept_streams ? stream(value) : value ? v : k;
-        if constexpr (kind == Kind::paged) M::issue_paged(from, value, j, i, begin + j * M::keys, end);
-        else M::issue_plain(from, i, begin + j * M::keys, end);
+    constexpr bool kept_readers = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
+    const auto reader = [&](bool value) { return typename M::KvReader(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
+    const typename M::KvReader k = reader(false), v = reader(true);
+    const auto load_stage = [&](bool value, int j, int i) {
+        if (general && s.tile.features & kUnalignedRows) return M::load_stage(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
+        const typename M::KvReader from = !kept_readers ? reader(value) : value ? v : k;
+        if constexpr (kind == Kind::paged) M::load_stage_paged(from, value, j, i, begin + j * M::keys, end);
+        else M::load_stage_plain(from, i, begin + j * M::keys, end);
     };
-    const auto find = [&](int key) { return general ? M::find_place(x, key, end) : M::find_pieces(x, key, end); };
-    int64_t place = 0;  // of tile j + slots / 2, asked for a tile before it is needed
-    if (kind == Kind::paged || (general && s.tile.work & kPages)) {
-        int64_t first[M::slots / 2];
-        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) first[j] = find(begin + j * M::keys);
-        FA_UNROLL for (int j = 0; j < M::slots / 2; j++) M::keep_place(first[j], j, begin + j * M::keys, end);
-        place = find(begin + M::slots / 2 * M::keys);
+    const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
+    int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
+    if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
+        int64_t first[M::stages / 2];
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) first[j] = find(begin + j * M::keys);
+        FA_UNROLL for (int j = 0; j < M::stages / 2; j++) M::store_location(first[j], j, begin + j * M::keys, end);
+        location = find(begin + M::stages / 2 * M::keys);
         rt::barrier();
     }
-    FA_UNROLL for (int i = 0; i < M::slots - !M::kFillRing; i++) issue(i % 2, i / 2, i);
-    // k's factor goes with the unit, unless products must come to their value first: for options on scores, or where it would turn their
-    // order round or leave f32's range, which device memory alone knows.
+    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) load_stage(i % 2, i / 2, i);
+    // k's descale factor is multiplied into the unit, unless products must have their value first: for score mods, or where the
+    // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
-    if constexpr (Mma::kBytes) {
-        const bool natural = general && s.tile.work & kNatural, together = unit * k_factor > 0 && unit * k_factor < kPosInf;
-        if (together && !natural) unit *= k_factor;
+    if constexpr (Mma::kKv8bit) {
+        const bool natural_units = general && s.tile.features & kNaturalUnits,
+                   mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
+        if (mergeable && !natural_units) unit *= k_factor;
         else before = k_factor;
     }
-    typename Mma::Left q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
-    int slot = 0;  // of tile j of k; v's is the next
+    typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
+    int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
-        if (M::kFillRing && j == 0) rt::copies_left<M::slots - 1>();
-        else rt::copies_left<M::slots - 2>();
+        if (M::kFillAllStages && j == 0) rt::cp_async_wait<M::stages - 1>();
+        else rt::cp_async_wait<M::stages - 2>();
         rt::barrier();
-        if (!M::kFillRing || j > 0) issue(true, j + M::slots / 2 - 1, slot ? slot - 1 : M::slots - 1);
-        const int ahead = key + M::slots / 2 * M::keys;
-        const bool paged = kind == Kind::paged || (general && s.tile.work & kPages);
+        if (!M::kFillAllStages || j > 0) load_stage(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
+        const int next_key = key + M::stages / 2 * M::keys;
+        const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (j == 0) {
-                const auto lines = Mma::template q_lines<M::kQRowBytes>(M::q_tile(), w.row0);
+                const auto ptr = Mma::template q_ptr<M::kQRowBytes>(M::q_tile(), w.row0);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], lines, 16 * i * M::kQRowBytes, step);
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], ptr, 16 * i * M::kQRowBytes, step);
             }
-        const bool work = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
-        typename M::Sum score[M::row_tiles][M::kKeyTiles];
-        if (work) {
+        const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
+        typename M::Acc score[M::row_tiles][M::kKeyTiles];
+        if (active) {
             typename M::MaskRows mask[M::row_tiles];
-            const bool masked = general && s.tile.work & kMask, pieces = masked && M::mask_in_pieces(x, key + w.key0);
+            const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
-                if (pieces)
+                if (by_vecs)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::multiply_qk(type, q, M::slot(slot), w.row0, w.key0, score);
-            if (Mma::kBytes && before != 1.f) M::scale_scores(score, before);
+            M::compute_qk(type, q, M::stage_tile(stage), w.row0, w.key0, score);
+            if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
-                if (s.tile.work & kScores)
+                if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-                        M::finish_scores(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
-                        const uint32_t kept = pieces ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                        const uint32_t kept =
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
-            const bool holes = paged && s.hole[j % M::kPlaces] == j;
-            if (!full || holes) M::mask_scores(w.row0, key + w.key0, holes ? s.place[j % M::kPlaces] + w.key0 : nullptr, score);
+            const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
+            if (!full || has_missing)
+                M::mask_scores(w.row0, key + w.key0, has_missing ? s.location[j % M::kLocationTiles] + w.key0 : nullptr, score);
         }
         if (paged) {
-            M::keep_place(place, j + M::slots / 2, ahead, end);
-            place = find(ahead + M::keys);
+            M::store_location(location, j + M::stages / 2, next_key, end);
+            location = find(next_key + M::keys);
         }
-        rt::copies_left<M::slots - 2>();
+        rt::cp_async_wait<M::stages - 2>();
         rt::barrier();
-        issue(false, j + M::slots / 2, slot);
-        if (work) {
+        load_stage(false, j + M::stages / 2, stage);
+        if (active) {
             uint32_t kept[M::row_tiles] = {};
-            const bool drop = general && !Mma::kPieces && s.tile.work & kDrop;  // in f32 other kernels have it
+            const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
-            M::fold_tile(type, unit, score, drop, kept, M::slot(slot + 1), w.key0, m, l, o);
+            M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, m, l, o);
         }
-        slot = slot + 2 == M::slots ? 0 : slot + 2;
+        stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
-    rt::copies_left<0>();
+    rt::cp_async_wait<0>();
     return unit;
 }
 
-// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds come
-// first.
+// One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
+// come first.
 template <class M, Kind kind>
-FA_DEVICE void run_matrix(const ForwardParams& x) {
-    using Sum = typename M::Sum;
+FA_DEVICE void run_forward_mma(const ForwardParams& x) {
+    using Acc = typename M::Acc;
     using Mma = typename M::Policy;
     rt::fetch_parameters(x);
     const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_k);
@@ -337,73 +346,74 @@ FA_DEVICE void run_matrix(const ForwardParams& x) {
         head = first + within % width;
     }
     typename M::Shared& s = M::shared();
-    // Until the stream's last kernel has ended, only what the host has said may be read.
-    const bool known = kind == Kind::plain && x.alike;
+    // Until the kernel before this one in the stream has ended, only parameters may be read.
+    const bool known = kind == Kind::plain && x.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
-    if (rt::thread() == 0) M::place_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
+    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
-    const int64_t size = x.alike ? x.alike_split : split_keys(t.seq.k_len, x.num_splits, x.split_size), split_begin = split * size;
+    const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
+                  split_begin = split * size;
     const bool idle = t.valid <= 0 || (split > 0 && split_begin >= t.seq.k_len);
     if constexpr (M::key_warps > 1) {
-        if (!idle) M::place_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     } else {
-        if (!idle) M::place_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
+        if (!idle) M::init_rows_cold(x, split_begin, min_of(split_begin + size, t.seq.k_len));
     }
     rt::barrier();
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
-        rt::release_successor();  // not before: a fold reads lengths before it waits
+        rt::release_successor();  // not before: combine_splits reads lengths before it waits
         if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
-    constexpr bool gathers = M::key_warps > 1 && kind != Kind::general;
+    constexpr bool merges_in_cluster = M::key_warps > 1 && kind != Kind::general;
     if (idle) {
-        if constexpr (gathers)
-            if (__builtin_expect(x.together, 0)) M::stage_nothing(), M::fold_cluster(x, int(split));
+        if constexpr (merges_in_cluster)
+            if (__builtin_expect(x.cluster_merge, 0)) M::stage_empty(), M::merge_cluster(x, int(split));
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
-    const int begin = rt::uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
-    const int end = rt::uniform(s.row[t.valid - 1].end);
+    const int begin = rt::warp_uniform(int(split_begin) + (s.row[0].begin - int(split_begin)) / M::keys * M::keys);
+    const int end = rt::warp_uniform(s.row[t.valid - 1].end);
     const WarpPart<M> w;
     M::load_q(x);
 
     typename M::PerRow m, l;
-    Sum o[M::row_tiles][M::kSteps];
+    Acc o[M::row_tiles][M::kSteps];
     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             m[i][r] = kNegInf;
             l[i][r] = 0.f;
         }
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
-            FA_UNROLL for (int e = 0; e < Sum::kElements; e++) o[i][c].x[e] = 0.f;
+            FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
     const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
-    const float product = kind == Kind::general && t.work & kNatural ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
-    const auto pass = [&](auto type) { return pass_over_keys<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
+    const float product = kind == Kind::general && t.features & kNaturalUnits ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kBytes || kind == Kind::general) unit = pass(x.p.d.k_dtype);
+    if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.p.d.k_dtype);
     else unit = Mma::by_type(x.p.d.k_dtype, pass);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();
-    if constexpr (gathers)
-        if (__builtin_expect(x.together, 0)) {  // out of the others' way: their instructions come from memory, too
-            M::stage_folded();
-            return M::fold_cluster(x, int(split));
+    if constexpr (merges_in_cluster)
+        if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
+            M::stage_merged();
+            return M::merge_cluster(x, int(split));
         }
-    if constexpr (M::key_warps > 1) M::finish_rows(x);
-    else M::finish_rows_cold(x);
+    if constexpr (M::key_warps > 1) M::finalize_rows(x);
+    else M::finalize_rows_cold(x);
     rt::barrier();
     M::write_rows(x);
 }
 
 template <class M, Kind kind>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kMatrixCode) run_matrix<M, kind>(x);
+    if constexpr (rt::kHasMma) run_forward_mma<M, kind>(x);
 }
 
 }  // namespace gpu

@@ -1,37 +1,39 @@
-// The universal forward kernel: f32 arithmetic, any storage type, any head dimension, every option, on every GPU.
+// The SIMT forward kernel: f32 arithmetic, any storage type, any head dimension, every option, on every GPU. It takes what the mma
+// kernels do not, and is what they are tested against.
 //
-// A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v, and
-// passes over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of scores, keys
-// tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are shuffles.
-// k and v pass through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. All of shared memory is row by row with 4
-// floats between rows, so that threads read 16 bytes at a time and 8 neighbours meet all banks.
+// A block of 256 threads takes 16·TR query rows (group-major: the heads that share a kv head share a tile) and 16·TV columns of v,
+// and iterates over the keys 64 at a time. Threads form a 16 × 16 grid: thread (tx, ty) owns rows ty·TR … and, of each tile of
+// scores, keys tx + 16·n; of the output, columns tx·4 + 64·n …. The 16 threads of a row lie in one wave, so its maximum and sum are
+// shuffles. k and v go through one shared buffer, in chunks of 64 dims and of 4096 / columns keys. Rows in shared memory are 4
+// floats longer than their data, so that threads read 16 bytes at a time and 8 neighbouring threads read from all banks.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
 
 constexpr int kThreads = 256, kKeys = 64, kDims = 64;
-constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the weights
-constexpr int kStage = kKeys * kRowStride;
+constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
+constexpr int kKvFloats = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
 
-// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond `dim` and
-// for rows that are not there. All loads are under way before one is used.
-constexpr int kQuads = kDims * kKeys / 4 / kThreads;
+// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond
+// `dim` and for rows that are not there. All loads are issued before one is used.
+constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
 template <int width, class T>
-FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned, T value[kQuads][4]) {
+FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned,
+                      T value[kVec4s][4]) {
     static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
     const int64_t c = column0 + rt::thread() % (width / 4) * 4;
     const int left = int(min_of(dim - c, 4));
-    const bool whole = aligned && left == 4;
-    FA_UNROLL for (int n = 0; n < kQuads; n++) {
+    const bool full = aligned && left == 4;
+    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
         const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
         const T* const from = static_cast<const T*>(data) + row + c;
-        Quad<T> quad{};
-        if (row >= 0 && whole) {
-            quad = *reinterpret_cast<const Quad<T>*>(from);
+        Vec4<T> quad{};
+        if (row >= 0 && full) {
+            quad = *reinterpret_cast<const Vec4<T>*>(from);
         } else if (row >= 0) {
             FA_UNROLL for (int e = 0; e < 4; e++)
                 if (e < left) quad.element[e] = from[e];
@@ -57,34 +59,35 @@ struct Simt {
     // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
     struct Shared {
         Tile* tile;
-        int64_t *k_at, *v_at, *position, *head, *begin, *end;  // −1: a key that is not there
-        float *stage, *weights, *k_factor, *v_factor, *q;
+        int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there
+        float *kv, *probs, *k_factor, *v_factor, *q;
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) + 4 * (rows * (q_dims + 4) + kStage + rows * kRowStride + 2 * kKeys);
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) +
+               4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
-    FA_MEMBER static Shared carve(char* memory, int q_dims) {
+    FA_MEMBER static Shared layout(char* memory, int q_dims) {
         Shared s;
         static_assert(sizeof(Tile) % 16 == 0, "rows of floats behind it are read 16 bytes at a time");
         s.tile = reinterpret_cast<Tile*>(memory);
-        s.k_at = reinterpret_cast<int64_t*>(s.tile + 1);
-        s.v_at = s.k_at + kKeys;
-        s.position = s.v_at + kKeys;
+        s.k_offset = reinterpret_cast<int64_t*>(s.tile + 1);
+        s.v_offset = s.k_offset + kKeys;
+        s.position = s.v_offset + kKeys;
         s.head = s.position + rows;
         s.begin = s.head + rows;
         s.end = s.begin + rows;
-        s.stage = reinterpret_cast<float*>(s.end + rows);
-        s.weights = s.stage + kStage;
-        s.k_factor = s.weights + rows * kRowStride;
+        s.kv = reinterpret_cast<float*>(s.end + rows);
+        s.probs = s.kv + kKvFloats;
+        s.k_factor = s.probs + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
         s.q = s.v_factor + kKeys;
         s.q_stride = q_dims + 4;
         return s;
     }
 
-    FA_COLD_MEMBER static void place_rows(const ForwardParams& x) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void init_rows(const ForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
@@ -96,10 +99,10 @@ struct Simt {
         }
     }
 
-    // The keys that this block passes over. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not
-    // depend on its neighbours.
-    FA_COLD_MEMBER static void place_split(const ForwardParams& x) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
+    // do not depend on its neighbours.
+    FA_COLD_MEMBER static void init_split(const ForwardParams& x) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         Tile& t = *s.tile;
         const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
         t.begin = begin + max_of(s.begin[0] - begin, 0) / kKeys * kKeys;
@@ -107,7 +110,7 @@ struct Simt {
     }
 
     FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
@@ -122,69 +125,71 @@ struct Simt {
     }
 
     // Where each key of the tile lies, and its de-scale factors.
-    FA_COLD_MEMBER static void place_keys(const ForwardParams& x, int64_t key0, int keys) {
-        const Shared s = carve(rt::shared_memory(), x.q_dims);
+    FA_COLD_MEMBER static void locate_keys(const ForwardParams& x, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
-            s.k_at[j] = s.v_at[j] = -1;
+            s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const Slot slot = find_slot(x.p, x.a, t.seq, key0 + j);
-            if (!slot.valid) continue;
-            s.k_at[j] = key_index(x.p, x.p.d.k_stride, slot, t.kv_head);
-            s.v_at[j] = key_index(x.p, x.p.d.v_stride, slot, t.kv_head);
-            if (x.p.has(FA_OPERAND_K_DESCALE)) s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, slot, t.kv_head);
-            if (x.p.has(FA_OPERAND_V_DESCALE)) s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, slot, t.kv_head);
+            const KeyLocation location = locate_key(x.p, x.a, t.seq, key0 + j);
+            if (!location.valid) continue;
+            s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
+            s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_K_DESCALE))
+                s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
+            if (x.p.has(FA_OPERAND_V_DESCALE))
+                s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
         }
     }
 
-    // What gather brings, widened, times each one's factor, into the buffer.
+    // Gathers rows, converts them to f32 and stores them, each times its factor, in the buffer.
     template <int width>
     FA_MEMBER static void load_rows(int32_t dtype, const void* data, const int64_t* at, const float* factor, int first, int64_t column0,
-                                    int64_t dim, bool aligned, int stride, float* stage) {
-        float value[kQuads][4];
+                                    int64_t dim, bool aligned, int stride, float* kv) {
+        float value[kVec4s][4];
         const auto widen = [&](auto to_f32, const auto& bits) {
-            FA_UNROLL for (int n = 0; n < kQuads; n++)
+            FA_UNROLL for (int n = 0; n < kVec4s; n++)
                 FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
         };
         if (dtype == FA_F32) {
             gather<width>(data, at, first, column0, dim, aligned, value);
         } else if (type_bytes(dtype) == 2) {
-            uint16_t bits[kQuads][4];
+            uint16_t bits[kVec4s][4];
             gather<width>(data, at, first, column0, dim, aligned, bits);
             if (dtype == FA_F16) widen([](uint16_t x) { return f16_to_f32(x); }, bits);
             else widen([](uint16_t x) { return bf16_to_f32(x); }, bits);
         } else {
-            uint8_t bits[kQuads][4];
+            uint8_t bits[kVec4s][4];
             gather<width>(data, at, first, column0, dim, aligned, bits);
             if (dtype == FA_E4M3) widen([](uint8_t x) { return e4m3_to_f32(x); }, bits);
             else if (dtype == FA_E5M2) widen([](uint8_t x) { return e5m2_to_f32(x); }, bits);
             else widen([](uint8_t x) { return float(int8_t(x)); }, bits);
         }
-        FA_UNROLL for (int n = 0; n < kQuads; n++) {
+        FA_UNROLL for (int n = 0; n < kVec4s; n++) {
             const int i = rt::thread() + n * kThreads, j = i / (width / 4);
             const float f = factor[first + j];
             FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] *= f;
-            rt::store4(stage + j * stride + i % (width / 4) * 4, value[n]);
+            rt::store4(kv + j * stride + i % (width / 4) * 4, value[n]);
         }
     }
 
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void multiply_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
+    FA_MEMBER static void compute_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.p.d.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_at, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.stage);
+            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_offset, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.kv);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
-            const float* k = s.stage + tx * kRowStride;
+            const float* k = s.kv + tx * kRowStride;
             for (int first = 0; first < kDims && dim0 + first < x.p.d.dim_qk; first += kChain) {
-                float piece[TR][4];
+                float chain[TR][4];
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) piece[r][n] = 0.f;
+                    FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int c = first; c < first + kChain; c += 4) {
                     float b[4][4];
@@ -193,11 +198,11 @@ struct Simt {
                         float a[4];
                         rt::load4(q + r * s.q_stride + c, a);
                         FA_UNROLL for (int n = 0; n < 4; n++)
-                            FA_UNROLL for (int e = 0; e < 4; e++) piece[r][n] = fmaf(a[e], b[n][e], piece[r][n]);
+                            FA_UNROLL for (int e = 0; e < 4; e++) chain[r][n] = fmaf(a[e], b[n][e], chain[r][n]);
                     }
                 }
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += piece[r][n];
+                    FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] += chain[r][n];
             }
             rt::barrier();
         }
@@ -206,17 +211,18 @@ struct Simt {
                 FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] *= x.factor.product;
     }
 
-    // work(row, j, score) for each of the thread's scores by way of its own places among the weights: what is long is compiled once.
-    template <class Work>
-    FA_MEMBER static void each_score(const Shared& s, float score[TR][4], Work work) {
+    // change(row, j, score) for each of the thread's scores, by way of its elements of the P tile in shared memory: a loop that is
+    // not unrolled compiles long code once.
+    template <class Function>
+    FA_MEMBER static void for_each_score(const Shared& s, float score[TR][4], Function change) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        float* const own = s.weights + ty * TR * kRowStride + tx;
+        float* const own = s.probs + ty * TR * kRowStride + tx;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) own[r * kRowStride + 16 * n] = score[r][n];
         FA_UNROLL_BY(1)
         for (int i = 0; i < 4 * TR; i++) {
             float& value = own[i / 4 * kRowStride + i % 4 * 16];
-            value = work(ty * TR + i / 4, tx + i % 4 * 16, value);
+            value = change(ty * TR + i / 4, tx + i % 4 * 16, value);
         }
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
@@ -225,12 +231,13 @@ struct Simt {
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
     FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        if (full && !x.natural && !x.p.paged()) return;
-        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_at[j] >= 0; };
-        if (x.natural)
-            each_score(s, score, [&](int row, int j, float value) {
+        if (full && !x.score_mod && !x.p.paged()) return;
+        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_offset[j] >= 0; };
+        if (x.score_mod)
+            for_each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
-                return kLog2e * biased(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, capped(x.p, value));
+                return kLog2e *
+                       apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
             });
         else
             FA_UNROLL for (int r = 0; r < TR; r++)
@@ -238,59 +245,60 @@ struct Simt {
                     if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
     }
 
-    // Folds the scores into (m, l), which makes them weights, stores those, and gives each row's factor for its sums so far.
-    FA_MEMBER static void fold_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
+    // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
+    FA_MEMBER static void online_softmax(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
-            float top = m[r];
-            FA_UNROLL for (int n = 0; n < 4; n++) top = max_fn(top, score[r][n]);
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) top = max_fn(top, rt::shuffle_xor16(top, w));
-            const float reference = origin(top);
-            float sum = 0.f;
+            float row_max = m[r];
+            FA_UNROLL for (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
+            const float row_ref = origin(row_max);
+            float row_sum = 0.f;
             FA_UNROLL for (int n = 0; n < 4; n++) {
-                score[r][n] = exp2_fn(score[r][n] - reference) * kHeadroomUnit;
-                sum += score[r][n];
-                s.weights[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
+                score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
+                row_sum += score[r][n];
+                s.probs[(ty * TR + r) * kRowStride + tx + 16 * n] = score[r][n];
             }
-            FA_UNROLL for (int w = 8; w > 0; w /= 2) sum += rt::shuffle_xor16(sum, w);
-            factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], top);
-            l[r] = l[r] * factor[r] + sum;
-            m[r] = top;
+            FA_UNROLL for (int w = 8; w > 0; w /= 2) row_sum += rt::shuffle_xor16(row_sum, w);
+            factor[r] = l[r] == 0.f ? 0.f : rescale(m[r], row_max);
+            l[r] = l[r] * factor[r] + row_sum;
+            m[r] = row_max;
         }
         if (x.p.d.dropout_p > 0)
-            each_score(s, score, [&](int row, int j, float weight) {
-                return keeps(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? weight : 0.f;
+            for_each_score(s, score, [&](int row, int j, float p) {
+                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p
+                                                                                                                             : 0.f;
             });
     }
 
-    // o = o · factor + weights · v
-    FA_MEMBER static void multiply_pv(const ForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
+    // o = o · factor + probabilities · v
+    FA_MEMBER static void compute_pv(const ForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
                                       float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_at, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.stage);
+            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_offset, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.kv);
             rt::barrier();
-            const int count = int(min_of(value_keys, keys - key));  // weights beyond are 0, and v is 0 there
+            const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
-                float piece[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
+                float chain[TR][4];  // of these keys alone: one long chain would lose accuracy on data of one sign
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = 0.f;
+                    FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = 0.f;
                 FA_UNROLL_BY(2)
                 for (int j = 0; j < count; j += 4) {
                     float a[TR][4];
-                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.weights + (ty * TR + r) * kRowStride + key + j, a[r]);
+                    FA_UNROLL for (int r = 0; r < TR; r++) rt::load4(s.probs + (ty * TR + r) * kRowStride + key + j, a[r]);
                     FA_UNROLL for (int e = 0; e < 4; e++) {
                         float b[4];
-                        rt::load4(s.stage + (j + e) * columns + tx * 4 + 16 * c, b);
+                        rt::load4(s.kv + (j + e) * columns + tx * 4 + 16 * c, b);
                         FA_UNROLL for (int r = 0; r < TR; r++)
-                            FA_UNROLL for (int i = 0; i < 4; i++) piece[r][i] = fmaf(a[r][e], b[i], piece[r][i]);
+                            FA_UNROLL for (int i = 0; i < 4; i++) chain[r][i] = fmaf(a[r][e], b[i], chain[r][i]);
                     }
                 }
                 FA_UNROLL for (int r = 0; r < TR; r++)
-                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += piece[r][i];
+                    FA_UNROLL for (int i = 0; i < 4; i++) o[r][c + i] += chain[r][i];
             }
             rt::barrier();
         }
@@ -304,19 +312,19 @@ struct Simt {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
             const int64_t index = (t.batch * x.p.d.heads_k + t.kv_head) * x.rows + t.first + row;
-            const int64_t slot = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
+            const int64_t partial = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
-                if (first) x.state[slot] = {m[r], l[r]};
+                if (first) x.state[partial] = {m[r], l[r]};
             } else {
-                const Finish f = finish_row(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
+                const RowOutput f = finalize_row_cold(x, t.seq, t.batch, s.head[row], s.position[row], {m[r], l[r]}, first);
                 factor = f.factor;
                 if (first && x.state) x.state[index] = f.state;
             }
-            const int64_t at = x.partial_o ? slot * x.p.d.dim_v
+            const int64_t at = x.partial_o ? partial * x.p.d.dim_v
                                            : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
-            float* const line = s.stage + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
+            float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {
@@ -342,31 +350,31 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     const int64_t block = x.p.causal() ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
     item /= x.blocks;
 
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
     rt::wait_for_predecessor();
     rt::release_successor();
     if (rt::thread() == 0) {
-        typename S::Tile placed;
-        placed.kv_head = item % x.p.d.heads_k;
-        placed.batch = item / x.p.d.heads_k;
-        placed.seq = bounded_sequence(x.p, x.a, placed.batch);
-        placed.rule = mask_rule(x.p, placed.seq);
-        placed.dropout = dropout_of(x);
-        placed.first = block * S::rows;
-        placed.split = split;
-        placed.column0 = column0;
-        placed.valid = min_of(placed.seq.q_len * x.p.group - placed.first, S::rows);
-        *s.tile = placed;
+        typename S::Tile tile;
+        tile.kv_head = item % x.p.d.heads_k;
+        tile.batch = item / x.p.d.heads_k;
+        tile.seq = bounded_sequence(x.p, x.a, tile.batch);
+        tile.rule = mask_rule(x.p, tile.seq);
+        tile.dropout = dropout_of(x);
+        tile.first = block * S::rows;
+        tile.split = split;
+        tile.column0 = column0;
+        tile.valid = min_of(tile.seq.q_len * x.p.group - tile.first, S::rows);
+        *s.tile = tile;
     }
     rt::barrier();
     if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, S::rows, column0, S::columns);
     if (t.valid <= 0) return;
     if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
 
-    S::place_rows(x);
+    S::init_rows(x);
     rt::barrier();
-    if (rt::thread() == 0) S::place_split(x);
+    if (rt::thread() == 0) S::init_split(x);
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
@@ -378,15 +386,15 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     rt::barrier();
     for (int64_t key = t.begin; key < t.end; key += kKeys) {
         const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
-        S::place_keys(x, key, keys);
+        S::locate_keys(x, key, keys);
         rt::barrier();
         float score[TR][4], factor[TR];
-        S::multiply_qk(x, s, score);
-        const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
-        const bool full = keys == kKeys && tile_class(t.rule, top, rows, key, keys, t.seq.k_len) == fa::Tile::full;
+        S::compute_qk(x, s, score);
+        const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
+        const bool full = keys == kKeys && tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len) == fa::Tile::full;
         S::mask_scores(x, t, s, key, full, score);
-        S::fold_scores(x, t, s, key, score, m, l, factor);
-        S::multiply_pv(x, s, keys, t.column0, factor, o);
+        S::online_softmax(x, t, s, key, score, m, l, factor);
+        S::compute_pv(x, s, keys, t.column0, factor, o);
     }
     S::write(x, t, s, m, l, o);
 }

@@ -1,6 +1,8 @@
-// What the host knows of compiled kernels, and the lists of them. Matrix kernels are compiled in translation units of their own.
+// What the host knows of the compiled kernels (shape, threads, shared memory, entry points), and the functions that return the
+// lists of them, by policy and width. Each list is defined in the translation unit that compiles its kernels; kernels.def names
+// them all once.
 #pragma once
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 
 namespace fa {
 namespace gpu {
@@ -27,12 +29,12 @@ struct Instances {
 struct BackwardInstance {
     const char* family;  // bwd_simt, bwd_mma
     int columns;
-    int rows, keys;                   // of a tile
-    int block_keys, block_rows;       // that a block of by_keys and of by_rows takes
+    int rows, keys;                        // of a tile
+    int block_keys, block_rows;            // that a block of by_keys and of by_rows takes
     int threads;
-    bool sums;                        // by_keys can add dq up in dq_sum, in any order: then by_rows is not needed
-    void (*by_keys)(BackwardParams);  // dk and dv
-    void (*by_rows)(BackwardParams);  // dq, always with the same bits
+    bool dq_by_atomics;                    // by_keys can add dq up in dq_acc, in any order: then by_rows is not needed
+    void (*by_keys)(BackwardParams);       // dk and dv
+    void (*by_rows)(BackwardParams);       // dq, always with the same bits
     int64_t by_keys_bytes, by_rows_bytes;  // of shared memory
     bool plain;                            // takes calls that plain_backward() says are plain, and no others
 };
@@ -43,11 +45,11 @@ struct BackwardInstances {
 // By columns; the last one's serve any wider head in parts.
 BackwardInstances simt_backward_instances();
 
-// The universal kernel's, by columns, then by rows, tall ones first.
+// The SIMT kernel's, by columns, then by rows, tall ones first.
 Instances simt_instances();
 
-// The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty. Each list
-// comes from a translation unit of its own.
+// The compiled kernels of a policy, for the types of q and of k and v, and of one width, tall ones first; some entries are empty.
+// Each list comes from a translation unit of its own.
 template <class T>
 struct MmaSync;  // f16 or bf16
 template <class T>

@@ -1,4 +1,5 @@
-// The lists of matrix kernels, for the translation units that compile them.
+// The forward's mma kernels of one policy and width, as kernels.def lists them: their shapes and their list. For the translation
+// units that compile them (src/emu, src/cuda), which define mma_instances by it.
 #pragma once
 #include "gpu/mma_byte.h"
 #include "gpu/fwd_mma.h"
@@ -8,25 +9,37 @@ namespace fa {
 namespace gpu {
 
 // The general kernel of an instance whose registers are all taken has fewer keys in a tile: what is done to scores needs some.
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct Instantiate {
-    using Usual = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
-    static constexpr bool shrinks = KeyWarps == 1 && (Mma::kBytes || Mma::kPieces || RowTiles > 1 || D > 128);
+    using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+    static constexpr bool shrinks = KeyWarps == 1 && (Mma::kKv8bit || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General = Matrix<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kPieces ? 2 * Slots : Slots), Resident>;
+    using General =
+        MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kSplitTf32 ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
-constexpr Instance matrix_instance() {
+constexpr Instance make_instance() {
     using M = typename I::Usual;
     using General = typename I::General;
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
     constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
-        return {M::Policy::kBytes ? "fwd_mma_byte" : "fwd_mma", M::rows, M::columns, M::keys, M::threads, M::key_warps, M::resident, general,
-                plain, paged, [](int64_t) -> int64_t { return M::kSharedBytes; }};
+        Instance one{};
+        one.family = M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma";
+        one.rows = M::rows;
+        one.columns = M::columns;
+        one.keys = M::keys;
+        one.threads = M::threads;
+        one.key_warps = M::key_warps;
+        one.resident = M::resident;
+        one.kernel = general;
+        one.plain = plain;
+        one.paged = paged;
+        one.shared_bytes = [](int64_t) -> int64_t { return M::kSharedBytes; };
+        return one;
     };
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.
-    if constexpr (M::Policy::kBytes && M::key_warps == 1) return make(general, general, general);
+    if constexpr (M::Policy::kKv8bit && M::key_warps == 1) return make(general, general, general);
     else if constexpr (sizeof(typename M::Policy::Element) == 4) return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
@@ -34,13 +47,13 @@ constexpr Instance matrix_instance() {
 // Entries of other policies and widths are empty.
 template <bool wanted, class Mma, int... shape>
 constexpr Instance entry() {
-    if constexpr (wanted) return matrix_instance<Instantiate<Mma, shape...>>();
+    if constexpr (wanted) return make_instance<Instantiate<Mma, shape...>>();
     else return Instance{};
 }
 template <class Mma, int width>
 struct List {
-    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kBytes;
-    static constexpr bool k8 = Mma::kBytes && (width <= 128 || !kIsF16<typename Mma::Element>);  // wide heads under f16 are not worth their code
+    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kKv8bit;
+    static constexpr bool k8 = Mma::kKv8bit && (width <= 128 || !kIsF16<typename Mma::Element>);  // wide heads under f16 are not worth their code
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),

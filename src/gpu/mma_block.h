@@ -1,35 +1,37 @@
-// A block of the matrix kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come there, and how its
-// rows' outputs leave. fwd_mma.h tells the whole.
+// A block of the forward's mma kernel, but for its arithmetic: its shape, what it keeps in shared memory, how q, k and v come
+// there, and how its rows' outputs leave. fwd_mma.h describes the algorithm.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no work on scores but to mask a band, no dropout, and k and v in rows of whole aligned pieces, less
+// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, less
 // than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct MatrixBlock {
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct MmaBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Key = typename Mma::Key;
-    using Sum = typename Mma::Sum;
-    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, slots = Slots;
+    using Acc = typename Mma::Acc;
+    static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
     static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
-    static constexpr int kRowBytes = D * int(sizeof(Key)), kPieces = kRowBytes / 16, kRowsAtOnce = threads / kPieces;  // of k and v
-    static constexpr int kQRowBytes = D * int(sizeof(Element)), kQPieces = kQRowBytes / 16;
+    static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
+    static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
-    static constexpr int kPlaces = Slots / 2 + 1;  // key tiles whose places are kept: from being looked up to being masked
-    static constexpr bool kFillRing = KeyWarps > 1 || RowTiles * D <= 64;  // all slots before the first tile: others have no registers for it
-    static constexpr int kAhead = 2;               // fragments that are read before their use
+    static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
+    static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
+    static constexpr int kPrefetch = 2;               // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
-    static constexpr bool kHoldQ = !Mma::kPieces && RowTiles * D <= 128;  // q stays in registers
-    static_assert(Slots % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kPieces == 0 && Keys % kRowsAtOnce == 0 && threads >= Keys, "");
+    static constexpr bool kHoldQ = !Mma::kSplitTf32 && RowTiles * D <= 128;  // q stays in registers
+    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
+                      threads >= Keys,
+                  "");
 
-    using PerRow = float[RowTiles][Sum::kRows];
+    using PerRow = float[RowTiles][Acc::kRows];
 
     struct Row {
         int32_t position, head, begin, end;  // its band of keys
@@ -39,7 +41,7 @@ struct MatrixBlock {
         const char* base;    // of the sequence's first key, or, with pages, of the tensor
         int64_t outer, row;  // bytes between pages, and between rows
         int32_t bytes;       // of a row
-        int32_t width;       // 16: rows are whole, aligned pieces of 16 bytes; 4: of words; else those of an element
+        int32_t width;       // 16: rows are whole, aligned 16-byte vectors; 4: of words; else those of an element
     };
     struct Tile {
         Sequence seq;
@@ -48,37 +50,37 @@ struct MatrixBlock {
         Source k, v;
         int64_t batch, kv_head;
         int32_t first, valid;  // first group-major row; how many exist
-        uint32_t work;         // see work_of
+        uint32_t features;     // see features_of
     };
     struct Shared {
         Tile tile;
         Row row[rows];
         alignas(8) RowState state[KeyWarps][rows];
         float factor[KeyWarps][rows];
-        int64_t output[rows];          // where a row's output begins
-        int64_t place[kPlaces][Keys];  // page · 2^32 + row in it, or see find_pieces; −1: not there
-        int32_t hole[kPlaces];         // the tile in which a key is not there
+        int64_t output[rows];                    // where a row's output begins
+        int64_t location[kLocationTiles][Keys];  // page · 2^32 + row in it, or see find_vec_offsets; −1: not there
+        int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = rows * kQRowBytes, kSlotBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
-    static constexpr int kSharedBytes = kHeader + (kQBytes + Slots * kSlotBytes > kOutputBytes ? kQBytes + Slots * kSlotBytes : kOutputBytes);
+    static constexpr int kQBytes = rows * kQRowBytes, kStageBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
+    static constexpr int kSharedBytes = kHeader + (kQBytes + Stages * kStageBytes > kOutputBytes ? kQBytes + Stages * kStageBytes : kOutputBytes);
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
-    FA_MEMBER static char* slot(int i) { return q_tile() + kQBytes + i * kSlotBytes; }
+    FA_MEMBER static char* stage_tile(int i) { return q_tile() + kQBytes + i * kStageBytes; }
 
     // ---- loading
 
-    // The rows of a tile whose pieces of 16 bytes are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)` is
-    // the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte place(i).
-    template <class E, int count, class RowAt, class Place>
-    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Place place) {
+    // The rows of a tile whose 16-byte vectors are not aligned, or not whole, in copies of 4 bytes or element by element: `row(r)`
+    // is the address of row r, NULL if it is not there; it has `bytes` bytes, of which byte i goes to byte permute(i).
+    template <class E, int count, class RowAt, class Permute>
+    FA_MEMBER static void load_narrow(char* to, int bytes, int width, RowAt row, Permute permute) {
         constexpr int row_bytes = D * int(sizeof(E));
-        const auto offset = [&](int r, int at) { return piece_offset<row_bytes>(r, place(at) / 16) + place(at) % 16; };
+        const auto offset = [&](int r, int at) { return swizzle_offset<row_bytes>(r, permute(at) / 16) + permute(at) % 16; };
         if (width == 4) {
             narrow_units<count, row_bytes, 4>([&](int r, int at) {
                 const char* from = row(r);
-                rt::copy4(rt::shared_address(to) + uint32_t(offset(r, at)), from + at, from && at < bytes);
+                rt::cp_async4(rt::smem_addr(to) + uint32_t(offset(r, at)), from + at, from && at < bytes);
             });
         } else {
             narrow_units<count, row_bytes, int(sizeof(E))>([&](int r, int at) {
@@ -105,80 +107,82 @@ struct MatrixBlock {
         return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
-        const auto place = [](int at) {
-            if constexpr (Mma::kBytes) return Mma::q_place(at);
+        const auto permute = [](int at) {
+            if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
             else return at;
         };
         load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
-                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, place);
+                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
     }
-    // For stored bytes, whose order within 16 dims q takes on: words, each to its place.
+    // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
     FA_MEMBER static void load_q_words(const ForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
         for (int i = rt::thread(); i < rows * words; i += threads) {
-            const int r = i / words, at = i % words * 4, place = Mma::q_place(at);
+            const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
-            rt::copy4(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, place / 16) + place % 16), from + at, r < valid && at < bytes);
+            rt::cp_async4(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, to_byte / 16) + to_byte % 16), from + at,
+                          r < valid && at < bytes);
         }
     }
     FA_MEMBER static void load_q(const ForwardParams& x) {
-        if constexpr (Mma::kBytes && KeyWarps > 1)
+        if constexpr (Mma::kKv8bit && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
-        if (Mma::kBytes || x.q_width != 16) return load_q_narrow(x);
-        const int piece = rt::thread() % kQPieces;
-        const bool whole = 16 * piece < x.p.d.dim_qk * int64_t(sizeof(Element));
-        for (int r = rt::thread() / kQPieces; r < rows; r += threads / kQPieces)
-            rt::copy16(rt::shared_address(q_tile()) + uint32_t(piece_offset<kQRowBytes>(r, piece)), q_row(x, r) + 16 * piece,
-                       whole && r < shared().tile.valid);
+        if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
+        const int vec = rt::thread() % kQRowVecs;
+        const bool in_row = 16 * vec < x.p.d.dim_qk * int64_t(sizeof(Element));
+        for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
+            rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
+                       in_row && r < shared().tile.valid);
     }
 
-    // Where the keys of tile j lie. Thread i answers for key i: the first half asks, the second half writes down what came back.
-    FA_MEMBER static int64_t find_place(const ForwardParams& x, int key, int end) {
+    // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
+    // shared memory, later.
+    FA_MEMBER static int64_t find_location(const ForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const Slot found = find_slot(x.p, x.a, shared().tile.seq, key + rt::thread());
+        const KeyLocation found = locate_key(x.p, x.a, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
-    FA_MEMBER static void keep_place(int64_t place, int j, int key, int end) {
+    FA_MEMBER static void store_location(int64_t location, int j, int key, int end) {
         Shared& s = shared();
-        if (rt::thread() < Keys) s.place[j % kPlaces][rt::thread()] = place;
-        if (rt::thread() < Keys && place < 0 && key + rt::thread() < end) s.hole[j % kPlaces] = j;
+        if (rt::thread() < Keys) s.location[j % kLocationTiles][rt::thread()] = location;
+        if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) s.missing[j % kLocationTiles] = j;
     }
 
-    // For paged calls: how many pieces of 16 bytes a key's rows of v, times 2^32, and of k lie behind the bases.
-    FA_MEMBER static int64_t find_pieces(const ForwardParams& x, int key, int end) {
+    // For paged calls: how many 16-byte vectors a key's rows of v, times 2^32, and of k lie behind the bases.
+    FA_MEMBER static int64_t find_vec_offsets(const ForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const uint32_t slot = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
-        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + slot / size];
+        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
+        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + row / size];
         if (page < 0 || page >= x.p.d.num_pages) return -1;
-        const auto pieces = [&](const Source& from) { return (page * from.outer + slot % size * from.row) / 16; };
-        return pieces(t.v) << 32 | pieces(t.k);
+        const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
+        return vecs(t.v) << 32 | vecs(t.k);
     }
 
-    // Tile j of k or v, `count` keys from `key` on, into its slot.
-    FA_MEMBER static const char* place_row(const Source& from, int64_t place) {
-        return from.base + (place >> 32) * from.outer + uint32_t(place) * from.row;
+    // Tile j of k or v, `count` keys from `key` on, into its stage.
+    FA_MEMBER static const char* row_address(const Source& from, int64_t location) {
+        return from.base + (location >> 32) * from.outer + uint32_t(location) * from.row;
     }
-    // Rows of whole words, `count` of them from `base` on. In a whole tile nothing is asked about a row: what each copy takes beside
-    // its own instruction is what these rows cost.
+    // Rows of whole words, `count` of them from `base` on. In a full tile no row is checked: what each copy takes besides its own
+    // instruction is what these rows cost.
     FA_MEMBER static void load_words(const Source& from, const char* base, int count, char* to) {
         constexpr int units = kRowBytes / 4, across = units < threads ? units : threads, down = threads / across;
         const int first = rt::thread() / across;
         const int64_t step = down * from.row;
         for (int c = rt::thread() % across; c < units; c += across) {
-            const bool whole = 4 * c < from.bytes;
+            const bool in_row = 4 * c < from.bytes;
             const char* at = base + first * from.row + 4 * c;
-            const uint32_t begin = rt::shared_address(to) + uint32_t(piece_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
+            const uint32_t begin = rt::smem_addr(to) + uint32_t(swizzle_offset<kRowBytes>(first, c / 4) + c % 4 * 4);
             const auto copy = [&](int r, bool there) {
-                rt::copy4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
+                rt::cp_async4((begin ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes), at, there);
                 at += step;
             };
             if (count >= Keys) {
-                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, whole);
+                FA_UNROLL for (int r = 0; r < Keys; r += down) copy(r, in_row);
             } else {
                 FA_UNROLL_BY(4)
-                for (int r = 0; r < Keys; r += down) copy(r, whole && first + r < count);
+                for (int r = 0; r < Keys; r += down) copy(r, in_row && first + r < count);
             }
         }
     }
@@ -187,70 +191,73 @@ struct MatrixBlock {
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
             if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
-            const int64_t place = shared().place[j % kPlaces][r];
-            return place < 0 ? nullptr : place_row(from, place);
+            const int64_t location = shared().location[j % kLocationTiles][r];
+            return location < 0 ? nullptr : row_address(from, location);
         };
         load_narrow<Key, Keys>(to, from.bytes, from.width, row, [](int at) { return at; });
     }
     FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
         const Source from = source;
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
-        const int piece = rt::thread() % kPieces, first = rt::thread() / kPieces;
-        const bool whole = 16 * piece < from.bytes;
-        const uint32_t at = rt::shared_address(to);
-        const int64_t* place = shared().place[j % kPlaces] + first;
+        const int vec = rt::thread() % kRowVecs, first = rt::thread() / kRowVecs;
+        const bool in_row = 16 * vec < from.bytes;
+        const uint32_t at = rt::smem_addr(to);
+        const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int64_t p = x.p.paged() ? place[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
-            rt::copy16(at + uint32_t(piece_offset<kRowBytes>(first + n * kRowsAtOnce, piece)), place_row(from, p) + 16 * piece, whole && p >= 0);
+            const int64_t p = x.p.paged() ? location[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
+            rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
         }
     }
 
-    // Tile j of k or v into slot i of the ring: always a group of copies, were it empty.
-    FA_COLD_MEMBER static void issue(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+    // Tile j of k or v into stage i of the ring: always a group of copies, were it empty.
+    FA_COLD_MEMBER static void load_stage(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
-        if (key < end) load_keys(x, from, j, key, end - key, slot(i));
-        rt::commit_copies();
+        if (key < end) load_keys(x, from, j, key, end - key, stage_tile(i));
+        rt::cp_async_commit();
     }
 
-    // The same for plain and paged calls. `base` is the thread's piece of its first row, with pages of any row, and `to` where it goes in
-    // the first slot; `row` bytes lie between keys.
-    struct Stream {
+    // The same for plain and paged calls. `base` is the thread's vector of its first row, with pages of any row, and `to` where it
+    // goes in the first stage; `row` bytes lie between keys.
+    struct KvReader {
         const char* base;
         int row;
         uint32_t to;
-        bool whole;  // does the row reach so far?
-        FA_MEMBER Stream(const Source& from, bool paged) {
-            const int first = rt::thread() / kPieces, piece = rt::thread() % kPieces;
-            row = rt::uniform(int(from.row));
-            base = from.base + (paged ? 0 : first * from.row) + 16 * piece;
-            to = rt::shared_address(slot(0)) + uint32_t(piece_offset<kRowBytes>(first, piece));
-            whole = 16 * piece < from.bytes;
+        bool in_row;  // does the row reach so far?
+        FA_MEMBER KvReader(const Source& from, bool paged) {
+            const int first = rt::thread() / kRowVecs, vec = rt::thread() % kRowVecs;
+            row = rt::warp_uniform(int(from.row));
+            base = from.base + (paged ? 0 : first * from.row) + 16 * vec;
+            to = rt::smem_addr(stage_tile(0)) + uint32_t(swizzle_offset<kRowBytes>(first, vec));
+            in_row = 16 * vec < from.bytes;
         }
     };
     // copy(r, to) for the thread's rows r of a tile, counted from its first.
     template <class Copy>
-    FA_MEMBER static void each_row(const Stream& s, int i, Copy copy) {
-        const uint32_t to = s.to + uint32_t(i * kSlotBytes);
+    FA_MEMBER static void each_row(const KvReader& s, int i, Copy copy) {
+        const uint32_t to = s.to + uint32_t(i * kStageBytes);
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
             const int r = n * kRowsAtOnce;
-            copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the order of pieces in these rows
+            copy(r, (to ^ uint32_t(r % 8 * 16)) + uint32_t(r * kRowBytes));  // the swizzle of these rows
         }
     }
-    FA_MEMBER static void issue_plain(const Stream& s, int i, int key, int end) {
+    FA_MEMBER static void load_stage_plain(const KvReader& s, int i, int key, int end) {
         if (key < end) {
             const char* from = s.base + int64_t(key) * s.row;
-            const int left = s.whole ? end - key - rt::thread() / kPieces : 0;
-            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, from + int64_t(r) * s.row, r < left); });
+            const int left = s.in_row ? end - key - rt::thread() / kRowVecs : 0;
+            each_row(s, i, [&](int r, uint32_t to) { rt::cp_async16(to, from + int64_t(r) * s.row, r < left); });
         }
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
-    // value: v's half of a place.
-    FA_MEMBER static void issue_paged(const Stream& s, int value, int j, int i, int key, int end) {
+    // value: v's half of a location.
+    FA_MEMBER static void load_stage_paged(const KvReader& s, int value, int j, int i, int key, int end) {
         if (key < end) {
-            const uint32_t* place = reinterpret_cast<const uint32_t*>(shared().place[j % kPlaces] + rt::thread() / kPieces) + value;
-            each_row(s, i, [&](int r, uint32_t to) { rt::copy16(to, s.base + int64_t(place[2 * r]) * 16, s.whole && place[2 * r] != ~0u); });
+            const uint32_t* location =
+                reinterpret_cast<const uint32_t*>(shared().location[j % kLocationTiles] + rt::thread() / kRowVecs) + value;
+            each_row(s, i, [&](int r, uint32_t to) {
+                rt::cp_async16(to, s.base + int64_t(location[2 * r]) * 16, s.in_row && location[2 * r] != ~0u);
+            });
         }
-        rt::commit_copies();
+        rt::cp_async_commit();
     }
 
     // ---- a block's beginning and end
@@ -258,44 +265,46 @@ struct MatrixBlock {
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
     FA_MEMBER static float descale(const ForwardParams& x, uint64_t operand, const void* factor, const int64_t stride[4]) {
         const Tile& t = shared().tile;
-        return Mma::kBytes && x.p.has(operand) ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]] : 1.f;
+        return Mma::kKv8bit && x.p.has(operand)
+                   ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]]
+                   : 1.f;
     }
 
-    // Code that runs once is paid for by fetching its instructions: what the host knows it has worked out already.
-    FA_MEMBER static void place_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+    // Code that runs once costs the fetch of its instructions: the host has computed what it can.
+    FA_MEMBER static void init_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
         t.kv_head = kv_head;
         t.batch = batch;
         t.first = block * rows;
-        if (x.alike) {
-            t.seq = x.alike_seq;
+        if (x.uniform_lengths) {
+            t.seq = x.uniform_seq;
             t.seq.kv_index = batch;
-            t.rule = x.alike_rule;
+            t.rule = x.uniform_rule;
             t.valid = int(min_of(x.rows - t.first, rows));
         } else if constexpr (KeyWarps > 1) {
-            place_sequence(x, batch);
+            init_sequence(x, batch);
         } else {
-            place_sequence_cold(x, batch);
+            init_sequence_cold(x, batch);
         }
-        const auto source = [&](const void* base, const RowBytes& bytes, int width) {
+        const auto source = [&](const void* base, const ByteStrides& bytes, int width) {
             const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.all, width};
+            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.row_bytes, width};
         };
         t.k = source(x.a.k, x.k_bytes, x.k_width);
         t.v = source(x.a.v, x.v_bytes, x.v_width);
-        t.work = x.work;
-        for (int i = 0; i < kPlaces; i++) shared().hole[i] = -1;
+        t.features = x.features;
+        for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
         if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
     }
-    FA_MEMBER static void place_sequence(const ForwardParams& x, int64_t batch) {
+    FA_MEMBER static void init_sequence(const ForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;
         t.seq = bounded_sequence(x.p, x.a, batch);
         t.rule = mask_rule(x.p, t.seq);
         t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
     }
-    FA_COLD_MEMBER static void place_sequence_cold(const ForwardParams& x, int64_t batch) { place_sequence(x, batch); }
+    FA_COLD_MEMBER static void init_sequence_cold(const ForwardParams& x, int64_t batch) { init_sequence(x, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
-    FA_MEMBER static void place_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+    FA_MEMBER static void init_rows(const ForwardParams& x, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int group = int(x.p.group);
@@ -307,34 +316,34 @@ struct MatrixBlock {
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
             const float slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head]);
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.work = x.work | kNatural;  // like other threads
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kNaturalUnits;  // like other threads
         }
     }
 
-    FA_COLD_MEMBER static void place_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { place_rows(x, begin, end); }
+    FA_COLD_MEMBER static void init_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
         return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Sum::kRows],
-                                       const float l[RowTiles][Sum::kRows], const Sum o[RowTiles][kSteps]) {
+    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Acc::kRows],
+                                       const float l[RowTiles][Acc::kRows], const Acc o[RowTiles][kSteps]) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-            float factor[Sum::kRows];
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const float sum = row_sum(l[i][r]) * Mma::kSumUnit;
+            float factor[Acc::kRows];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                const float sum = quad_sum(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
-                if (Sum::first_of_row())
-                    shared().state[key_warp][row0 + 16 * i + Sum::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+                if (Acc::first_of_row())
+                    shared().state[key_warp][row0 + 16 * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    *output_at(key_warp, row0 + 16 * i + Sum::row(Sum::slot(e)), 16 * c + Mma::output_column(e)) =
-                        o[i][c].x[e] * factor[Sum::slot(e)];
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                    *output_at(key_warp, row0 + 16 * i + Acc::row(Acc::lane_row(e)), 16 * c + Mma::output_column(e)) =
+                        o[i][c].x[e] * factor[Acc::lane_row(e)];
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.
-    FA_MEMBER static RowState fold_warps(int r) {
+    FA_MEMBER static RowState merge_warps(int r) {
         Shared& s = shared();
         RowState state = s.state[0][r];
         s.factor[0][r] = 1.f;
@@ -348,27 +357,27 @@ struct MatrixBlock {
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finish_rows(const ForwardParams& x) {
+    FA_MEMBER static void finalize_rows(const ForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int64_t heads = x.p.d.heads_k, split = uint32_t(rt::block()) % uint32_t(x.splits);
         const int64_t all = x.p.d.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
-            const RowState state = fold_warps(r);
+            const RowState state = merge_warps(r);
             if (x.partial_o) {
                 x.state[split * all + index0 + r] = state;
                 s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
                 continue;
             }
             s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
-            const Finish f = finish_here(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
+            const RowOutput f = finalize_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
             if (x.state) x.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
         }
     }
     // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finish_rows_cold(const ForwardParams& x) { finish_rows(x); }
-    FA_MEMBER static void sum_key_warps(int r, int column, float sum[4]) {
+    FA_COLD_MEMBER static void finalize_rows_cold(const ForwardParams& x) { finalize_rows(x); }
+    FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] *= shared().factor[0][r];
@@ -380,49 +389,52 @@ struct MatrixBlock {
         }
     }
     // For a block without keys in a cluster of splits.
-    FA_MEMBER static void stage_nothing() {
+    FA_MEMBER static void stage_empty() {
         for (int r = rt::thread(); r < rows; r += threads) shared().state[0][r] = empty_row();
     }
     // Sums and states over all key warps, to be read by the cluster.
-    FA_MEMBER static void stage_folded() {
+    FA_MEMBER static void stage_merged() {
         Shared& s = shared();
-        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = fold_warps(r);
+        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = merge_warps(r);
         rt::barrier();
         for (int i = rt::thread(); i < s.tile.valid * (D / 4); i += threads) {
             float sum[4];
-            sum_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
+            merge_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
             rt::store4(output_at(0, i / (D / 4), i % (D / 4) * 4), sum);
         }
     }
-    // Each block of a cluster of splits folds some of its rows' columns: a team of 16 lanes for four columns, a lane for each split.
-    FA_MEMBER static void fold_cluster(const ForwardParams& x, int rank) {
+    // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each
+    // split.
+    FA_MEMBER static void merge_cluster(const ForwardParams& x, int rank) {
         rt::cluster_sync();
         const Shared& s = shared();
         const Tile& t = s.tile;
-        constexpr int teams = threads / kMostTogether;
-        const int lane = rt::thread() % kMostTogether, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.p.group);
+        constexpr int teams = threads / kMaxClusterSplits;
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4),
+                  group = int(x.p.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
-            const int item = first + rt::thread() / kMostTogether, i = min_of(item, items - 1), r = i / (D / 4), column = i % (D / 4) * 4;
+            const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4),
+                      column = i % (D / 4) * 4;
             RowState state = empty_row();
             float sum[4] = {};
-            if (lane < splits) rt::load2_at(&s.state[0][r].m, lane, &state.m, &state.l);
-            if (state.l != 0.f) rt::load4_at(output_at(0, r, column), lane, sum);
+            if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);
+            if (state.l != 0.f) rt::ld_cluster4(output_at(0, r, column), lane, sum);
             float m = state.m;
-            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
+            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
             const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);
             state = {m, state.l * factor};
-            FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
+            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
             FA_UNROLL for (int e = 0; e < 4; e++) {
                 sum[e] *= factor;
-                FA_UNROLL for (int mask = 1; mask < kMostTogether; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
+                FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
             }
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;
-            const Finish f = finish_here(x, t.seq, t.batch, head, row, state, writes && column == 0);
+            const RowOutput f = finalize_row(x, t.seq, t.batch, head, row, state, writes && column == 0);
             if (!writes || column >= x.p.d.dim_v) continue;
             const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, row, head) + column;
             if (x.o_plain) {
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], f.factor);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
                 Mma::store4(static_cast<Element*>(x.a.o) + at, sum);
             } else {
                 for (int e = 0; e < 4 && column + e < x.p.d.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
@@ -438,8 +450,8 @@ struct MatrixBlock {
             for (int i = rt::thread(); i < items; i += threads) {
                 const int r = i / (D / 4), column = i % (D / 4) * 4;
                 float sum[4];
-                sum_key_warps(r, column, sum);
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = average_of(sum[e], s.state[0][r].l);
+                merge_key_warps(r, column, sum);
+                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
                 if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
             }
             return;
@@ -449,7 +461,7 @@ struct MatrixBlock {
             const int64_t at = s.output[r] + column;
             float sum[4];
             if (column >= dim) continue;
-            sum_key_warps(r, column, sum);
+            merge_key_warps(r, column, sum);
             if (x.partial_o && dim % 4 == 0) rt::store4(x.partial_o + at, sum);
             else
                 for (int e = 0; e < 4 && column + e < dim; e++) {

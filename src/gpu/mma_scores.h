@@ -1,43 +1,43 @@
-// What a matrix kernel does to a tile of scores before they become weights, and to weights where there is dropout. Much of it is for calls
-// that ask for it: see kPages and the rest in score.h.
+// What an mma kernel does to a tile of scores before softmax (masks and score mods), and to P where there is dropout. All but the
+// band is for calls that ask for it, by the features of score.h.
 #pragma once
 #include "gpu/mma_block.h"
 
 namespace fa {
 namespace gpu {
 
-template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Slots, int Resident>
-struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident> {
-    using Block = MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Slots, Resident>;
-    using Sum = typename Block::Sum;
+template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
+struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident> {
+    using Block = MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
+    using Acc = typename Block::Acc;
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;
     using Shared = typename Block::Shared;
     using Block::kKeyTiles, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
-    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* place, Sum score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles]) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
-            FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-                const Row row = s.row[row0 + 16 * m + Sum::row(r)];
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+                const Row row = s.row[row0 + 16 * m + Acc::row(r)];
                 const int begin = row.begin - key, end = row.end - key;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                    FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                        if (Sum::slot(e) != r) continue;
-                        const int j = 16 * n + Sum::column(e);
-                        if (j < begin || j >= end || (place && place[j] < 0)) score[m][n].x[e] = kNegInf;
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                        if (Acc::lane_row(e) != r) continue;
+                        const int j = 16 * n + Acc::column(e);
+                        if (j < begin || j >= end || (location && location[j] < 0)) score[m][n].x[e] = kNegInf;
                     }
             }
     }
 
     // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
     template <class Change>
-    FA_MEMBER static void each(int row0, Sum score[kKeyTiles], Change change) {
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-            const Row row = shared().row[row0 + Sum::row(r)];
+    FA_MEMBER static void for_each_score(int row0, Acc score[kKeyTiles], Change change) {
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            const Row row = shared().row[row0 + Acc::row(r)];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-                    if (Sum::slot(e) == r) change(score[n].x[e], row, 16 * n + Sum::column(e));
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                    if (Acc::lane_row(e) == r) change(score[n].x[e], row, 16 * n + Acc::column(e));
         }
     }
     FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
@@ -45,87 +45,89 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
         const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
         return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
-    FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Sum score[kKeyTiles]) {
+    FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const int64_t bytes = type_bytes(x.p.d.bias_dtype), left = t.seq.k_len - key;
         const int64_t batch = t.batch * x.p.d.bias_stride[0] * bytes, head = x.p.d.bias_stride[1] * bytes, row = x.p.d.bias_stride[2] * bytes;
         const int64_t step = x.p.d.bias_stride[3] * bytes;
-        FA_UNROLL for (int r = 0; r < Sum::kRows; r++) {
-            const Row& at = shared().row[row0 + Sum::row(r)];
+        FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
+            const Row& at = shared().row[row0 + Acc::row(r)];
             const char* bias = static_cast<const char*>(x.a.bias) + batch + at.head * head + at.position * row + key * step;
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) {
-                    const int j = 16 * n + Sum::column(e);
-                    if (Sum::slot(e) != r || j >= left) continue;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
+                    const int j = 16 * n + Acc::column(e);
+                    if (Acc::lane_row(e) != r || j >= left) continue;
                     const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
                 }
-                rt::keep_order();
+                rt::compiler_fence();
             }
         }
     }
-    FA_MEMBER static void scale_scores(Sum score[RowTiles][kKeyTiles], float factor) {
+    FA_MEMBER static void scale_scores(Acc score[RowTiles][kKeyTiles], float factor) {
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
-                FA_UNROLL for (int e = 0; e < Sum::kElements; e++) score[i][n].x[e] *= factor;
+                FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= factor;
     }
-    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural units
-    // on the way, log2 itself.
-    FA_MEMBER static void finish_scores(const ForwardParams& x, int row0, int64_t key, float unit, Sum score[kKeyTiles]) {
+    // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
+    // units on the way, log2 itself.
+    FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
-        if (t.work & kNatural) {
-            each(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
-            if (t.work & kCap) each(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
-            if (t.work & kBias) add_bias(x, row0, key, score);
-            each(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
+        if (t.features & kNaturalUnits) {
+            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
+            if (t.features & kSoftcap)
+                for_each_score(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+            if (t.features & kBias) add_bias(x, row0, key, score);
+            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
-        if (t.work & kAlibi) {
+        if (t.features & kAlibi) {
             const float inverse = 1.f / unit;
-            const int first = Mma::kPieces ? 0 : Sum::column(0);  // other columns are a constant further; of f32 registers spill by it
-            each(row0, score, [&](float& s, const Row& row, int j) {
+            const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant away; with f32 this would spill
+            for_each_score(row0, score, [&](float& s, const Row& row, int j) {
                 const float start = float(row.position + t.rule.off - key - first);
                 s = fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
             });
         }
     }
 
-    // The mask operand's rows for a row tile, where they are whole aligned pieces of 16 bytes: the four lanes that share a row hold a part
-    // each. They are asked for before the scores are computed.
+    // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the four lanes that share a row hold a
+    // part each. They are loaded before the scores are computed.
     struct MaskRows {
-        uint32_t word[Sum::kRows][kKeyTiles];
+        uint32_t word[Acc::kRows][kKeyTiles];
     };
-    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int slot, int64_t key) {
+    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int lane_row, int64_t key) {
         const int64_t* stride = x.p.d.mask_stride;
-        const Row& row = shared().row[row0 + Sum::row(slot)];
+        const Row& row = shared().row[row0 + Acc::row(lane_row)];
         return x.a.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
-    FA_MEMBER static bool mask_in_pieces(const ForwardParams& x, int64_t key) {
-        return kKeyTiles > 1 && x.mask_pieces && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
+    FA_MEMBER static bool mask_in_vecs(const ForwardParams& x, int64_t key) {
+        return kKeyTiles > 1 && x.mask_vec16 && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
     }
     FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++)
-            rt::load_words<kKeyTiles>(mask_row(x, row0, slot, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[slot]);
+        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
+            rt::load_words<kKeyTiles>(mask_row(x, row0, lane_row, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[lane_row]);
     }
-    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few registers.
+    // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few
+    // registers.
     FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
         const int lane = rt::thread() % 4;
         uint32_t kept = 0;
-        FA_UNROLL for (int slot = 0; slot < Sum::kRows; slot++) {
-            uint32_t piece = 0, half[2] = {};
+        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++) {
+            uint32_t bits = 0, half[2] = {};
             FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
-                const uint32_t word = rows.word[slot][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
-                piece |= nonzero * 0x10204080u >> 28 << 4 * i;
+                const uint32_t word = rows.word[lane_row][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
+                bits |= nonzero * 0x10204080u >> 28 << 4 * i;
             }
-            const int at = lane * 4 * kKeyTiles;  // the piece's place in the row
-            half[0] = at < 32 ? piece << at : 0;
-            half[1] = at < 32 ? 0 : piece << (at - 32);
+            const int at = lane * 4 * kKeyTiles;  // the vector's place in the row
+            half[0] = at < 32 ? bits << at : 0;
+            half[1] = at < 32 ? 0 : bits << (at - 32);
             FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
                 half[i] |= rt::shuffle_xor4(half[i], 1);
                 half[i] |= rt::shuffle_xor4(half[i], 2);
                 uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
                 own = (own | own >> 4) & 0x00ff00ffu;
-                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * slot);
+                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * lane_row);
             }
         }
         return kept;
@@ -134,31 +136,32 @@ struct MatrixScores : MatrixBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Sl
     FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
         uint32_t kept = 0;
         FA_UNROLL_BY(4)
-        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
-            const int e = i % Sum::kElements, j = i / Sum::kElements * 16 + Sum::column(e);
+        for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
+            const int e = i % Acc::kElements, j = i / Acc::kElements * 16 + Acc::column(e);
             const bool there = key + j < x.p.d.seqlen_k;
-            kept |= uint32_t(there && mask_row(x, row0, Sum::slot(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
+            kept |= uint32_t(there && mask_row(x, row0, Acc::lane_row(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
         }
         return kept;
     }
 
     // Key tile n: scores without a bit in `kept` become `removed`.
-    FA_MEMBER static void remove_scores(uint32_t kept, int n, float removed, Sum& score) {
-        FA_UNROLL for (int e = 0; e < Sum::kElements; e++)
-            if (!(kept >> (n * Sum::kElements + e) & 1)) score.x[e] = removed;
+    FA_MEMBER static void remove_scores(uint32_t kept, int n, float removed, Acc& score) {
+        FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+            if (!(kept >> (n * Acc::kElements + e) & 1)) score.x[e] = removed;
     }
-    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the scores: they
-    // leave it few registers.
+    // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the
+    // scores: they leave it few registers.
     FA_MEMBER static uint32_t kept_scores(const ForwardParams& x, int row0, int64_t key) {
-        static_assert(kKeyTiles * Sum::kElements <= 32, "a bit for each");
+        static_assert(kKeyTiles * Acc::kElements <= 32, "a bit for each");
         const Tile& t = shared().tile;
         uint32_t kept = 0;
         FA_UNROLL_BY(1)
-        for (int i = 0; i < kKeyTiles * Sum::kElements; i++) {
-            const int n = i / Sum::kElements, e = i % Sum::kElements;
-            const Row& row = shared().row[row0 + Sum::row(Sum::slot(e))];
-            const bool keeps = dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Sum::column(e));
-            kept |= uint32_t(keeps) << i;
+        for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
+            const int n = i / Acc::kElements, e = i % Acc::kElements;
+            const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
+            const bool is_kept =
+                dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
+            kept |= uint32_t(is_kept) << i;
         }
         return kept;
     }

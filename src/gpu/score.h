@@ -1,4 +1,5 @@
-// What becomes of one product q·k: softcap, bias, ALiBi and the element-wise masks.
+// What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for bands and
+// dropout. Also ForwardParams, what a launch of any forward kernel is given, for it carries what these functions read.
 #pragma once
 #include "gpu/memory.h"
 #include "spec/mask.h"
@@ -9,57 +10,61 @@ namespace fa {
 namespace gpu {
 
 // Bytes between sequences or pages, rows and heads of k or v, and of a row. outer: 0 where the tensor is packed.
-struct RowBytes {
+struct ByteStrides {
     int64_t outer, row, head;
-    int32_t all;
+    int32_t row_bytes;
 };
 
-// What a matrix kernel is asked for beside products and bands, as bits. A general call reads them from shared memory for each tile and so has
-// one loop; told by the kernel's parameters, the compiler would make a loop for each answer, and run out of registers. kNatural: scores
-// are worked on in natural units, not as the products come: ALiBi's distances are added to these only where neither they nor the slopes,
-// divided by the scale, can overflow.
-constexpr uint32_t kPages = 1, kDrop = 2, kScores = 4, kNatural = 8, kCap = 16, kBias = 32, kAlibi = 64, kMask = 128, kOddRows = 256;
+// What a call needs of an mma kernel besides products and bands, as bits. The general kernel reads them from shared memory for each
+// tile and so has one loop; from the parameters, the compiler would make a loop for each combination, and run out of registers.
+// kNaturalUnits: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
+// neither they nor the slopes, divided by the scale, can overflow.
+constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
+                   kUnalignedRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
-constexpr int kMostTogether = 16;  // splits that a cluster folds
+constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
 
 // What a forward call fixes, in the form that kernels take.
 struct ForwardParams {
     Problem p;
     fa_forward_args_t a;
-    int64_t rows;         // seqlen_q · group: group-major rows of a sequence and kv head
-    int64_t blocks;       // row tiles of those
-    int64_t num_splits;   // as split_keys takes them
+    int64_t rows;        // seqlen_q · group: group-major rows of a sequence and kv head
+    int64_t blocks;      // row tiles of those
+    int64_t num_splits;  // as split_keys takes them
     int64_t split_size;
-    int64_t splits;       // upper bound for any sequence
-    int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
-    ScoreFactor factor;   // SIMT kernels: the scale, times log2 e when scores need no work in natural units
-    bool natural;         // scores leave the product in natural units
-    float kept_factor;    // 1 / (1 − dropout_p)
-    int64_t section;      // matrix kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
-    int32_t q_width, k_width, v_width;  // whether rows consist of aligned pieces of 16 bytes, of words of 4, or of elements
-    int32_t q_dims;       // SIMT kernels: dims of q that shared memory holds at once
-    bool k_aligned;       // SIMT kernels: rows may be read four elements at a time
+    int64_t splits;                     // upper bound for any sequence
+    int64_t value_parts;                // parts of dim_v that are computed by blocks of their own
+    ScoreFactor factor;                 // SIMT kernels: the scale, times log2 e without a score mod
+    bool score_mod;                     // scores leave the product in natural units, for mods that need them so
+    float dropout_scale;                // 1 / (1 − dropout_p)
+    int64_t section;                    // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
+    int32_t q_width, k_width, v_width;  // whether rows consist of aligned 16-byte vectors, of words of 4, or of elements
+    int32_t q_dims;                     // SIMT kernels: dims of q that shared memory holds at once
+    bool k_aligned;                     // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // Matrix kernels: all sequences are alike.
-    bool alike;
-    Sequence alike_seq;
-    MaskRule alike_rule;
-    int64_t alike_split;      // keys of a split
-    RowBytes k_bytes, v_bytes;
-    uint32_t work;
-    bool mask_pieces;     // matrix kernels: rows of the mask consist of aligned pieces of 16 bytes
-    bool together;        // matrix kernels: the blocks of a tile's splits are a cluster, and fold among themselves
-    bool o_plain;         // matrix kernels: o has q's type, and rows may be written four elements at a time as they come
-    float* partial_o;     // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;      // [splits][batch · heads_k · rows]; also the final states that the scores output needs
+    // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
+    bool uniform_lengths;
+    Sequence uniform_seq;
+    MaskRule uniform_rule;
+    int64_t uniform_split_keys;  // keys of a split
+    // MMA kernels.
+    ByteStrides k_bytes, v_bytes;
+    uint32_t features;   // see features_of
+    bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
+    bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
+    bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
+    // All kernels.
+    float* partial_o;  // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;   // [splits][batch · heads_k · rows]; also the final states that the scores output needs
 };
 
-// Weights and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the average.
+// Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the
+// average.
 constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 // Does no length, offset or start of a sequence lie in device memory?
-FA_FN bool sequences_alike(const Problem& p) {
+FA_FN bool has_uniform_lengths(const Problem& p) {
     return p.d.alignment != FA_ALIGN_EXPLICIT && !p.has(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
                                                         FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
 }
@@ -74,24 +79,26 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     return r;
 }
 
-FA_FN uint32_t work_of(const Problem& p, bool natural, bool odd_rows) {
-    uint32_t work = (p.paged() ? kPages : 0) | (p.d.dropout_p > 0 ? kDrop : 0) | (p.d.softcap > 0 ? kCap : 0) | (natural ? kScores : 0) |
-                    (p.has(FA_OPERAND_BIAS) ? kBias : 0) | (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
-    if (work & (kBias | kCap) || (natural && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale)))) work |= kNatural;
-    return work | (odd_rows ? kOddRows : 0);
+FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
+    uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
+                        (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
+                        (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
+    if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
+        features |= kNaturalUnits;
+    return features | (unaligned ? kUnalignedRows : 0);
 }
 
-// Is there nothing to do to scores and weights beside products and bands?
+// Is there nothing to do to scores and probabilities beside products and bands?
 FA_FN bool plain_scores(const Problem& p) {
     return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
 }
 
-FA_DEVICE float capped(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
+FA_DEVICE float apply_softcap(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
 
-// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band. Params:
-// of the forward or the backward.
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
+// Params: of the forward or the backward.
 template <class Params>
-FA_COLD float biased(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     const Problem& p = x.p;
     if (p.has(FA_OPERAND_MASK)) {
         const int64_t* t = p.d.mask_stride;
@@ -116,7 +123,7 @@ FA_FN Dropout dropout_of(const Params& x) {
     return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.dropout_seed, state ? x.a.rng_state[1] : x.a.dropout_offset);
 }
 
-FA_COLD bool keeps(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
+FA_COLD bool dropout_keeps_cold(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {
     return dropout_keeps(dropout, batch_head, row, key);
 }
 

@@ -1,8 +1,8 @@
-// The two baselines that the fused kernels are measured against, from the pieces of fwd_simt.h.
+// The two baselines that the fused kernels are measured against, built from the functions of fwd_simt.h.
 //
-// standard  three passes over a matrix in memory: S = q kᵀ goes there, softmax reads S and puts P in its place, o = P v reads P.
-// flash1    a block for each head, as FlashAttention-1 has it: keys in the outer loop, row tiles in the inner one, and each row's o,
-//           m and l come from memory and go back there for every block of keys.
+// standard  three kernels over a matrix in memory: S = q kᵀ is written, softmax replaces S by P, and o = P v reads P.
+// flash1    a block for each head, as in FlashAttention-1: keys in the outer loop, row tiles in the inner one, and each row's o, m and l come
+//           from memory and go back there for every block of keys.
 #pragma once
 #include "gpu/fwd_simt.h"
 
@@ -14,15 +14,15 @@ constexpr int kStudyRows = 64;  // of a row tile
 // Heads are sequences' k and v heads here, with all query rows that share them: [batch][heads_k].
 struct StudyParams {
     ForwardParams x;
-    RowState* sums;      // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
-    float* matrix;       // standard: [held heads][rows][pitch]
+    RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
+    float* s_matrix;     // standard: [heads at once][rows][pitch]
     int64_t pitch;       // floats of a row: whole tiles of keys
     int64_t first_head;  // whose scores the matrix begins with
 };
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
+FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
         t.kv_head = head % x.p.d.heads_k;
@@ -38,7 +38,7 @@ FA_DEVICE void place_head(const ForwardParams& x, const typename S::Shared& s, i
 
 // Goes to a row tile of the head; false when it holds no valid row.
 template <class S>
-FA_DEVICE bool place_tile(const ForwardParams& x, const typename S::Shared& s, int64_t block) {
+FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, int64_t block) {
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
         s.tile->first = block * S::rows;
@@ -46,20 +46,20 @@ FA_DEVICE bool place_tile(const ForwardParams& x, const typename S::Shared& s, i
     }
     rt::barrier();
     if (s.tile->valid <= 0) return false;
-    S::place_rows(x);
+    S::init_rows(x);
     rt::barrier();
     return true;
 }
 
-// Final scores of the row tile against the tile of keys that place_keys has placed; false when no mask keeps any of them.
+// Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
 template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
-    const int64_t top = s.position[0], rows = s.position[t.valid - 1] - top + 1;
-    const Tile kind = tile_class(t.rule, top, rows, key, keys, t.seq.k_len);
+    const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
+    const Tile kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
     if (kind == Tile::empty) return false;
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
-    S::multiply_qk(x, s, score);
+    S::compute_qk(x, s, score);
     S::mask_scores(x, t, s, key, keys == kKeys && kind == Tile::full, score);
     return true;
 }
@@ -87,30 +87,30 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     using S = Simt<TR, 4>;
     const ForwardParams& x = y.x;
     const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
-    const S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head, 0);
-    if (key >= t.seq.k_len || !place_tile<S>(x, s, item % x.blocks)) return;
+    init_head<S>(x, s, y.first_head + head, 0);
+    if (key >= t.seq.k_len || !init_tile<S>(x, s, item % x.blocks)) return;
     const int keys = int(min_of(kKeys, t.seq.k_len - key));
-    S::place_keys(x, key, keys);
+    S::locate_keys(x, key, keys);
     rt::barrier();
     float score[TR][4];
     if (!score_tile<S, TR>(x, s, key, keys, score))
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = kNegInf;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    float* to = y.matrix + (head * x.rows + t.first) * y.pitch + key + tx;
+    float* to = y.s_matrix + (head * x.rows + t.first) * y.pitch + key + tx;
     FA_UNROLL for (int r = 0; r < TR; r++)
         if (ty * TR + r < t.valid)
             FA_UNROLL for (int n = 0; n < 4; n++) to[(ty * TR + r) * y.pitch + 16 * n] = score[r][n];
 }
 
-// Every thread's value folded into one, which all get: groups of 16 first, then those one after the other.
+// Every thread's value reduced to one, which all get: groups of 16 first, then those one after the other.
 template <class Operation>
-FA_DEVICE float fold_block(float value, Operation operation) {
+FA_DEVICE float reduce_block(float value, Operation operation) {
     float* group = reinterpret_cast<float*>(rt::shared_memory());
     FA_UNROLL for (int w = 8; w > 0; w /= 2) value = operation(value, rt::shuffle_xor16(value, w));
-    rt::barrier();  // whoever still reads the fold before
+    rt::barrier();  // whoever still reads the reduction before
     if (rt::thread() % 16 == 0) group[rt::thread() / 16] = value;
     rt::barrier();
     value = group[0];
@@ -118,33 +118,33 @@ FA_DEVICE float fold_block(float value, Operation operation) {
     return value;
 }
 
-struct Largest {
+struct MaxOp {
     FA_MEMBER float operator()(float a, float b) const { return max_fn(a, b); }
 };
-struct Sum {
+struct SumOp {
     FA_MEMBER float operator()(float a, float b) const { return a + b; }
 };
 
 // P in the place of S, and (m, l): a block for each row.
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) standard_weights(FA_PARAM StudyParams y) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
     const ForwardParams& x = y.x;
     const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.p.group;
     const int64_t batch = head / x.p.d.heads_k, query_head = head % x.p.d.heads_k * x.p.group + r % x.p.group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     if (row >= seq.q_len) return;
-    float* scores = y.matrix + rt::block() * y.pitch;
-    float top = kNegInf, sum = 0.f;
-    for (int64_t key = rt::thread(); key < seq.k_len; key += kCombineThreads) top = max_fn(top, scores[key]);
-    top = fold_block(top, Largest());
+    float* scores = y.s_matrix + rt::block() * y.pitch;
+    float row_max = kNegInf, row_sum = 0.f;
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
+    row_max = reduce_block(row_max, MaxOp());
     const bool drop = x.p.d.dropout_p > 0;
     const Dropout dropout = dropout_of(x);
-    for (int64_t key = rt::thread(); key < seq.k_len; key += kCombineThreads) {
-        const float p = weight(scores[key], top) * kHeadroomUnit;
-        sum += p;
-        scores[key] = !drop || keeps(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
+    for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
+        const float p = weight(scores[key], row_max) * kHeadroomUnit;
+        row_sum += p;
+        scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }
-    sum = fold_block(sum, Sum());
-    if (rt::thread() == 0) y.sums[head * x.rows + r] = {top, sum};
+    row_sum = reduce_block(row_sum, SumOp());
+    if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
 }
 
 // o = P v: a block for each tile of rows and part of the columns.
@@ -155,12 +155,12 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     const ForwardParams& x = y.x;
     const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
     const int64_t block = item % x.blocks, head = item / x.blocks;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, y.first_head + head, column0);
+    init_head<S>(x, s, y.first_head + head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, block * S::rows, S::rows, column0, S::columns);
-    if (!place_tile<S>(x, s, block)) return;
-    const float* weights = y.matrix + (head * x.rows + t.first) * y.pitch;
+    if (!init_tile<S>(x, s, block)) return;
+    const float* probs = y.s_matrix + (head * x.rows + t.first) * y.pitch;
     float m[TR], l[TR], factor[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {
         factor[r] = 1.f;
@@ -168,22 +168,22 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::place_keys(x, key, keys);
+        S::locate_keys(x, key, keys);
         for (int i = rt::thread(); i < S::rows * kKeys; i += kThreads) {
             const int r = i / kKeys, j = i % kKeys;
-            s.weights[r * kRowStride + j] = r < t.valid && j < keys ? weights[r * y.pitch + key + j] : 0.f;
+            s.probs[r * kRowStride + j] = r < t.valid && j < keys ? probs[r * y.pitch + key + j] : 0.f;
         }
         rt::barrier();
-        S::multiply_pv(x, s, keys, column0, factor, o);
+        S::compute_pv(x, s, keys, column0, factor, o);
     }
-    fetch_states<TR>(y.sums + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
+    fetch_states<TR>(y.states + (y.first_head + head) * x.rows + t.first, t.valid, m, l);
     S::write(x, t, s, m, l, o);
 }
 
 // ---- flash1
 
-// A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers; what no
-// row or column owns is 0 to it.
+// A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
+// what no row or column owns is 0 to it.
 template <int TR, int TV, bool store>
 FA_DEVICE void move_o(const ForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
     const typename Simt<TR, TV>::Tile& t = *s.tile;
@@ -209,13 +209,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     using S = Simt<TR, TV>;
     const ForwardParams& x = y.x;
     const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
-    const typename S::Shared s = S::carve(rt::shared_memory(), x.q_dims);
+    const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;
-    place_head<S>(x, s, head, column0);
+    init_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
-    RowState* states = y.sums + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
+    RowState* states = y.states + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
-    for (int block = 0; place_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
         FA_UNROLL for (int r = 0; r < TR; r++) {
             m[r] = kNegInf;
             l[r] = 0.f;
@@ -226,19 +226,19 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     }
     for (int64_t key = 0; key < t.seq.k_len; key += kKeys) {
         const int keys = int(min_of(kKeys, t.seq.k_len - key));
-        S::place_keys(x, key, keys);
-        for (int block = 0; place_tile<S>(x, s, block); block++) {
+        S::locate_keys(x, key, keys);
+        for (int block = 0; init_tile<S>(x, s, block); block++) {
             float score[TR][4], factor[TR];
             if (!score_tile<S, TR>(x, s, key, keys, score)) continue;
             fetch_states<TR>(states + t.first, t.valid, m, l);
-            S::fold_scores(x, t, s, key, score, m, l, factor);
+            S::online_softmax(x, t, s, key, score, m, l, factor);
             move_o<TR, TV, false>(x, s, column0, o);
-            S::multiply_pv(x, s, keys, column0, factor, o);
-            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of multiply_pv lies behind every fetch
+            S::compute_pv(x, s, keys, column0, factor, o);
+            store_states<TR>(states + t.first, t.valid, m, l);  // a barrier of compute_pv lies behind every fetch
             move_o<TR, TV, true>(x, s, column0, o);
         }
     }
-    for (int block = 0; place_tile<S>(x, s, block); block++) {
+    for (int block = 0; init_tile<S>(x, s, block); block++) {
         fetch_states<TR>(states + t.first, t.valid, m, l);
         move_o<TR, TV, false>(x, s, column0, o);
         S::write(x, t, s, m, l, o);

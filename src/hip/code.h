@@ -1,8 +1,8 @@
 // The device code of this module: finding the part for a device, and its kernels in there.
 //
-// The compiler's own start-up code would hand the fat binary to the runtime. That of ROCm 5 ends the process when any GPU of the machine
-// has no part in it, as many an integrated one. So the functions that this start-up code calls are ours, and the runtime is only ever
-// given the one part that fits.
+// The compiler's own start-up code would hand the fat binary to the runtime. That of ROCm 5 ends the process when any GPU of the
+// machine has no part in it, as many an integrated one. So the functions that this start-up code calls are defined here, and the
+// runtime is only ever given the one part that fits.
 #pragma once
 #include <hip/hip_runtime.h>
 #include <pthread.h>
@@ -12,13 +12,13 @@
 namespace fa {
 namespace rt {
 
-constexpr int kMostKernels = 128, kMostDevices = 64;
+constexpr int kMaxKernels = 128, kMaxDevices = 64;
 
 struct DeviceCode {
     const char* bundle;  // as clang-offload-bundler writes it: one ELF file for each target
     int count;
-    const void* kernel[kMostKernels];  // what the host's text takes for a kernel's address
-    const char* name[kMostKernels];    // its symbol in the device's code
+    const void* kernel[kMaxKernels];  // what the host's text takes for a kernel's address
+    const char* name[kMaxKernels];    // its symbol in the device's code
 };
 static DeviceCode device_code;
 
@@ -72,13 +72,13 @@ static inline hipError_t load_code(int device, hipModule_t* module) {
 // The kernel on the current device, whose code is loaded when first asked for.
 static inline hipError_t find_kernel(const void* kernel, hipFunction_t* function) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static hipModule_t modules[kMostDevices];
-    static hipFunction_t functions[kMostDevices][kMostKernels];
+    static hipModule_t modules[kMaxDevices];
+    static hipFunction_t functions[kMaxDevices][kMaxKernels];
 
     int device, n = 0;
     hipError_t s = hipGetDevice(&device);
     if (s != hipSuccess) return s;
-    if (device >= kMostDevices) return hipErrorInvalidDevice;
+    if (device >= kMaxDevices) return hipErrorInvalidDevice;
     while (n < device_code.count && device_code.kernel[n] != kernel) n++;
     if (n == device_code.count) return hipErrorInvalidDeviceFunction;
 
@@ -108,7 +108,7 @@ extern "C" __attribute__((visibility("hidden"))) void** __hipRegisterFatBinary(c
 extern "C" __attribute__((visibility("hidden"))) void __hipRegisterFunction(void**, const void* kernel, char*, const char* name,
                                                                             unsigned, void*, void*, void*, void*, int*) {
     fa::rt::DeviceCode& code = fa::rt::device_code;
-    if (code.count == fa::rt::kMostKernels) return;
+    if (code.count == fa::rt::kMaxKernels) return;
     code.kernel[code.count] = kernel;
     code.name[code.count++] = name;
 }

@@ -1,5 +1,5 @@
-// What the device text under src/gpu needs of a GPU, spelled in HIP: rt_cuda.h's names. Waves have 32 or 64 lanes, so shuffles say
-// among how many lanes they work.
+// rt_cuda.h's names in HIP: what the device text under src/gpu needs of a GPU, for kernels and for the host. Waves have 32 or 64
+// lanes, so shuffles say among how many lanes they work. Mma kernels are not built for HIP yet: nothing here serves them.
 #pragma once
 #include <hip/hip_runtime.h>
 #include <flashattn.h>
@@ -24,8 +24,8 @@ namespace rt {
 constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
-constexpr bool kNative = false;  // see native.h
-constexpr int kWideRows = 32;  // of the universal kernel's widest tile: what a thread's registers hold without spilling
+constexpr bool kArchKernels = false;   // see arch_kernel.h
+constexpr int kWideRows = 32;          // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
 FA_DEVICE int thread() { return int(threadIdx.x); }
@@ -68,7 +68,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool matrix_cores;
+    bool has_mma;
 };
 
 // Why devices cannot be counted.
@@ -93,7 +93,7 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlock;
-    d->matrix_cores = false;
+    d->has_mma = false;
     return kSuccess;
 }
 
@@ -152,8 +152,8 @@ static inline Status accessible(const void* p, int device, bool* yes) {
 
 // A grid counts the threads of a row in 32 bits: more blocks form several rows of the same length. 0: there is no such length.
 static inline unsigned grid_rows(int64_t blocks, int threads) {
-    const int64_t most = int64_t(UINT32_MAX) / threads;
-    for (int64_t rows = blocks / most + 1; rows <= UINT16_MAX; rows++)
+    const int64_t limit = int64_t(UINT32_MAX) / threads;
+    for (int64_t rows = blocks / limit + 1; rows <= UINT16_MAX; rows++)
         if (blocks % rows == 0) return unsigned(rows);
     return 0;
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <vector>
-#include "emu/matrix_emu.h"
+#include "emu/mma_emu.h"
 
 namespace fa {
 namespace {
@@ -67,7 +67,7 @@ TEST(Lockstep, WavesRunAheadOfOthersAsFarAsBarriersLetThem) {
 }
 
 void shuffle(Params x) { x.out[rt::thread()] = rt::shuffle_xor16(float(rt::thread()), 5); }
-void votes(Params x) { x.out[rt::thread()] = rt::any_lane(rt::thread() == kThreads - 1) ? 1.f : 0.f; }
+void votes(Params x) { x.out[rt::thread()] = rt::warp_any(rt::thread() == kThreads - 1) ? 1.f : 0.f; }
 
 TEST(Lockstep, ShufflesStayWithinSixteenLanes) {
     const std::vector<float> out = run(shuffle);
@@ -96,7 +96,7 @@ void diverged(Params x) {
 }
 void different_operations(Params x) {
     if (rt::thread() % 2) x.out[rt::thread()] = rt::shuffle_xor16(1.f, 1);
-    else x.out[rt::thread()] = rt::any_lane(true) ? 1.f : 0.f;
+    else x.out[rt::thread()] = rt::warp_any(true) ? 1.f : 0.f;
 }
 TEST(LockstepDeathTest, DivergedWaveIsReported) {
     EXPECT_DEATH(run(diverged), "GPU emulator: a thread waits for others that never come \\(block 0, thread [0-9]+\\)");

@@ -1,4 +1,5 @@
-// The kernels on the current device: CUDA finds them by itself.
+// hip/code.h for NVIDIA GPUs: finding a kernel on the current device, which CUDA does by itself. Stands before the real header when
+// nvcc compiles the HIP module.
 #pragma once
 #include <hip/hip_runtime.h>
 

@@ -1,5 +1,5 @@
-// The part of HIP that the HIP backend uses, spelled in CUDA, so that its sources run on an NVIDIA GPU as they are. Written from the two
-// public interfaces' manuals. The device shows what AMD's have: 64 KB of shared memory and no more.
+// The part of HIP that the HIP backend uses, spelled in CUDA, so that its sources run on an NVIDIA GPU as they are. Written from
+// the two public interfaces' manuals. The device shows what AMD's have: 64 KB of shared memory and no more.
 #pragma once
 #include <cuda_runtime.h>
 #include <stdio.h>

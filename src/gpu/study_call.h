@@ -1,4 +1,12 @@
-// The study baselines' calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The calls of the study baselines: planning, fa_explain, and launches of study.h's kernels.
+#pragma once
+#include "gpu/choose.h"
+#include "gpu/context.h"
+#include "gpu/study.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 struct StudyInstance {
     int columns;
@@ -15,7 +23,7 @@ constexpr StudyInstance study_instance() {
 const StudyInstance kStudyInstances[] = {study_instance<4>(), study_instance<rt::kWideStudyColumns / 16>()};
 
 rt::Status prepare_study(const rt::Device& d) {
-    const rt::Status shared[] = {rt::prepare(standard_scores, d), rt::prepare(standard_weights, d)};
+    const rt::Status shared[] = {rt::prepare(standard_scores, d), rt::prepare(standard_softmax, d)};
     for (const rt::Status s : shared)
         if (s != rt::kSuccess) return s;
     for (const StudyInstance& one : kStudyInstances) {
@@ -27,26 +35,26 @@ rt::Status prepare_study(const rt::Device& d) {
 }
 
 // Bytes of scores that standard holds at once, unless one head has more: far beyond any cache, so that they really go to memory.
-constexpr int64_t kMatrixBytes = int64_t(1) << 30;
+constexpr int64_t kSMatrixBytes = int64_t(1) << 30;
 
 struct StudyPlan {
     const StudyInstance* instance;
     StudyParams params;
-    int64_t heads, held;  // in all, and in the matrix at a time
-    uint64_t matrix_bytes, sums_bytes, state_bytes;
-    uint64_t workspace() const { return matrix_bytes + sums_bytes + state_bytes; }
+    int64_t heads, heads_at_once;  // in all, and in the matrix at a time
+    uint64_t s_matrix_bytes, states_bytes, state_bytes;
+    uint64_t workspace() const { return s_matrix_bytes + states_bytes + state_bytes; }
 };
 
-fa_status_t plan_matrix(const Problem& p, StudyPlan* s, Message* m) {
+fa_status_t plan_s_matrix(const Problem& p, StudyPlan* s, Message* m) {
     const ForwardParams& x = s->params.x;
-    constexpr int64_t most = int64_t(1) << 31;
+    constexpr int64_t limit = int64_t(1) << 31;
     const int64_t key_tiles = s->params.pitch / kKeys;
-    if (x.blocks > 0 && key_tiles >= most / x.blocks)
+    if (x.blocks > 0 && key_tiles >= limit / x.blocks)
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)p.d.seqlen_q, (long long)p.d.seqlen_k);
     const int64_t head_bytes = x.rows * s->params.pitch * int64_t(sizeof(float));
-    s->held = head_bytes ? min_of(max_of(kMatrixBytes / head_bytes, 1), s->heads) : s->heads;
-    s->matrix_bytes = uint64_t(round_up(s->held * head_bytes, 256));
+    s->heads_at_once = head_bytes ? min_of(max_of(kSMatrixBytes / head_bytes, 1), s->heads) : s->heads;
+    s->s_matrix_bytes = uint64_t(round_up(s->heads_at_once * head_bytes, 256));
     return FA_OK;
 }
 
@@ -65,18 +73,18 @@ fa_status_t plan_study(const rt::Device& device, const Problem& p, StudyPlan* s,
     x.value_parts = ceil_div(d.dim_v, s->instance->columns);
     x.q_dims = resident_dims(device, s->instance->shared_bytes, d.dim_qk);
     set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !plain_scale(d.scale), &x);
-    x.kept_factor = float(1.0 / (1.0 - double(d.dropout_p)));
+    x.dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
     s->params.pitch = round_up(d.seqlen_k, kKeys);
     s->heads = d.batch * d.heads_k;
     const int64_t all = s->heads * x.rows;
-    constexpr int64_t most = int64_t(1) << 31;
-    if (all >= most || s->heads * x.blocks >= most / x.value_parts)
+    constexpr int64_t limit = int64_t(1) << 31;
+    if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
         return fail(m, FA_UNSUPPORTED, "batch is %lld, heads_q %lld and seqlen_q %lld: a launch holds fewer than 2^31 rows; use a smaller batch",
                     (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
     const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
-    s->sums_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
+    s->states_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
     if (p.has(FA_OPERAND_SCORES)) s->state_bytes = uint64_t(round_up(all * int64_t(sizeof(RowState)), 256));
-    return standard ? plan_matrix(p, s, m) : FA_OK;
+    return standard ? plan_s_matrix(p, s, m) : FA_OK;
 }
 
 fa_status_t explain_study(const Context& c, const Problem& p, Plan* out, Message* m) {
@@ -89,7 +97,7 @@ fa_status_t explain_study(const Context& c, const Problem& p, Plan* out, Message
     snprintf(out->text, sizeof out->text,
              "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time", standard ? "standard" : "flash1",
              kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows, kKeys,
-             (long long)(standard ? s.held : s.heads), (long long)s.heads);
+             (long long)(standard ? s.heads_at_once : s.heads), (long long)s.heads);
     return FA_OK;
 }
 
@@ -97,12 +105,13 @@ fa_status_t explain_study(const Context& c, const Problem& p, Plan* out, Message
 fa_status_t launch_standard(const StudyPlan& s, rt::Stream stream, Message* m) {
     StudyParams y = s.params;
     const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
-    for (; y.first_head < s.heads; y.first_head += s.held) {
-        const int64_t heads = min_of(s.held, s.heads - y.first_head), tiles = heads * y.x.blocks, key_tiles = y.pitch / kKeys;
+    for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
+        const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks,
+                      key_tiles = y.pitch / kKeys;
         rt::Status done = key_tiles ? rt::launch(standard_scores, tiles * key_tiles, kThreads, shared, stream, y) : rt::kSuccess;
         if (done != rt::kSuccess) return device_failed(m, done, "standard_scores");
-        done = rt::launch(standard_weights, heads * y.x.rows, kCombineThreads, kCombineThreads / 16 * 4, stream, y);
-        if (done != rt::kSuccess) return device_failed(m, done, "standard_weights");
+        done = rt::launch(standard_softmax, heads * y.x.rows, kMergeThreads, kMergeThreads / 16 * 4, stream, y);
+        if (done != rt::kSuccess) return device_failed(m, done, "standard_softmax");
         done = rt::launch(s.instance->values, tiles * y.x.value_parts, kThreads, shared, stream, y);
         if (done != rt::kSuccess) return device_failed(m, done, "standard_values");
     }
@@ -123,11 +132,11 @@ fa_status_t forward_study(Context* c, const Problem& p, const fa_forward_args_t&
     status = workspace(c, stream, a.workspace, s.workspace(), &memory, m);
     if (status != FA_OK) return status;
     x.a = a;
-    x.k_aligned = quads_aligned(a.k, p.d.k_stride, p.d.k_dtype);
-    x.v_aligned = quads_aligned(a.v, p.d.v_stride, p.d.k_dtype);
-    s.params.matrix = reinterpret_cast<float*>(memory);
-    s.params.sums = reinterpret_cast<RowState*>(memory + s.matrix_bytes);
-    if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.matrix_bytes + s.sums_bytes);
+    x.k_aligned = vec4_aligned(a.k, p.d.k_stride, p.d.k_dtype);
+    x.v_aligned = vec4_aligned(a.v, p.d.v_stride, p.d.k_dtype);
+    s.params.s_matrix = reinterpret_cast<float*>(memory);
+    s.params.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
+    if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
     const uint64_t shared = uint64_t(s.instance->shared_bytes(s.params.x.q_dims));
     const int64_t parts = s.heads * x.value_parts;
     if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, stream, m);
@@ -135,7 +144,11 @@ fa_status_t forward_study(Context* c, const Problem& p, const fa_forward_args_t&
     if (status == FA_OK && x.state) {
         set_factor(p.d, true, &x);
         const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
-        status = launched(m, rt::launch(write_scores, rows, kCombineThreads, 0, stream, x), "write_scores");
+        status = launched(m, rt::launch(write_scores, rows, kMergeThreads, 0, stream, x), "write_scores");
     }
     return mark_workspace(c, stream, memory, a.workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

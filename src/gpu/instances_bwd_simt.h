@@ -1,4 +1,6 @@
-// The list of the universal backward kernels' compiled sizes, for the translation unit that compiles them.
+// The list of the SIMT backward kernels, as kernels.def gives their sizes. For the one translation unit of a module that compiles
+// them.
+#pragma once
 #include "gpu/bwd_simt.h"
 #include "gpu/instance.h"
 
@@ -8,8 +10,15 @@ namespace {
 
 template <int TV>
 constexpr BackwardInstance simt_backward_instance() {
-    return {"bwd_simt", SimtBackward<TV>::columns, kTile, kTile, kTile, kTile, kThreads, false, backward_simt_keys<TV>, backward_simt_rows<TV>,
-            kBackwardShared, kBackwardShared, false};
+    BackwardInstance one{};
+    one.family = "bwd_simt";
+    one.columns = SimtBackward<TV>::columns;
+    one.rows = one.keys = one.block_keys = one.block_rows = kTile;
+    one.threads = kThreads;
+    one.by_keys = backward_simt_keys<TV>;
+    one.by_rows = backward_simt_rows<TV>;
+    one.by_keys_bytes = one.by_rows_bytes = kBackwardShared;
+    return one;
 }
 constexpr BackwardInstance kSimtBackward[] = {
 #define FA_SIMT_BACKWARD(columns) simt_backward_instance<columns / 16>(),

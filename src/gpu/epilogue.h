@@ -1,4 +1,5 @@
-// The end of a forward's row: from its sums to o and LSE; rows beyond a sequence's length.
+// The epilogue of a forward's row: from its state (m, l) and unnormalised accumulators to o and LSE, with the sink added and the
+// mean taken; and o = 0, LSE = −inf for rows beyond a sequence's length. The SIMT, mma and merge kernels end their rows here.
 #pragma once
 #include <float.h>
 #include "gpu/score.h"
@@ -6,16 +7,16 @@
 namespace fa {
 namespace gpu {
 
-struct Finish {
+struct RowOutput {
     RowState state;  // sink included, true units
     float factor;    // multiplies the kept sums
 };
 
-// A function that is called has the parameters as memory to read, miss after miss: where that would be waited for, nothing is called that
-// needs them.
-// `sums`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_DEVICE Finish finish_here(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
-    RowState state{sums.m, sums.l * kHeadroomFactor};
+// A function that is not inlined reads the parameters from memory, miss after miss: where that latency would show, finalize_row is
+// inlined; elsewhere finalize_row_cold serves. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
+FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+                                 RowState part, bool first) {
+    RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.p.has(FA_OPERAND_SINKS)) {
         const Fold f = fold(state, sink_state(x.a.sinks[head]));
@@ -26,22 +27,23 @@ FA_DEVICE Finish finish_here(const ForwardParams& x, const Sequence& seq, int64_
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_COLD Finish finish_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState sums, bool first) {
-    return finish_here(x, seq, batch, head, row, sums, first);
+FA_COLD RowOutput finalize_row_cold(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+                                    RowState part, bool first) {
+    return finalize_row(x, seq, batch, head, row, part, first);
 }
 
-FA_DEVICE float average_of(float sum, float factor) {
-    const float average = sum * factor + 0.f;  // −0 becomes 0: removed keys' signs never show
+FA_DEVICE float normalized(float sum, float factor) {
+    const float average = sum * factor + 0.f;                                        // −0 becomes 0: the sign of a sum without keys never shows
     return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
 }
 FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
-    const float average = average_of(sum, factor) * x.kept_factor;
+    const float average = normalized(sum, factor) * x.dropout_scale;
     return x.p.has(FA_OPERAND_O_SCALE) ? average * x.a.o_scale[0] : average;
 }
 FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
     store_element(x.a.o, at, x.p.d.o_dtype, output_value(x, sum, factor));
 }
-FA_COLD void store_any(void* base, int64_t at, int32_t dtype, float x) { store_element(base, at, dtype, x); }
+FA_COLD void store_element_cold(void* base, int64_t at, int32_t dtype, float x) { store_element(base, at, dtype, x); }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
 FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,

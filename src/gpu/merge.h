@@ -1,27 +1,30 @@
-// What follows the forward kernel in some calls: folding splits, and the scores output.
+// What follows the forward kernel in some calls: merging the partial states of splits, and the scores output. Kernels are called
+// combine_…, which is how fa_explain names them. combine_splits serves decode (few rows, many blocks to a row), combine_rows all
+// else.
 #pragma once
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 
 namespace fa {
 namespace gpu {
 
-constexpr int kCombineThreads = 256, kCombineWarps = kCombineThreads / 32;
+constexpr int kMergeThreads = 256, kMergeWarps = kMergeThreads / 32;
 
-// Folding splits with few rows: blocks for each group-major row, of kFewColumns or kMostColumns each. No read waits for another: the splits'
-// states come together, and a split's factor is its distance from the largest of all. Each team of threads, four columns a thread, sums
-// every split that is its own by turns, of which it asks for several before it knows their factors. More splits than threads are taken in parts.
-constexpr int kFewColumns = 32, kMostColumns = 128, kPartsAhead = 8;
-struct CombineShared {
-    RowState part[kCombineThreads];
-    float scale[kCombineThreads];
-    float sum[kCombineWarps][kMostColumns];
+// Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read depends on
+// another: all splits' states are read at once, and a split's factor follows from the largest m. Each team of threads, four columns
+// a thread, sums every so many splits, several of whose loads are issued before their factors are known. More splits than threads
+// are taken in parts.
+constexpr int kMinMergeColumns = 32, kMaxMergeColumns = 128, kPrefetchParts = 8;
+struct MergeShared {
+    RowState part[kMergeThreads];
+    float scale[kMergeThreads];
+    float sum[kMergeWarps][kMaxMergeColumns];
 };
 FA_DEVICE void load_columns(const float* from, int64_t left, bool aligned, float x[4]) {
     if (aligned && left >= 4) return rt::load4(from, x);
     FA_UNROLL for (int e = 0; e < 4; e++) x[e] = e < left ? from[e] : 0.f;
 }
-// The state of `count` splits in s.part, which every warp works out for itself, and each split's factor.
-FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
+// The state of `count` splits in s.part, which every warp computes for itself, and each split's factor.
+FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     const int thread = rt::thread(), lane = thread % 32;
     RowState all = empty_row();
     for (int i = lane; i < count; i += 32) all.m = max_fn(all.m, s.part[i].m);
@@ -32,14 +35,14 @@ FA_DEVICE RowState combine_parts(CombineShared& s, int count) {
     if (thread < count) s.scale[thread] = factor(thread);
     return all;
 }
-// Folds the splits where rows are many: a team of 32 threads for each row, split after split.
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
+// Merges the splits where rows are many: a team of 32 threads for each row, split after split.
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
     const int64_t all = x.p.d.batch * x.p.d.heads_k * x.rows, dim = x.p.d.dim_v;
-    const int64_t index = rt::block() * kCombineWarps + rt::thread() / 32;
+    const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
     rt::release_successor();
     rt::wait_for_predecessor();
-    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row goes along, for shuffles
+    const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row takes part in shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
     const int64_t kv_head = head_index % uint32_t(x.p.d.heads_k), batch = head_index / uint32_t(x.p.d.heads_k);
     const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
@@ -53,7 +56,7 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
     for (int64_t i = lane; i < splits; i += 32) state.l += states[i * all].l * factor(states[i * all]);
     FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
-    const Finish f = finish_here(x, seq, batch, head, row, state, lane == 0);
+    const RowOutput f = finalize_row(x, seq, batch, head, row, state, lane == 0);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
@@ -64,15 +67,15 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_rows(FA_PARAM ForwardParams
             const float scale = factor(states[i * all]);
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
-        for (int e = 0; e < 4 && column + e < dim; e++) store_any(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
+        for (int e = 0; e < 4 && column + e < dim; e++) store_element_cold(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
     }
 }
 
-// The same where rows are few: see combine_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile they go
-// through all of it once with nothing to fold: instructions come from memory, too, and would be waited for later.
+// The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
+// they run the whole code once with no split: this loads their instructions, which would be waited for later.
 template <int columns>
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
-    constexpr int across = columns / 4, teams = kCombineThreads / across;
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+    constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
     const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_k), group = uint32_t(x.p.group);
@@ -83,34 +86,34 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0;
-    CombineShared& s = *reinterpret_cast<CombineShared*>(rt::shared_memory());
+    MergeShared& s = *reinterpret_cast<MergeShared*>(rt::shared_memory());
     const int thread = rt::thread(), team = thread / across, column = thread % across * 4;
     if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
     FA_UNROLL_BY(1)
     for (int pass = 0; pass < 2; pass++) {
-        const bool rehearsal = pass == 0;
-        if (!rehearsal) rt::wait_for_predecessor();
+        const bool dry_run = pass == 0;
+        if (!dry_run) rt::wait_for_predecessor();
         RowState state = empty_row();
         float total = 0.f;  // of column0 + thread
-        for (int64_t first = 0; first < splits; first += kCombineThreads) {
-            const int count = rehearsal ? 0 : int(min_of(splits - first, kCombineThreads));
+        for (int64_t first = 0; first < splits; first += kMergeThreads) {
+            const int count = dry_run ? 0 : int(min_of(splits - first, kMergeThreads));
             const float* const parts = x.partial_o + (first * all + index) * dim + column0 + column;
-            float part[kPartsAhead][4], sum[4] = {};
+            float part[kPrefetchParts][4], sum[4] = {};
             const auto load = [&](int i, float* to) {
                 if (i < count) load_columns(parts + i * all * dim, dim - column0 - column, dim % 4 == 0, to);
             };
-            FA_UNROLL for (int n = 0; n < kPartsAhead; n++) load(team + n * teams, part[n]);
+            FA_UNROLL for (int n = 0; n < kPrefetchParts; n++) load(team + n * teams, part[n]);
             if (thread < count) s.part[thread] = x.state[(first + thread) * all + index];
             rt::barrier();
-            const RowState these = combine_parts(s, count);
+            const RowState these = merge_parts(s, count);
             rt::barrier();
-            for (int i = team; i < count; i += kPartsAhead * teams)
-                FA_UNROLL for (int n = 0; n < kPartsAhead; n++) {
+            for (int i = team; i < count; i += kPrefetchParts * teams)
+                FA_UNROLL for (int n = 0; n < kPrefetchParts; n++) {
                     const int now = i + n * teams;
                     if (now < count) {
                         FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[n][e] * s.scale[now];
                     }
-                    load(now + kPartsAhead * teams, part[n]);
+                    load(now + kPrefetchParts * teams, part[n]);
                 }
             FA_UNROLL for (int mask = across; mask < 32; mask *= 2)
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += rt::shuffle_xor32(sum[e], mask);
@@ -118,20 +121,21 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_splits(FA_PARAM ForwardPara
             rt::barrier();
             float kept = 0.f;
             if (thread < columns)
-                FA_UNROLL for (int w = 0; w < kCombineWarps; w++) kept += s.sum[w][thread];
+                FA_UNROLL for (int w = 0; w < kMergeWarps; w++) kept += s.sum[w][thread];
             const Fold f = fold(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;
         }
         if (thread >= columns) continue;
-        const Finish f = finish_here(x, seq, batch, head, row, state, column0 + thread == 0 && !rehearsal);
-        if (column0 + thread < dim && !rehearsal) store_any(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
+        const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
+        if (column0 + thread < dim && !dry_run)
+            store_element_cold(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
     }
 }
 
-// The final state of every row, for the scores output of a call with splits: folds as above, into split 0's place.
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_states(FA_PARAM ForwardParams x) {
-    const int64_t index = rt::block() * kCombineThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_k * x.rows;
+// The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_states(FA_PARAM ForwardParams x) {
+    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_k * x.rows;
     if (index >= all) return;
     const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_k, batch = index / x.rows / x.p.d.heads_k;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
@@ -139,11 +143,11 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) combine_states(FA_PARAM ForwardPara
     RowState state = x.state[index];
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     for (int64_t split = 1; split < splits; split++) state = fold(state, x.state[split * all + index]).state;
-    x.state[index] = finish_row(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
+    x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
 }
 
 // The scores output: a block for each row of [batch][heads_q][seqlen_q].
-FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) write_scores(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x) {
     const fa_attention_desc_t& d = x.p.d;
     const int64_t index = rt::block(), row = index % d.seqlen_q, head = index / d.seqlen_q % d.heads_q, batch = index / d.seqlen_q / d.heads_q;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
@@ -155,21 +159,21 @@ FA_KERNEL void FA_BOUNDS(kCombineThreads, 1) write_scores(FA_PARAM ForwardParams
     const float outside = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
     RowState state = empty_row();
     if (x.state && row < seq.q_len) state = x.state[(batch * d.heads_k + kv) * x.rows + row * x.p.group + head % x.p.group];
-    for (int64_t key = rt::thread(); key < d.seqlen_k; key += kCombineThreads) {
+    for (int64_t key = rt::thread(); key < d.seqlen_k; key += kMergeThreads) {
         float* to = out + key * d.scores_stride[3];
         *to = outside;
         if (row >= seq.q_len || key >= seq.k_len) continue;
-        const Slot slot = find_slot(x.p, x.a, seq, key);
-        if (!slot.valid || (masked && (key < band.begin || key >= band.end))) continue;
-        const int64_t k_at = key_index(x.p, d.k_stride, slot, kv);
+        const KeyLocation location = locate_key(x.p, x.a, seq, key);
+        if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
+        const int64_t k_at = key_index(x.p, d.k_stride, location, kv);
         float s = 0.f;
         for (int64_t c = 0; c < d.dim_qk; c++)
             s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
                      load_element(x.a.k, k_at + c, d.k_dtype) *
-                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, slot, kv) : 1.f), s);
+                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, kv) : 1.f), s);
         s *= x.factor.product;
-        if (d.scores_stage != FA_SCORES_RAW) s = capped(x.p, s);
-        if (masked) s = biased(x, rule.off, batch, head, row, key, s);
+        if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
+        if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);
         if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);
         *to = s;
     }

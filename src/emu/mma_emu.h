@@ -1,5 +1,5 @@
-// What mma_sync.h needs of a GPU, on the emulator: matrix_cuda.h's names, for waves of 32. Fragments are gathered and scattered by the
-// lane maps that NVIDIA's PTX manual gives for ldmatrix and mma.
+// mma_cuda.h's names on the emulator, for waves of 32: what mma_sync.h needs of a GPU. Fragments are gathered and scattered by the
+// lane maps that NVIDIA's PTX manual gives for ldmatrix and mma; asynchronous copies arrive only when they are waited for.
 #pragma once
 #include "emu/rt_emu.h"
 #include "spec/numerics.h"
@@ -7,17 +7,17 @@
 namespace fa {
 namespace rt {
 
-constexpr bool kMatrixCode = true;
+constexpr bool kHasMma = true;
 
-// One wave's meeting: every lane brings its Args, the last to arrive does `work` for all.
+// One wave's rendezvous: every lane arrives with its Args, the last one performs `action` for all.
 template <class Args>
-static inline void meet_wave(Args& args, void (*work)(void**, int)) {
+static inline void meet_wave(Args& args, void (*action)(void**, int)) {
     lockstep::Block& b = lockstep::block();
-    lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, work);
+    lockstep::meet(b.waves[size_t(b.now / lockstep::wave())], b.now % lockstep::wave(), &args, action);
 }
 
-FA_DEVICE uint32_t shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }
-FA_DEVICE float load_shared(uint32_t address) {
+FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(static_cast<const char*>(p) - shared_memory()); }
+FA_DEVICE float ld_shared(uint32_t address) {
     float x;
     memcpy(&x, shared_memory() + address, 4);
     return x;
@@ -25,12 +25,12 @@ FA_DEVICE float load_shared(uint32_t address) {
 
 // A cluster has one block.
 FA_DEVICE void cluster_sync() { barrier(); }
-FA_DEVICE void load4_at(const float* p, int, float to[4]) { memcpy(to, p, 16); }
-FA_DEVICE void load2_at(const float* p, int, float* first, float* second) { *first = p[0], *second = p[1]; }
+FA_DEVICE void ld_cluster4(const float* p, int, float to[4]) { memcpy(to, p, 16); }
+FA_DEVICE void ld_cluster2(const float* p, int, float* first, float* second) { *first = p[0], *second = p[1]; }
 
-FA_DEVICE void store_shared(uint32_t address, uint32_t word) { memcpy(shared_memory() + address, &word, 4); }
+FA_DEVICE void st_shared(uint32_t address, uint32_t word) { memcpy(shared_memory() + address, &word, 4); }
 
-struct LoadArgs {
+struct LdmatrixArgs {
     const char* row;
     uint32_t* r;
 };
@@ -41,41 +41,42 @@ static inline uint16_t element_of(const char* row, int i) {
     return x;
 }
 
-FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
-    LoadArgs args{shared_memory() + row, r};
+FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
+    LdmatrixArgs args{shared_memory() + row, r};
     lockstep::check_aligned(args.row, 16);
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
-                const char* from = static_cast<LoadArgs*>(lanes[8 * m + i / 4])->row;
-                static_cast<LoadArgs*>(lanes[i])->r[m] = element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
+                const char* from = static_cast<LdmatrixArgs*>(lanes[8 * m + i / 4])->row;
+                static_cast<LdmatrixArgs*>(lanes[i])->r[m] =
+                    element_of(from, 2 * (i % 4)) | uint32_t(element_of(from, 2 * (i % 4) + 1)) << 16;
             }
     });
 }
-FA_DEVICE void load_matrices_transposed(uint32_t row, uint32_t r[4]) {
-    LoadArgs args{shared_memory() + row, r};
+FA_DEVICE void ldmatrix_x4_trans(uint32_t row, uint32_t r[4]) {
+    LdmatrixArgs args{shared_memory() + row, r};
     lockstep::check_aligned(args.row, 16);
     meet_wave(args, [](void** lanes, int n) {
         for (int i = 0; i < n; i++)
             for (int m = 0; m < 4; m++) {
-                const char* low = static_cast<LoadArgs*>(lanes[8 * m + 2 * (i % 4)])->row;
-                const char* high = static_cast<LoadArgs*>(lanes[8 * m + 2 * (i % 4) + 1])->row;
-                static_cast<LoadArgs*>(lanes[i])->r[m] = element_of(low, i / 4) | uint32_t(element_of(high, i / 4)) << 16;
+                const char* low = static_cast<LdmatrixArgs*>(lanes[8 * m + 2 * (i % 4)])->row;
+                const char* high = static_cast<LdmatrixArgs*>(lanes[8 * m + 2 * (i % 4) + 1])->row;
+                static_cast<LdmatrixArgs*>(lanes[i])->r[m] = element_of(low, i / 4) | uint32_t(element_of(high, i / 4)) << 16;
             }
     });
 }
 
-struct MultiplyArgs {
+struct MmaArgs {
     float* d;
     const uint32_t *a, *b;
 };
 
 // 16 × 8 × depth: A's and B's element at (row, k) and (k, column) lie in lane 4 · row + (k % half) / per, …
 template <int depth, class Widen>
-static inline void multiply_wave(void** lanes, Widen widen) {
+static inline void mma_wave(void** lanes, Widen widen) {
     float a[16][depth], b[depth][8];
     for (int lane = 0; lane < 32; lane++) {
-        const MultiplyArgs& x = *static_cast<const MultiplyArgs*>(lanes[lane]);
+        const MmaArgs& x = *static_cast<const MmaArgs*>(lanes[lane]);
         const int per = depth / 8, g = lane / 4, t = lane % 4;  // elements of a register
         for (int i = 0; i < 4; i++)
             for (int e = 0; e < per; e++) a[g + 8 * (i % 2)][depth / 2 * (i / 2) + per * t + e] = widen(x.a[i], e);
@@ -83,7 +84,7 @@ static inline void multiply_wave(void** lanes, Widen widen) {
             for (int e = 0; e < per; e++) b[depth / 2 * i + per * t + e][g] = widen(x.b[i], e);
     }
     for (int lane = 0; lane < 32; lane++) {
-        const MultiplyArgs& x = *static_cast<const MultiplyArgs*>(lanes[lane]);
+        const MmaArgs& x = *static_cast<const MmaArgs*>(lanes[lane]);
         for (int i = 0; i < 4; i++) {
             const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
             float sum = x.d[i];
@@ -93,30 +94,30 @@ static inline void multiply_wave(void** lanes, Widen widen) {
     }
 }
 
-FA_DEVICE void multiply_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    MultiplyArgs args{d, a, b};
+FA_DEVICE void mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MmaArgs args{d, a, b};
     meet_wave(args, [](void** lanes, int) {
-        multiply_wave<16>(lanes, [](uint32_t r, int e) { return f16_to_f32(uint16_t(r >> 16 * e)); });
+        mma_wave<16>(lanes, [](uint32_t r, int e) { return f16_to_f32(uint16_t(r >> 16 * e)); });
     });
 }
-FA_DEVICE void multiply_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    MultiplyArgs args{d, a, b};
+FA_DEVICE void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MmaArgs args{d, a, b};
     meet_wave(args, [](void** lanes, int) {
-        multiply_wave<16>(lanes, [](uint32_t r, int e) { return bf16_to_f32(uint16_t(r >> 16 * e)); });
+        mma_wave<16>(lanes, [](uint32_t r, int e) { return bf16_to_f32(uint16_t(r >> 16 * e)); });
     });
 }
-FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    MultiplyArgs args{d, a, b};
+FA_DEVICE void mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+    MmaArgs args{d, a, b};
     meet_wave(args, [](void** lanes, int) {
-        multiply_wave<8>(lanes, [](uint32_t r, int) { return float_of(r & 0xffffe000u); });  // the unit ignores the low bits
+        mma_wave<8>(lanes, [](uint32_t r, int) { return float_of(r & 0xffffe000u); });  // the unit ignores the low bits
     });
 }
 
-FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
+FA_DEVICE uint32_t scale_down_bf16(uint32_t pair) {
     return pack_bf16(bf16_to_f32(uint16_t(pair)) * 0x1p-24f, bf16_to_f32(uint16_t(pair >> 16)) * 0x1p-24f);
 }
 
-FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     const uint64_t bytes = uint64_t(b) << 32 | a;
     uint32_t r = 0;
     for (int i = 0; i < 4; i++) r |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
@@ -132,7 +133,7 @@ FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
 FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
     return pack_bf16(bf16_to_f32(uint16_t(a)) - bf16_to_f32(uint16_t(b)), bf16_to_f32(uint16_t(a >> 16)) - bf16_to_f32(uint16_t(b >> 16)));
 }
-FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) | rest; }
+FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) { return (a & mask) | rest; }
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_to_f32(uint16_t(pair)), f16_to_f32(uint16_t(pair >> 16))); }
 
 FA_DEVICE float exp2_fast(float x) {
@@ -141,8 +142,8 @@ FA_DEVICE float exp2_fast(float x) {
 }
 FA_DEVICE float reciprocal_fast(float x) { return 1.f / x; }
 
-// Copies arrive when they are waited for and not before: until then their places hold not-a-numbers, so that reading too early shows, and
-// so does copying over what others still read.
+// Copies arrive when they are waited for and not before: until then their places hold not-a-numbers, so that reading too early
+// shows, and so does copying over what others still read.
 FA_DEVICE void copy_later(char* to, const char* from, int bytes, int size) {
     lockstep::check_aligned(to, size);
     lockstep::check_aligned(from, size);
@@ -155,12 +156,14 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
     memcpy(to, p, 4 * n);
 }
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return bits_of(lockstep::shuffle_xor(float_of(x), mask, 4)); }
-FA_DEVICE void keep_order() {}
-FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 16 : 0, 16); }
-FA_DEVICE void copy4(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 4 : 0, 4); }
-FA_DEVICE void commit_copies() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
+FA_DEVICE void compiler_fence() {}
+FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
+    copy_later(shared_memory() + to, from, copied ? 16 : 0, 16);
+}
+FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 4 : 0, 4); }
+FA_DEVICE void cp_async_commit() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>
-FA_DEVICE void copies_left() {
+FA_DEVICE void cp_async_wait() {
     lockstep::Copies& c = lockstep::copies();
     for (; c.arrived + size_t(n) < c.groups.size(); c.arrived++)
         for (size_t i = c.arrived ? c.groups[c.arrived - 1] : 0; i < c.groups[c.arrived]; i++) {
@@ -169,7 +172,7 @@ FA_DEVICE void copies_left() {
         }
 }
 
-FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
+FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
     lockstep::check_aligned(to, 16);
     to[0] += x;
     to[1] += y;
@@ -177,10 +180,10 @@ FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
     to[3] += w;
 }
 
-FA_DEVICE int uniform(int x) { return x; }
-FA_DEVICE int unknown(int x) { return x; }
-FA_DEVICE void barrier_among(int, int, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { barrier(file, line); }  // of all
-FA_DEVICE bool any_lane(bool x) {
+FA_DEVICE int warp_uniform(int x) { return x; }
+FA_DEVICE int opaque(int x) { return x; }
+FA_DEVICE void named_barrier(int, int, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { barrier(file, line); }  // of all
+FA_DEVICE bool warp_any(bool x) {
     struct Args {
         bool in, out;
     } args{x, false};

@@ -1,5 +1,5 @@
-// What mma_sync.h needs of a GPU, as PTX: fragments read from shared memory, products of tiles, copies that run beside the threads.
-// From sm_80 on; older devices have none of it, and their kernels are empty: the host never chooses them there.
+// What mma_sync.h needs of a GPU, as PTX and named after its instructions: ldmatrix, mma.sync, cp.async, conversions, cluster
+// loads. From sm_80 on; for older devices kernels that use it are compiled empty (kHasMma), and the host never chooses them there.
 #pragma once
 #include "cuda/rt_cuda.h"
 
@@ -7,44 +7,45 @@ namespace fa {
 namespace rt {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr bool kMatrixCode = false;
+constexpr bool kHasMma = false;
 #else
-constexpr bool kMatrixCode = true;
+constexpr bool kHasMma = true;
 #endif
 
-FA_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
-FA_DEVICE float load_shared(uint32_t address) {
+FA_DEVICE uint32_t smem_addr(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+FA_DEVICE float ld_shared(uint32_t address) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
     return x;
 }
 
-// Blocks of a cluster, on Hopper: all wait for all, with what they have written to shared memory; and what lies where p does, in another's.
+// Blocks of a cluster, on Hopper: all wait for all, with what they have written to shared memory; and what lies where p does, in
+// another's.
 FA_DEVICE void cluster_sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
-FA_DEVICE uint32_t address_at(uint32_t address, int rank) {
+FA_DEVICE uint32_t mapa(uint32_t address, int rank) {
     uint32_t there = address;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
 #endif
     return there;
 }
-FA_DEVICE void load4_at(const float* p, int rank, float to[4]) {
+FA_DEVICE void ld_cluster4(const float* p, int rank, float to[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(address_at(shared_address(p), rank)) : "memory");
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(mapa(smem_addr(p), rank)) : "memory");
 #endif
 }
-FA_DEVICE void load2_at(const float* p, int rank, float* first, float* second) {
+FA_DEVICE void ld_cluster2(const float* p, int rank, float* first, float* second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(*first), "=f"(*second) : "r"(address_at(shared_address(p), rank)) : "memory");
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(*first), "=f"(*second) : "r"(mapa(smem_addr(p), rank)) : "memory");
 #endif
 }
 
-FA_DEVICE void store_shared(uint32_t address, uint32_t word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory"); }
+FA_DEVICE void st_shared(uint32_t address, uint32_t word) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory"); }
 
 // n words of global memory at an address that is a multiple of their size.
 template <int n>
@@ -56,43 +57,43 @@ FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
 }
 // Among groups of 4 lanes.
 FA_DEVICE uint32_t shuffle_xor4(uint32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask, 4); }
-// No load moves over this: fewer are under way at once, and fewer registers hold what they bring.
-FA_DEVICE void keep_order() { asm volatile("" ::: "memory"); }
+// No load moves over this: fewer are in flight at once, and fewer registers hold their results.
+FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
 
-// Four 8 × 8 matrices of 2-byte elements; lane i brings the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
+// Four 8 × 8 matrices of 2-byte elements; lane i gives the address of row i % 8 of matrix i / 8 and gets elements 2 · (i % 4) and
 // 2 · (i % 4) + 1 of row i / 4 of each. Transposed: of column i / 4.
-FA_DEVICE void load_matrices(uint32_t row, uint32_t r[4]) {
+FA_DEVICE void ldmatrix_x4(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
-FA_DEVICE void load_matrices_transposed(uint32_t row, uint32_t r[4]) {
+FA_DEVICE void ldmatrix_x4_trans(uint32_t row, uint32_t r[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 
 // d += a · b: 16 × 8 × 16, for tf32 16 × 8 × 8.
-FA_DEVICE void multiply_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+FA_DEVICE void mma_m16n8k16_f16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-FA_DEVICE void multiply_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+FA_DEVICE void mma_m16n8k16_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-FA_DEVICE void multiply_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+FA_DEVICE void mma_m16n8k8_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // A pair of bf16 times 2^-24, subnormals included.
-FA_DEVICE uint32_t lower_bf16(uint32_t pair) {
+FA_DEVICE uint32_t scale_down_bf16(uint32_t pair) {
     uint32_t r;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x33803380u), "r"(0x80008000u));
     return r;
 }
 
 // Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
-FA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 // Four bytes, e4m3, as two pairs of f16.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
@@ -106,8 +107,8 @@ FA_DEVICE uint32_t upper_e4m3_to_f16(uint32_t pair) {  // from the upper byte of
     return r | ((magnitude + 0x00800080u) & 0x40004000u) >> 1;  // all ones: NaN
 }
 FA_DEVICE void e4m3_to_f16(uint32_t bytes, uint32_t& low, uint32_t& high) {
-    low = upper_e4m3_to_f16(permute_bytes(bytes, 0, 0x1404));
-    high = upper_e4m3_to_f16(permute_bytes(bytes, 0, 0x3424));
+    low = upper_e4m3_to_f16(prmt(bytes, 0, 0x1404));
+    high = upper_e4m3_to_f16(prmt(bytes, 0, 0x3424));
 }
 #endif
 FA_DEVICE uint32_t add_f16(uint32_t a, uint32_t b) {
@@ -121,7 +122,7 @@ FA_DEVICE uint32_t subtract_bf16(uint32_t a, uint32_t b) {
     return r;
 }
 // (a & mask) | rest, which the compiler would make two instructions of, for its two constants.
-FA_DEVICE uint32_t take_bits(uint32_t a, uint32_t mask, uint32_t rest) {
+FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) {
     uint32_t r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
     return r;
@@ -144,24 +145,24 @@ FA_DEVICE float reciprocal_fast(float x) {
     return y;
 }
 
-// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. copies_left<n> waits until
-// no more than the n latest groups of this thread's copies are under way.
-FA_DEVICE void copy16(uint32_t to, const char* from, bool copied) {
+// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. cp_async_wait<n>
+// waits until no more than the n latest groups of this thread's copies are under way.
+FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
 }
-FA_DEVICE void copy4(uint32_t to, const char* from, bool copied) {
+FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, none; }" ::"r"(to), "l"(from),
                  "r"(int(copied)) : "memory");
 }
-FA_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+FA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>
-FA_DEVICE void copies_left() {
+FA_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
 // Adds to four neighbouring floats at an address that is a multiple of 16 bytes, whatever others add meanwhile.
-FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
+FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 #else
@@ -171,16 +172,16 @@ FA_DEVICE void add4(float* to, float x, float y, float z, float w) {
 }
 
 // A barrier of `count` threads, those of whole warps, that have a number from 1 on in common.
-FA_DEVICE void barrier_among(int number, int count) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory"); }
+FA_DEVICE void named_barrier(int number, int count) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(count) : "memory"); }
 
-// A value that is the same in all lanes, said so to the compiler: it then lives in a uniform register.
-FA_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+// A value that is the same in all lanes; with the shuffle the compiler knows, and may keep it in a uniform register.
+FA_DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 // A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
-FA_DEVICE int unknown(int x) {
+FA_DEVICE int opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
-FA_DEVICE bool any_lane(bool x) { return __any_sync(~0u, x); }
+FA_DEVICE bool warp_any(bool x) { return __any_sync(~0u, x); }
 
 }  // namespace rt
 }  // namespace fa

@@ -1,14 +1,23 @@
-// The backward's calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The backward's calls: planning, fa_explain, and the launches of a backward: preprocess, tiles, and the sums of dbias and dsinks.
+#pragma once
+#include "gpu/bwd_bias.h"
+#include "gpu/bwd_rows.h"
+#include "gpu/choose.h"
+#include "gpu/context.h"
 
-// A backward call, but for its pointers. Neither native nor instance: none is planned.
+namespace fa {
+namespace gpu {
+namespace {
+
+// A backward call, but for its pointers. Neither arch_kernel nor instance: none is planned.
 struct BackwardPlan {
-    const NativeBackward* native;
+    const ArchBackwardKernel* arch_kernel;
     const BackwardInstance* instance;
     BackwardParams params;
     int64_t by_keys_parts, by_rows_parts;
-    int64_t by_keys_blocks, by_rows_blocks, key_blocks;  // of launches; of prepare_gradients for keys
-    uint64_t rows_bytes, sum_bytes, native_bytes;  // of delta, and of lse2; of dq_sum
-    uint64_t bytes() const { return 2 * rows_bytes + sum_bytes + native_bytes; }
+    int64_t by_keys_blocks, by_rows_blocks, key_blocks;    // of launches; of backward_preprocess for keys
+    uint64_t rows_bytes, dq_acc_bytes, arch_kernel_bytes;  // of delta, and of lse_log2; of dq_acc
+    uint64_t bytes() const { return 2 * rows_bytes + dq_acc_bytes + arch_kernel_bytes; }
 };
 
 rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
@@ -30,19 +39,21 @@ rt::Status prepare_backward(const rt::Device& d) {
                                       backward_lists_of<MmaTf32>()};
     for (const BackwardLists& policy : policies)
         for (const BackwardInstances& list : policy.width) {
-            const rt::Status s = d.matrix_cores ? prepare_backward_list(list, d) : rt::kSuccess;
+            const rt::Status s = d.has_mma ? prepare_backward_list(list, d) : rt::kSuccess;
             if (s != rt::kSuccess) return s;
         }
-    const rt::Status others[] = {rt::prepare(prepare_gradients, d), rt::prepare(finish_dq, d), rt::prepare(sum_sinks, d),
+    const rt::Status others[] = {rt::prepare(backward_preprocess, d), rt::prepare(finish_dq, d), rt::prepare(sum_sinks, d),
                                  rt::prepare(sum_bias, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
-    if constexpr (rt::kNative) return prepare_native_backward(d);
+    if constexpr (rt::kArchKernels) return prepare_arch_backward(d);
     return rt::kSuccess;
 }
 
-// Whether dq is added up in dq_sum, in any order: which of the gradients are wanted is not known here.
-bool sums_freely(const BackwardPlan& b) { return b.instance && b.instance->sums && !(b.params.p.d.flags & FA_DETERMINISTIC); }
+// Whether dq is added up in dq_acc, in any order: which of the gradients are wanted is not known here.
+bool uses_dq_acc(const BackwardPlan& b) {
+    return b.instance && b.instance->dq_by_atomics && !(b.params.p.d.flags & FA_DETERMINISTIC);
+}
 
 void plan_instance(const Context& c, bool aligned, BackwardPlan* plan) {
     const Problem& p = plan->params.p;
@@ -53,12 +64,12 @@ void plan_instance(const Context& c, bool aligned, BackwardPlan* plan) {
     plan->by_rows_parts = ceil_div(d.dim_qk, one.columns);
     plan->by_keys_blocks = d.batch * d.heads_k * ceil_div(d.seqlen_k, one.block_keys) * plan->by_keys_parts;
     plan->by_rows_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, one.block_rows) * plan->by_rows_parts;
-    plan->params.sum_columns = sums_freely(*plan) ? one.columns : 0;
+    plan->params.dq_acc_columns = uses_dq_acc(*plan) ? one.columns : 0;
 }
 
-// What is known of the tensors: that those which are read consist of aligned pieces of 16 bytes; and that a native kernel takes all
+// What is known of the tensors: that those which are read consist of aligned 16-byte vectors; and that an arch kernel takes all
 // of them.
-enum class Tensors { any, pieces, native };
+enum class Tensors { any, vec16, arch_kernel };
 
 fa_status_t plan_backward(const Context& c, const Problem& p, Tensors tensors, BackwardPlan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
@@ -69,41 +80,41 @@ fa_status_t plan_backward(const Context& c, const Problem& p, Tensors tensors, B
     x.row_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows);
     if (!p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K))
         plan->key_blocks = d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows);
-    x.work = work_of(p, false, false);
-    if constexpr (rt::kNative) {
-        if (tensors == Tensors::native) plan->native = native_backward_for(c.properties, p);
-        if (plan->native) {
-            plan->native_bytes = native_backward_bytes(*plan->native, c.properties, p);
-            x.sum_columns = plan->native->sum_columns;
+    x.features = features_of(p, false, false);
+    if constexpr (rt::kArchKernels) {
+        if (tensors == Tensors::arch_kernel) plan->arch_kernel = arch_backward_for(c.properties, p);
+        if (plan->arch_kernel) {
+            plan->arch_kernel_bytes = arch_backward_bytes(*plan->arch_kernel, c.properties, p);
+            x.dq_acc_columns = plan->arch_kernel->dq_acc_columns;
             x.row_blocks = 0;  // it prepares rows itself
         }
     }
-    if (!plan->native) plan_instance(c, tensors != Tensors::any, plan);
-    if (max_of(max_of(plan->by_keys_blocks, plan->by_rows_blocks), x.row_blocks + plan->key_blocks) >= kMostBlocks)
+    if (!plan->arch_kernel) plan_instance(c, tensors != Tensors::any, plan);
+    if (max_of(max_of(plan->by_keys_blocks, plan->by_rows_blocks), x.row_blocks + plan->key_blocks) >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
                     "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
                     (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
     const int64_t rows = d.heads_q * x.padded_rows;
     plan->rows_bytes = uint64_t(round_up(rows * 4, 256));
-    plan->sum_bytes = uint64_t(round_up(rows * x.sum_columns * 4, 256));
+    plan->dq_acc_bytes = uint64_t(round_up(rows * x.dq_acc_columns * 4, 256));
     return FA_OK;
 }
 
 fa_status_t explain_backward(const Context& c, const Problem& p, Plan* out, Message* m) {
     BackwardPlan b;
-    for (const Tensors tensors : {Tensors::any, Tensors::pieces, Tensors::native}) {
+    for (const Tensors tensors : {Tensors::any, Tensors::vec16, Tensors::arch_kernel}) {
         const fa_status_t status = plan_backward(c, p, tensors, &b, m);
         if (status != FA_OK) return status;
         out->workspace = b.bytes() > out->workspace ? b.bytes() : out->workspace;
     }
     if (!out->explain) return FA_OK;
-    if (b.native)
-        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", b.native->name,
-                 c.properties.name, c.properties.arch, b.native->rows, b.native->keys);
+    if (b.arch_kernel)
+        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", b.arch_kernel->name,
+                 c.properties.name, c.properties.arch, b.arch_kernel->rows, b.arch_kernel->keys);
     else
         snprintf(out->text, sizeof out->text, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s", b.instance->family,
                  b.instance->columns, c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
-                 sums_freely(b) ? "dq added up in any order" : "dk and dv by keys, dq by rows");
+                 uses_dq_acc(b) ? "dq added up in any order" : "dk and dv by keys, dq by rows");
     return FA_OK;
 }
 
@@ -135,10 +146,10 @@ fa_status_t launch_tiles(const BackwardPlan& b, rt::Stream stream, Message* m) {
     const BackwardInstance& one = *b.instance;
     fa_status_t status = FA_OK;
     x.parts = b.by_keys_parts;
-    if (x.g.dk || x.g.dv || x.dq_sum)
+    if (x.g.dk || x.g.dv || x.dq_acc)
         status = launch_blocks(one.by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
     if (status != FA_OK || !x.g.dq) return status;
-    if (x.dq_sum) return launch_blocks(finish_dq, x.row_blocks, kPrepareThreads, 0, stream, x, "finish_dq", m);
+    if (x.dq_acc) return launch_blocks(finish_dq, x.row_blocks, kPrepareThreads, 0, stream, x, "finish_dq", m);
     x.parts = b.by_rows_parts;
     return launch_blocks(one.by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
 }
@@ -146,10 +157,10 @@ fa_status_t launch_tiles(const BackwardPlan& b, rt::Stream stream, Message* m) {
 fa_status_t launch_backward(const Context& c, const BackwardPlan& b, void* memory, rt::Stream stream, Message* m) {
     const BackwardParams& x = b.params;
     const int64_t blocks = x.row_blocks + b.key_blocks;
-    fa_status_t status = launch_blocks(prepare_gradients, blocks, kPrepareThreads, 0, stream, x, "prepare_gradients", m);
-    if constexpr (rt::kNative)
-        if (status == FA_OK && b.native)
-            status = launched(m, launch_native_backward(*b.native, c.properties, x, memory, stream), b.native->name);
+    fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, x, "backward_preprocess", m);
+    if constexpr (rt::kArchKernels)
+        if (status == FA_OK && b.arch_kernel)
+            status = launched(m, launch_arch_backward(*b.arch_kernel, c.properties, x, memory, stream), b.arch_kernel->name);
     if (status == FA_OK && b.instance) status = launch_tiles(b, stream, m);
     if (status == FA_OK && x.g.dbias)
         status = launch_blocks(sum_bias, bias_blocks(x.p.d, x.g).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
@@ -158,12 +169,12 @@ fa_status_t launch_backward(const Context& c, const BackwardPlan& b, void* memor
     return status;
 }
 
-void place_sources(BackwardParams* x) {
+void init_sources(BackwardParams* x) {
     const Problem& p = x->p;
     const int64_t bytes = type_bytes(p.d.q_dtype);
     const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, bool packed) {
-        const RowBytes each{packed ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
-        return RowSource{base, each, copy_width(base, stride, dim, p.d.q_dtype)};
+        const ByteStrides strides{packed ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
+        return RowSource{base, strides, copy_width(base, stride, dim, p.d.q_dtype)};
     };
     x->source[0] = source(x->a.q, p.d.q_stride, p.d.dim_qk, p.packed_q());
     x->source[1] = source(x->g.dout, x->g.dout_stride, p.d.dim_v, p.packed_q());
@@ -179,9 +190,9 @@ fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, 
     const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a->dout) | address(a->dq) |
                           address(a->dk) | address(a->dv) | uintptr_t(dout_bytes);
     const bool aligned = all % 16 == 0;
-    Tensors tensors = aligned ? Tensors::pieces : Tensors::any;
-    if constexpr (rt::kNative)
-        if (aligned && native_backward_reads(*p, *a)) tensors = Tensors::native;
+    Tensors tensors = aligned ? Tensors::vec16 : Tensors::any;
+    if constexpr (rt::kArchKernels)
+        if (aligned && arch_backward_reads(*p, *a)) tensors = Tensors::arch_kernel;
     BackwardPlan b;
     fa_status_t status = plan_backward(*c, *p, tensors, &b, m);
     rt::Stream stream;
@@ -195,15 +206,19 @@ fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, 
     x.a = f;
     x.g = *a;
     x.g.forward = nullptr;
-    x.q_aligned = quads_aligned(f.q, p->d.q_stride, p->d.q_dtype);
-    x.k_aligned = quads_aligned(f.k, p->d.k_stride, p->d.k_dtype);
-    x.v_aligned = quads_aligned(f.v, p->d.v_stride, p->d.v_dtype);
-    x.o_aligned = quads_aligned(f.o, p->d.o_stride, p->d.o_dtype);
-    x.dout_aligned = quads_aligned(a->dout, a->dout_stride, p->d.q_dtype);
-    place_sources(&x);
+    x.q_aligned = vec4_aligned(f.q, p->d.q_stride, p->d.q_dtype);
+    x.k_aligned = vec4_aligned(f.k, p->d.k_stride, p->d.k_dtype);
+    x.v_aligned = vec4_aligned(f.v, p->d.v_stride, p->d.v_dtype);
+    x.o_aligned = vec4_aligned(f.o, p->d.o_stride, p->d.o_dtype);
+    x.dout_aligned = vec4_aligned(a->dout, a->dout_stride, p->d.q_dtype);
+    init_sources(&x);
     x.delta = reinterpret_cast<float*>(memory);
-    x.lse2 = reinterpret_cast<float*>(memory + b.rows_bytes);
-    if (b.sum_bytes && a->dq) x.dq_sum = reinterpret_cast<float*>(memory + 2 * b.rows_bytes);
-    status = launch_backward(*c, b, memory + 2 * b.rows_bytes + b.sum_bytes, stream, m);
+    x.lse_log2 = reinterpret_cast<float*>(memory + b.rows_bytes);
+    if (b.dq_acc_bytes && a->dq) x.dq_acc = reinterpret_cast<float*>(memory + 2 * b.rows_bytes);
+    status = launch_backward(*c, b, memory + 2 * b.rows_bytes + b.dq_acc_bytes, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,4 +1,14 @@
-// The forward's calls, over the helpers of backend_gpu.inc, which includes this in its middle.
+// The forward's calls: which kernel and how many splits (planning, kept for the last descriptor), fa_explain, and the launches of a
+// forward, its merge and its scores output.
+#pragma once
+#include "gpu/choose.h"
+#include "gpu/context.h"
+#include "gpu/merge.h"
+#include "gpu/study_call.h"
+
+namespace fa {
+namespace gpu {
+namespace {
 
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
@@ -6,8 +16,8 @@ rt::Status prepare_list(const Instances& list, const rt::Device& d) {
         void (*const kernels[])(ForwardParams) = {one.kernel, one.plain, one.paged};
         for (const auto kernel : kernels) {
             rt::Status s = kernel ? rt::prepare(kernel, d) : rt::kSuccess;
-            if constexpr (rt::kNative)
-                if (kernel && s == rt::kSuccess && one.key_warps > 1) s = prepare_together(d, kernel);
+            if constexpr (rt::kArchKernels)
+                if (kernel && s == rt::kSuccess && one.key_warps > 1) s = prepare_cluster(d, kernel);
             if (s != rt::kSuccess) return s;
         }
     }
@@ -21,29 +31,29 @@ rt::Status prepare_forward(const rt::Device& d) {
                                       lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>()};
     for (const InstanceLists& policy : policies)
         for (const Instances& list : policy.width) {
-            const rt::Status s = d.matrix_cores ? prepare_list(list, d) : rt::kSuccess;
+            const rt::Status s = d.has_mma ? prepare_list(list, d) : rt::kSuccess;
             if (s != rt::kSuccess) return s;
         }
-    const rt::Status others[] = {rt::prepare(combine_splits<kFewColumns>, d), rt::prepare(combine_splits<kMostColumns>, d),
+    const rt::Status others[] = {rt::prepare(combine_splits<kMinMergeColumns>, d), rt::prepare(combine_splits<kMaxMergeColumns>, d),
                                  rt::prepare(combine_rows, d), rt::prepare(combine_states, d), rt::prepare(write_scores, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
-    if constexpr (rt::kNative) return prepare_native(d);
+    if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
     return rt::kSuccess;
 }
 
 fa_status_t make_plan(const Context& c, const Problem& p, bool aligned, ForwardPlan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
     *plan = ForwardPlan{};
-    const Native* native = nullptr;
-    if constexpr (rt::kNative) native = native_for(c.properties, p);
-    if (native && better_split(c.properties, p, native->rows)) native = nullptr;
+    const ArchKernel* arch_kernel = nullptr;
+    if constexpr (rt::kArchKernels) arch_kernel = arch_kernel_for(c.properties, p);
+    if (arch_kernel && prefers_splits(c.properties, p, arch_kernel->rows)) arch_kernel = nullptr;
     ForwardParams& x = plan->params;
     set_problem(p, &x);
     x.rows = d.seqlen_q * p.group;
-    if (native && aligned) {
-        plan->native = native;
-        x.blocks = ceil_div(x.rows, native->rows);
+    if (arch_kernel && aligned) {
+        plan->arch_kernel = arch_kernel;
+        x.blocks = ceil_div(x.rows, arch_kernel->rows);
         x.value_parts = 1;
     } else {
         const Instance& kernel = choose_instance(c.properties, p);
@@ -54,31 +64,31 @@ fa_status_t make_plan(const Context& c, const Problem& p, bool aligned, ForwardP
     }
     const int64_t heads = d.batch * d.heads_k, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
     x.split_size = d.split_size;
-    // What is asked for workspace is told what aligned tensors need: others must not need more.
-    x.num_splits = d.num_splits ? d.num_splits : native ? 1 : 0;
-    if (x.num_splits == 0 && !d.split_size) x.num_splits = auto_splits(c.properties, p, *plan->instance, tiles).count;
+    // The workspace that is asked for is what aligned tensors need: others must not need more.
+    x.num_splits = d.num_splits ? d.num_splits : arch_kernel ? 1 : 0;
+    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, *plan->instance, tiles).count;
     x.splits = x.split_size > 0 ? ceil_div(max_of(d.seqlen_k, 1), x.split_size)
                                 : max_of(min_of(x.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
-    if (x.alike) x.alike_split = split_keys(d.seqlen_k, x.num_splits, x.split_size);
+    if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
     const int64_t bytes = type_bytes(d.k_dtype);
     const auto row_bytes = [&](const int64_t stride[4], int64_t dim) {
-        return RowBytes{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
+        return ByteStrides{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
     };
     x.k_bytes = row_bytes(d.k_stride, d.dim_qk);
     x.v_bytes = row_bytes(d.v_stride, d.dim_v);
-    x.section = p.causal() ? min_of(heads_in_cache(p), heads) : 0;
-    if (tiles >= kMostBlocks / x.splits || all >= kMostBlocks || d.batch * d.heads_q * d.seqlen_q >= kMostBlocks)
+    x.section = p.causal() ? min_of(kv_heads_in_l2(p), heads) : 0;
+    if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
                     "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
                     (long long)tiles, (long long)x.splits);
     plan->grid = tiles * x.splits;
     plan->aligned = aligned;
-    if constexpr (rt::kNative)
-        if (plan->native) plan->native_bytes = native_bytes(*native, c.properties, p);
-    plan->fold_columns = fold_columns(c.properties, p, all);
-    plan->together = plan->instance && fold_together(p, *plan->instance, x.splits);
-    if constexpr (rt::kNative)
-        if (plan->together) plan->together = fit_together(c.properties, *plan->instance, tiles, x.splits);
+    if constexpr (rt::kArchKernels)
+        if (plan->arch_kernel) plan->arch_kernel_bytes = arch_kernel_bytes(*arch_kernel, c.properties, p);
+    plan->merge_columns = merge_columns(c.properties, p, all);
+    plan->cluster_merge = plan->instance && can_merge_in_cluster(p, *plan->instance, x.splits);
+    if constexpr (rt::kArchKernels)
+        if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, *plan->instance, tiles, x.splits);
     if (x.splits > 1) plan->partial_bytes = uint64_t(round_up(x.splits * all * d.dim_v * 4, 256));
     if (x.splits > 1 || p.has(FA_OPERAND_SCORES))
         plan->state_bytes = uint64_t(round_up(x.splits * all * int64_t(sizeof(RowState)), 256));
@@ -86,7 +96,7 @@ fa_status_t make_plan(const Context& c, const Problem& p, bool aligned, ForwardP
 }
 
 fa_status_t plan_forward(Context* c, const Problem& p, bool aligned, Message* m) {
-    const bool planned = c->planned.instance || c->planned.native;
+    const bool planned = c->planned.instance || c->planned.arch_kernel;
     if (planned && c->planned.aligned == aligned && memcmp(&c->planned.params.p, &p, sizeof p) == 0) return FA_OK;
     const fa_status_t status = make_plan(*c, p, aligned, &c->planned, m);
     if (status != FA_OK) c->planned = ForwardPlan{};
@@ -99,31 +109,33 @@ fa_status_t explain_forward(Context* c, const Problem& p, Plan* out, Message* m)
     if (status != FA_OK) return status;
     out->workspace = f.bytes();
     if (!out->explain) return FA_OK;
-    if (f.native) {
-        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", f.native->name,
-                 c->properties.name, c->properties.arch, f.native->rows, f.native->keys);
+    if (f.arch_kernel) {
+        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", f.arch_kernel->name,
+                 c->properties.name, c->properties.arch, f.arch_kernel->rows, f.arch_kernel->keys);
         return FA_OK;
     }
-    const char* const folded = f.together ? "s, folded by their cluster" : f.fold_columns ? "s, folded by combine_splits" : "s, folded by combine_rows";
+    const char* const merged = f.cluster_merge   ? "s, folded by their cluster"
+                               : f.merge_columns ? "s, folded by combine_splits"
+                                                 : "s, folded by combine_rows";
     snprintf(out->text, sizeof out->text, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys, up to %lld split%s",
              f.instance->family, f.instance->rows, f.instance->columns, c->properties.name, c->properties.arch, f.instance->rows,
-             f.instance->keys, (long long)f.params.splits, f.params.splits == 1 ? "" : folded);
+             f.instance->keys, (long long)f.params.splits, f.params.splits == 1 ? "" : merged);
     return FA_OK;
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
-bool rows_near(const ForwardParams& x) {
+bool kv_offsets_fit(const ForwardParams& x) {
     const fa_attention_desc_t& d = x.p.d;
-    const int64_t bytes = type_bytes(d.k_dtype), far = (int64_t(1) << 31) / bytes, farthest = (int64_t(1) << 36) / bytes;
-    const auto near = [&](const int64_t stride[4]) {
-        if (!x.p.paged()) return stride[1] < far && stride[1] > -far;
-        return d.page_size < far && stride[0] >= 0 && stride[1] >= 0 &&
-               d.num_pages * stride[0] + d.page_size * stride[1] < farthest;
+    const int64_t bytes = type_bytes(d.k_dtype), limit = (int64_t(1) << 31) / bytes, paged_limit = (int64_t(1) << 36) / bytes;
+    const auto fits = [&](const int64_t stride[4]) {
+        if (!x.p.paged()) return stride[1] < limit && stride[1] > -limit;
+        return d.page_size < limit && stride[0] >= 0 && stride[1] >= 0 &&
+               d.num_pages * stride[0] + d.page_size * stride[1] < paged_limit;
     };
-    return x.k_width == 16 && x.v_width == 16 && near(d.k_stride) && near(d.v_stride);
+    return x.k_width == 16 && x.v_width == 16 && fits(d.k_stride) && fits(d.v_stride);
 }
 
-bool is_general(const ForwardParams& x) { return x.natural || x.p.d.dropout_p > 0 || !rows_near(x); }
+bool is_general(const ForwardParams& x) { return x.score_mod || x.p.d.dropout_p > 0 || !kv_offsets_fit(x); }
 
 // The kernels of a forward, each after the other.
 fa_status_t launch_forward(const ForwardPlan& f, rt::Stream stream, Message* m) {
@@ -132,27 +144,28 @@ fa_status_t launch_forward(const ForwardPlan& f, rt::Stream stream, Message* m) 
     const Instance& one = *f.instance;
     void (*const kernel)(ForwardParams) = is_general(x) ? one.kernel : p.paged() ? one.paged : one.plain;
     const uint64_t shared = uint64_t(one.shared_bytes(x.q_dims));
-    const bool early = brief(one, split_keys(p.d.seqlen_k, x.num_splits, x.split_size));
-    if constexpr (rt::kNative)
-        if (x.together) return launched(m, launch_together(kernel, f.grid, one.threads, shared, stream, x, early), one.family);
+    const bool early = is_short(one, split_keys(p.d.seqlen_k, x.num_splits, x.split_size));
+    if constexpr (rt::kArchKernels)
+        if (x.cluster_merge) return launched(m, launch_cluster(kernel, f.grid, one.threads, shared, stream, x, early), one.family);
     rt::Status s = early ? rt::launch_after(kernel, f.grid, one.threads, shared, stream, x)
                          : rt::launch(kernel, f.grid, one.threads, shared, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, one.family);
     const int64_t rows = p.d.batch * p.d.heads_k * x.rows;
-    if (x.partial_o && f.fold_columns) {
-        const auto few = f.fold_columns == kFewColumns ? combine_splits<kFewColumns> : combine_splits<kMostColumns>;
-        const int64_t blocks = rows * max_of(ceil_div(p.d.dim_v, f.fold_columns), 1);
-        s = rt::launch_after(few, blocks, kCombineThreads, sizeof(CombineShared), stream, x);
+    if (x.partial_o && f.merge_columns) {
+        const auto combine =
+            f.merge_columns == kMinMergeColumns ? combine_splits<kMinMergeColumns> : combine_splits<kMaxMergeColumns>;
+        const int64_t blocks = rows * max_of(ceil_div(p.d.dim_v, f.merge_columns), 1);
+        s = rt::launch_after(combine, blocks, kMergeThreads, sizeof(MergeShared), stream, x);
     } else if (x.partial_o) {
-        s = rt::launch_after(combine_rows, ceil_div(rows, kCombineWarps), kCombineThreads, 0, stream, x);
+        s = rt::launch_after(combine_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
     }
-    if (s != rt::kSuccess) return device_failed(m, s, f.fold_columns ? "combine_splits" : "combine_rows");
+    if (s != rt::kSuccess) return device_failed(m, s, f.merge_columns ? "combine_splits" : "combine_rows");
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
-    if (x.partial_o) s = rt::launch(combine_states, ceil_div(rows, kCombineThreads), kCombineThreads, 0, stream, x);
+    if (x.partial_o) s = rt::launch(combine_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, "combine_states");
-    ForwardParams natural = x;
-    set_factor(p.d, true, &natural);
-    s = rt::launch(write_scores, p.d.batch * p.d.heads_q * p.d.seqlen_q, kCombineThreads, 0, stream, natural);
+    ForwardParams unscaled = x;
+    set_factor(p.d, true, &unscaled);
+    s = rt::launch(write_scores, p.d.batch * p.d.heads_q * p.d.seqlen_q, kMergeThreads, 0, stream, unscaled);
     return launched(m, s, "write_scores");
 }
 
@@ -169,34 +182,39 @@ fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Me
     status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
     void* zeros = nullptr;
-    const bool small = f.native && f.native_bytes && f.native_bytes <= kNativeBytes;
-    if constexpr (rt::kNative)
+    const bool small = f.arch_kernel && f.arch_kernel_bytes && f.arch_kernel_bytes <= kArchKernelBytes;
+    if constexpr (rt::kArchKernels)
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
-            status = launched(m, native_memory(&c->native, stream, &zeros), "setting up a handle's memory");
+            status = launched(m, arch_kernel_memory(&c->arch_memory, stream, &zeros), "setting up a handle's memory");
     char* memory = nullptr;
     if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, f.bytes(), &memory, m);
     if (status != FA_OK) return status;
     ForwardParams& x = f.params;
     x.a = *a;
-    x.k_aligned = quads_aligned(a->k, p->d.k_stride, p->d.k_dtype);
-    x.v_aligned = quads_aligned(a->v, p->d.v_stride, p->d.k_dtype);
-    x.o_plain = p->d.o_dtype == p->d.q_dtype && p->d.dim_v % 4 == 0 && quads_aligned(a->o, p->d.o_stride, p->d.o_dtype) &&
+    x.k_aligned = vec4_aligned(a->k, p->d.k_stride, p->d.k_dtype);
+    x.v_aligned = vec4_aligned(a->v, p->d.v_stride, p->d.k_dtype);
+    x.o_plain = p->d.o_dtype == p->d.q_dtype && p->d.dim_v % 4 == 0 && vec4_aligned(a->o, p->d.o_stride, p->d.o_dtype) &&
                 p->d.dropout_p == 0 && !p->has(FA_OPERAND_O_SCALE);
     const int64_t* strides = p->d.mask_stride;
-    x.mask_pieces = p->has(FA_OPERAND_MASK) && strides[3] == 1 &&
+    x.mask_vec16 = p->has(FA_OPERAND_MASK) && strides[3] == 1 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(address(a->mask))) % 16 == 0;
     x.q_width = copy_width(a->q, p->d.q_stride, p->d.dim_qk, p->d.q_dtype);
     x.k_width = copy_width(a->k, p->d.k_stride, p->d.dim_qk, p->d.k_dtype);
     x.v_width = copy_width(a->v, p->d.v_stride, p->d.dim_v, p->d.k_dtype);
-    x.work = work_of(*p, x.natural, p->paged() || !rows_near(x));
-    x.together = f.together && !is_general(x);
-    x.partial_o = f.partial_bytes && !x.together ? reinterpret_cast<float*>(memory) : nullptr;
-    x.state = f.state_bytes && !x.together ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
+    x.features = features_of(*p, x.score_mod, p->paged() || !kv_offsets_fit(x));
+    x.cluster_merge = f.cluster_merge && !is_general(x);
+    x.partial_o = f.partial_bytes && !x.cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;
+    x.state = f.state_bytes && !x.cluster_merge ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
     if (f.instance) status = launch_forward(f, stream, m);
-    if constexpr (rt::kNative)
-        if (f.native) {
-            const rt::Status s = launch_native(*f.native, c->properties, x, zeros ? zeros : memory, zeros != nullptr, stream);
-            status = launched(m, s, f.native->name);
+    if constexpr (rt::kArchKernels)
+        if (f.arch_kernel) {
+            const rt::Status s =
+                launch_arch_kernel(*f.arch_kernel, c->properties, x, zeros ? zeros : memory, zeros != nullptr, stream);
+            status = launched(m, s, f.arch_kernel->name);
         }
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,163 @@
+// What the calls of a GPU handle have in common: the handle's state (Context), its stream, device and scratch memory, checks of
+// pointers, and the parameters that forward and backward launches share. For the *_call.h files, each of which has the calls of one
+// kind; the including file has defined the names of rt_cuda.h, rt_hip.h or rt_emu.h.
+#pragma once
+#include "gpu/arch_kernel.h"
+#include "gpu/instance.h"
+
+namespace fa {
+namespace gpu {
+
+// A forward call, but for its pointers.
+struct ForwardPlan {
+    const Instance* instance;       // or
+    const ArchKernel* arch_kernel;  // takes the call; neither: none is planned
+    bool aligned;                   // do all tensors begin at multiples of 16 bytes?
+    ForwardParams params;
+    int64_t grid;
+    bool cluster_merge;     // may a tile's splits merge in their cluster?
+    int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits; 0: rows are many
+    uint64_t partial_bytes, state_bytes, arch_kernel_bytes;
+    uint64_t bytes() const { return partial_bytes + state_bytes + arch_kernel_bytes; }
+};
+
+}  // namespace gpu
+
+// What a GPU handle owns. Scratch memory is kept between calls and grows; a call on another stream than the last waits for that
+// one's.
+struct Context {
+    Host host;
+    int device;
+    bool host_memory;
+    rt::Stream stream;
+    rt::StreamOwner owner;
+    rt::Device properties;
+    void* scratch;
+    uint64_t scratch_bytes;
+    rt::Stream scratch_stream;
+    rt::Event scratch_used;
+    gpu::ArchKernelMemory arch_memory;
+    // Where kernels were found able to read, by some bits of the address: the query costs 0.2 us each time.
+    mutable const void* readable[64];
+    // For the last descriptor: calls come in series, and choosing splits takes longer than all else on the host.
+    gpu::ForwardPlan planned;
+};
+
+namespace gpu {
+namespace {
+
+fa_status_t device_failed(Message* m, rt::Status s, const char* what) {
+    rt::clear_error();
+    return fail(m, rt::out_of_memory(s) ? FA_OUT_OF_MEMORY : FA_DEVICE_ERROR, "%s: %s", what, rt::text(s));
+}
+
+// ---- what calls have in common
+
+// Makes the handle's device current, and the caller's again at the end.
+struct OnDevice {
+    int before;
+    explicit OnDevice(int device) : before(-1) {
+        if (rt::current_device(&before) == rt::kSuccess && before == device) before = -1;
+        else rt::set_device(device);
+    }
+    ~OnDevice() {
+        if (before >= 0) rt::set_device(before);
+    }
+};
+
+// The stream that a call names, or the handle's. The device is current.
+fa_status_t stream_of(Context* c, uint32_t flags, void* named, rt::Stream* stream, Message* m) {
+    *stream = flags & FA_ARGS_STREAM ? static_cast<rt::Stream>(named) : c->stream;
+    if (rt::owns(&c->owner, c->device, *stream)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "stream is %p, of another device: expected one of device %d, the handle's", *stream, c->device);
+}
+
+// The caller's workspace, or the handle's own memory grown to `bytes`. A graph gets none of that: it would read it long after a
+// larger call has taken its place.
+fa_status_t workspace(Context* c, rt::Stream stream, void* given, uint64_t bytes, char** memory, Message* m) {
+    *memory = static_cast<char*>(given);
+    if (given || bytes == 0) return FA_OK;
+    if (rt::capturing(stream))
+        return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace is NULL: expected %llu bytes or more while the stream is captured",
+                    (unsigned long long)bytes);
+    rt::Status s = rt::kSuccess;
+    if (c->scratch_bytes < bytes) {
+        rt::finish(&c->scratch_used);
+        rt::release(c->scratch);
+        c->scratch_bytes = 0;
+        c->scratch = nullptr;
+        s = rt::allocate(&c->scratch, bytes);
+        if (s != rt::kSuccess) return device_failed(m, s, "allocating scratch memory");
+        c->scratch_bytes = bytes;
+    } else if (stream != c->scratch_stream) {
+        s = rt::follow(stream, c->scratch_used);
+    }
+    c->scratch_stream = stream;
+    *memory = static_cast<char*>(c->scratch);
+    return s == rt::kSuccess ? FA_OK : device_failed(m, s, "waiting for the stream that last used the scratch memory");
+}
+
+// The end of a call that has had memory of workspace(), whatever became of it.
+fa_status_t mark_workspace(Context* c, rt::Stream stream, const void* memory, const void* given, fa_status_t status, Message* m) {
+    if (!memory || given) return status;
+    const rt::Status s = rt::record(&c->scratch_used, stream);
+    return status != FA_OK || s == rt::kSuccess ? status : device_failed(m, s, "marking the use of scratch memory");
+}
+
+// Can kernels read there? Memory that was given back since it was last seen is the caller's to keep away.
+fa_status_t check_pointer(const Context& c, const void* p, const char* name, Message* m) {
+    const void*& known = c.readable[reinterpret_cast<uintptr_t>(p) / 256 % (sizeof c.readable / sizeof *c.readable)];
+    if (!p || p == known) return FA_OK;
+    bool readable = true;
+    const rt::Status s = rt::accessible(p, c.device, &readable);
+    if (s != rt::kSuccess) return device_failed(m, s, name);
+    if (readable) return known = p, FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT,
+                "%s is %p: device %d cannot read that address; give memory of that device, or make the handle with FA_MEMORY_HOST",
+                name, p, c.device);
+}
+
+// A tensor without elements may lie anywhere.
+fa_status_t check_tensors(const Context& c, const Problem& p, const fa_forward_args_t& a, Message* m) {
+    const int64_t queries = p.packed_q() ? p.d.total_q : p.d.seqlen_q;
+    const int64_t keys = p.packed_k() ? p.d.total_k : p.paged() ? p.d.num_pages : p.d.seqlen_k;
+    const struct {
+        const void* pointer;
+        const char* name;
+        int64_t rows;
+    } tensors[] = {{a.q, "q", queries}, {a.k, "k", keys}, {a.v, "v", keys}, {a.o, "o", queries}};
+    for (const auto& t : tensors) {
+        const fa_status_t status = t.rows > 0 ? check_pointer(c, t.pointer, t.name, m) : FA_OK;
+        if (status != FA_OK) return status;
+    }
+    return FA_OK;
+}
+
+fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
+    return s == rt::kSuccess ? FA_OK : device_failed(m, s, kernel);
+}
+
+constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
+
+template <class Params>
+void set_factor(const fa_attention_desc_t& d, bool score_mod, Params* x) {
+    x->score_mod = score_mod;
+    x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
+}
+
+// What the parameters of forward and backward have in common.
+template <class Params>
+void set_problem(const Problem& p, Params* x) {
+    const fa_attention_desc_t& d = p.d;
+    x->p = p;
+    set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !(d.scale > 0 && plain_scale(d.scale)), x);
+    x->dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
+    x->uniform_lengths = has_uniform_lengths(p);
+    if (!x->uniform_lengths) return;
+    x->uniform_seq = sequence_of(p, fa_forward_args_t{}, 0);
+    x->uniform_rule = mask_rule(p, x->uniform_seq);
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace fa
