@@ -5,7 +5,7 @@ namespace {
 
 constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
 
-using Spoil = std::function<void(Append&)>;
+using Spoil = void (*)(Append&);
 
 Rule<Append> row(void (*good)(Append*), const char* says, Spoil spoil, fa_status_t status = I) {
     return {good, spoil, status, says, ""};

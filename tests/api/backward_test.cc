@@ -6,7 +6,7 @@ namespace {
 constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
 
 using Good = void (*)(Backward*);
-using Spoil = std::function<void(Backward&)>;
+using Spoil = void (*)(Backward&);
 
 Rule<Backward> row(Good good, const char* says, Spoil spoil, fa_status_t status = I) { return {good, spoil, status, says, ""}; }
 Rule<Backward> described(Good good, const char* says, Spoil spoil, fa_status_t status = I) {

@@ -9,9 +9,9 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_
 constexpr int64_t kTooLarge = int64_t(1) << 31;
 const float kNan = std::nanf(""), kInf = INFINITY;
 
-using Spoil = std::function<void(fa_attention_desc_t&)>;
+using Spoil = void (*)(fa_attention_desc_t&);
 
-Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, const Spoil& spoil) {
+Rule<Forward> row(void (*good)(Forward*), fa_status_t status, const char* says, Spoil spoil) {
     return {good, [spoil](Forward& f) { spoil(f.d); }, status, says, "", true};
 }
 
@@ -435,7 +435,7 @@ TEST(Descriptor, EdgesAreAccepted) {
         [](D d) { d.strided = FA_STRIDED_O, d.batch = d.seqlen_q = d.heads_q = d.heads_k = 1, set4(d.o_stride, 0, 0, 0, 1); },
     };
     Handle h;
-    for (const Spoil& edge : edges) {
+    for (Spoil edge : edges) {
         Forward f;
         plain(&f);
         edge(f.d);

@@ -1,24 +1,31 @@
 // No field is forgotten: each one of the header's structs begins the sentence of some row.
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 #include "rules.h"
 
 namespace {
 
-// Names of the fields of a struct, as the header writes them: the last word before ';', '[' or a function's parameters.
+// The text without what stands from each `begin` to the next `end`.
+std::string without(std::string text, const std::string& begin, const std::string& end) {
+    for (size_t at; (at = text.find(begin)) != std::string::npos;) text.erase(at, text.find(end, at) + end.size() - at);
+    return text;
+}
+
+// Names of the fields of a struct, as the header writes them: the last word before ';' or '['.
 std::vector<std::string> fields_of(const std::string& tag) {
     std::ifstream file(FA_HEADER);
     std::stringstream text;
     text << file.rdbuf();
-    const std::string header = std::regex_replace(text.str(), std::regex("/\\*[^*]*\\*+(?:[^/*][^*]*\\*+)*/"), "");
+    const std::string header = without(text.str(), "/*", "*/");
     const size_t begin = header.find("typedef struct " + tag + " {"), end = header.find("\n}", begin);
     std::vector<std::string> names;
     if (begin == std::string::npos) return names;
-    const std::string body = header.substr(begin, end - begin);
-    const std::regex field("(\\w+)(?:\\[\\d+\\])?;");
-    for (std::sregex_iterator i(body.begin(), body.end(), field), none; i != none; ++i) names.push_back((*i)[1]);
+    std::istringstream body(without(header.substr(begin, end - begin), "[", "]"));
+    for (std::string declaration; std::getline(body, declaration, ';');) {
+        const size_t last = declaration.find_last_of(" *");
+        if (last + 1 < declaration.size() && declaration[last + 1] != '\n') names.push_back(declaration.substr(last + 1));
+    }
     return names;
 }
 

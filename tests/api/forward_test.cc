@@ -8,7 +8,7 @@ constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD;
 
 using A = fa_forward_args_t&;
 
-Rule<Forward> row(void (*good)(Forward*), const char* says, std::function<void(fa_forward_args_t&)> spoil, fa_status_t status = I) {
+Rule<Forward> row(void (*good)(Forward*), const char* says, void (*spoil)(fa_forward_args_t&), fa_status_t status = I) {
     return {good, [spoil](Forward& f) { spoil(f.a); }, status, says, ""};
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <set>
 #include "calls.h"
 #include "core/check.h"
 #include "random_struct.h"
@@ -37,7 +36,8 @@ bool distinct(const std::vector<int64_t>& extent, const int64_t* stride) {
         }
         all = next;
     }
-    return std::set<int64_t>(all.begin(), all.end()).size() == all.size();
+    std::sort(all.begin(), all.end());
+    return std::adjacent_find(all.begin(), all.end()) == all.end();
 }
 
 int64_t bytes_of(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype <= FA_BF16 ? 2 : 1; }

@@ -6,10 +6,10 @@ namespace {
 
 constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
 
-Rule<Merge> row(void (*good)(Merge*), const char* says, std::function<void(Merge&)> spoil, fa_status_t status = I) {
+Rule<Merge> row(void (*good)(Merge*), const char* says, void (*spoil)(Merge&), fa_status_t status = I) {
     return {good, spoil, status, says, ""};
 }
-Rule<Merge> described(void (*good)(Merge*), const char* says, std::function<void(Merge&)> spoil, fa_status_t status = I) {
+Rule<Merge> described(void (*good)(Merge*), const char* says, void (*spoil)(Merge&), fa_status_t status = I) {
     return {good, spoil, status, says, "", true};
 }
 

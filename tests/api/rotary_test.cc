@@ -5,7 +5,7 @@ namespace {
 
 constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
 
-using Spoil = std::function<void(Rotary&)>;
+using Spoil = void (*)(Rotary&);
 
 Rule<Rotary> row(void (*good)(Rotary*), const char* says, Spoil spoil, fa_status_t status = I) {
     return {good, spoil, status, says, ""};

@@ -38,15 +38,15 @@ std::set<std::string> listed_kernels() {
         names.insert("fold_cluster");
 #define FA_PAIR_true "_pair"
 #define FA_PAIR_false ""
-#define FA_WORK_plain ""
-#define FA_WORK_softcap "_softcap"
-#define FA_WORK_alibi "_alibi"
-#define FA_WORK_mask "_mask"
-#define FA_SM90(dims, columns, keys, groups, mask, pair, work, k_slots, q_slots, from, cost, types) \
-    for (const char* dtype : {"f16", "bf16"})                                                       \
-        if (#types == std::string("both") || #types == std::string(dtype))                          \
-            names.insert(std::string("fwd_sm90_" #dims "x" #columns "_" #mask "_" #groups "x64x" #keys FA_PAIR_##pair FA_WORK_##work " ") + dtype);
-#include "cuda/kernels_sm90.def"
+#define FA_MOD_none ""
+#define FA_MOD_softcap "_softcap"
+#define FA_MOD_alibi "_alibi"
+#define FA_MOD_mask "_mask"
+#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types) \
+    for (const char* dtype : {"f16", "bf16"})                                                \
+        if (#types == std::string("both") || #types == std::string(dtype))                   \
+            names.insert(std::string("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod " ") + dtype);
+#include "cuda/sm90/kernels.def"
 #undef FA_SM90
     }
     return names;

@@ -7,7 +7,9 @@ namespace oracle {
 namespace {
 
 void compute_row(const Reading& r, const Row& row, const Cache& cache, bool keep_scores, Attention& out) {
-    const size_t n = size_t(out.row(row.b, row.h, row.i));
+    const size_t n = size_t(out.row(row.b, row.h, row.i)), dim = size_t(r.dim_v);
+    double *o = out.o.data() + n * dim, *spread = out.spread.data() + n * dim, *reach = out.reach.data() + n * dim;
+    const double kept = 1 - double(r.d.dropout_p);
     out.computed[n] = 1;
     out.lse[n] = row.lse;
     out.kappa[n] = row.kappa;
@@ -24,13 +26,15 @@ void compute_row(const Reading& r, const Row& row, const Cache& cache, bool keep
         }
         if (!s.attended) continue;
         out.attended[n]++;
-        const double weight = r.kept(row.b, row.h, row.i, int64_t(j)) ? p / (1 - double(r.d.dropout_p)) : 0;
-        for (int64_t c = 0; c < r.dim_v; c++) {
-            const double value = cache.v[j][size_t(c)];
-            const size_t at = n * size_t(r.dim_v) + size_t(c);
-            out.o[at] += weight * value;
-            out.spread[at] += weight * std::fabs(value);
-            out.reach[at] = std::fmax(out.reach[at], std::fabs(value) / (1 - double(r.d.dropout_p)));
+        const double weight = r.kept(row.b, row.h, row.i, int64_t(j)) ? p / kept : 0;
+        const double* v = cache.v[j].data();
+        for (size_t c = 0; c < dim; c++) {
+            o[c] += weight * v[c];
+            spread[c] += weight * std::fabs(v[c]);
+        }
+        for (size_t c = 0; c < dim; c++) {
+            const double far = std::fabs(v[c]) / kept;
+            reach[c] = far > reach[c] ? far : reach[c];  // a NaN has none
         }
     }
 }

@@ -36,15 +36,19 @@ struct Format {
         return code & sign ? -value : value;
     }
 
+    // The last value that is not above a. Those from one power of two to the next are equally far apart.
+    uint32_t below(double a) const {
+        if (a >= values.back()) return uint32_t(values.size()) - 1;
+        const int power = std::ilogb(a) + (1 << (exponent_bits - 1)) - 1;  // of a: its exponent in the code
+        const uint32_t first = a > 0 && power > 0 ? uint32_t(power) << mantissa_bits : 0;
+        return first + uint32_t((a - values[first]) / (values[first + 1] - values[first]));
+    }
+
     uint32_t encode(double value) const {
         const uint32_t sign = std::signbit(value) ? 1u << (bits() - 1) : 0u;
         const double a = std::fabs(value);
         if (a != a) return sign | ((1u << (bits() - 1)) - 1);
-        uint32_t low = 0, high = uint32_t(values.size());  // high stands for infinity
-        while (high - low > 1) {
-            const uint32_t middle = (low + high) / 2;
-            (values[middle] <= a ? low : high) = middle;
-        }
+        const uint32_t low = below(a), high = low + 1;  // past the last, high stands for infinity
         const double above = high < values.size() ? values[high] : beyond;
         const double down = a - values[low], up = above - a;
         const uint32_t nearest = down < up ? low : up < down ? high : low % 2 == 0 ? low : high;

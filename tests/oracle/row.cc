@@ -8,22 +8,39 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+struct Product {
+    double sum, size;  // of q · k, and of the same with all signs dropped
+};
+
+// Four sums at a time, which a compiler may hold in vectors.
+Product multiply(const std::vector<double>& q, const std::vector<double>& k) {
+    constexpr size_t kLanes = 4;
+    double sum[kLanes] = {}, size[kLanes] = {};
+    const size_t whole = q.size() / kLanes * kLanes;
+    for (size_t c = 0; c < whole; c += kLanes)
+        for (size_t lane = 0; lane < kLanes; lane++) {
+            const double product = q[c + lane] * k[c + lane];
+            sum[lane] += product;
+            size[lane] += std::fabs(product);
+        }
+    for (size_t c = whole; c < q.size(); c++) {
+        sum[0] += q[c] * k[c];
+        size[0] += std::fabs(q[c] * k[c]);
+    }
+    return {sum[0] + sum[1] + sum[2] + sum[3], size[0] + size[1] + size[2] + size[3]};
+}
+
 Score score_of(const Reading& r, const Row& row, int64_t j, const std::vector<double>& k) {
     const int64_t b = row.b, h = row.h, i = row.i;
-    const std::vector<double>& q = row.q;
-    double dot = 0, size = 0;
-    for (size_t c = 0; c < q.size(); c++) {
-        dot += q[c] * k[c];
-        size += std::fabs(q[c] * k[c]);
-    }
+    const Product product = multiply(row.q, k);
     const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
     const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
     Score s;
-    s.raw = r.scale * dot;
+    s.raw = r.scale * product.sum;
     s.capped = cap > 0 ? cap * std::tanh(s.raw / cap) : s.raw;
     s.attended = r.attends(b, h, i, j);
     s.biased = s.attended ? s.capped + bias - alibi : -kInfinity;
-    s.kappa = std::fabs(r.scale) * size + (s.attended ? std::fabs(bias) : 0) + std::fabs(alibi);
+    s.kappa = std::fabs(r.scale) * product.size + (s.attended ? std::fabs(bias) : 0) + std::fabs(alibi);
     return s;
 }
 

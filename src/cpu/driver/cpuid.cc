@@ -14,7 +14,6 @@
 namespace fa {
 namespace cpu {
 
-<<<<<<< HEAD:src/cpu/cpuid.cc
 #if defined(__x86_64__)
 #define FA_ON_X86(...) __VA_ARGS__
 #define FA_ON_ARM(...)
@@ -29,11 +28,6 @@ namespace cpu {
 
 #define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
 #include "backend/isa.def"
-=======
-#define FA_CPU_ISA(name, isa) extern const Kernels kKernels_##name;
-#include "cpu/isa.def"
-#undef FA_CPU_ISA
->>>>>>> cpu:src/cpu/driver/cpuid.cc
 
 namespace {
 
@@ -42,14 +36,8 @@ struct Level {
     const Kernels* kernels;
 };
 const Level kLevels[] = {
-<<<<<<< HEAD:src/cpu/cpuid.cc
 #define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture({isa, &kKernels_##table},)
 #include "backend/isa.def"
-=======
-#define FA_CPU_ISA(name, isa) {isa, &kKernels_##name},
-#include "cpu/isa.def"
-#undef FA_CPU_ISA
->>>>>>> cpu:src/cpu/driver/cpuid.cc
 };
 
 #if defined(__x86_64__)

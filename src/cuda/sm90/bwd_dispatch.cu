@@ -8,7 +8,7 @@ namespace fa {
 namespace gpu {
 namespace {
 
-const Sm90BackwardKernel& backward_kernel(const NativeBackward& native) { return *static_cast<const Sm90BackwardKernel*>(native.how); }
+const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel) { return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl); }
 
 // With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
 // comes, and those kernels find a factor for each tile.
@@ -20,7 +20,7 @@ constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CA
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
+    if (!device.sm90 || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
@@ -40,7 +40,7 @@ bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
     if (h.variant == BwdVariant::general) return true;
     if (deterministic(p)) return false;
     if (h.variant == BwdVariant::wide) return true;
-    if (!sequences_alike(p)) return false;
+    if (!has_uniform_lengths(p)) return false;
     // All rows see a key, and the keys of every block are seen.
     const MaskRule rule = rule_of_all(p);
     const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
@@ -73,16 +73,16 @@ struct Schedule {
     int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
-Schedule schedule_of(const NativeBackward& native, const rt::Device& device, const Problem& p) {
-    const Sm90BackwardKernel& h = backward_kernel(native);
+Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
     const fa_attention_desc_t& d = p.d;
     Schedule o;
     o.heads = d.batch * d.heads_k;
-    o.key_blocks = ceil_div(d.seqlen_k, native.keys * cluster_size(h));
-    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, native.rows) * p.group;
+    o.key_blocks = ceil_div(d.seqlen_k, arch_kernel.keys * cluster_size(h));
+    const int64_t slots = device.multiprocessors / cluster_size(h), steps = ceil_div(d.seqlen_q, arch_kernel.rows) * p.group;
     // Where blocks differ in length, the long ones of a section come first, and enough short ones must follow the last section's
     // long ones.
-    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !sequences_alike(p);
+    const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
     const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
     o.sections = differ ? max_of(o.heads / interleaved, int64_t(1)) : o.heads;
     o.section = o.heads / o.sections;
@@ -108,39 +108,39 @@ Schedule schedule_of(const NativeBackward& native, const rt::Device& device, con
 
 }  // namespace
 
-const NativeBackward* native_backward_for(const rt::Device& device, const Problem& p) {
+const ArchBackwardKernel* arch_backward_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
     for (const int dims : kDims) {
         if (dims < p.d.dim_qk || dims < p.d.dim_v) continue;
         const Sm90BackwardKernelList list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
-            const Sm90BackwardKernel& h = backward_kernel(list.native[i]);
-            if (kernel_can_implement(h, p)) return &list.native[i];
+            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
+            if (kernel_can_implement(h, p)) return &list.arch_kernel[i];
         }
     }
     return nullptr;
 }
 
-bool native_backward_reads(const Problem& p, const fa_backward_args_t& a) {
+bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
     for (const int64_t* s : strides)
         if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
     return tma_compatible(a.dout_stride, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
-uint64_t native_backward_bytes(const NativeBackward& native, const rt::Device& device, const Problem& p) {
-    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / native.rows) * sizeof(uint32_t);
-    const Schedule schedule = schedule_of(native, device, p);
-    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(native)) * 2 * native.keys * backward_kernel(native).max_dim;
+uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows) * sizeof(uint32_t);
+    const Schedule schedule = schedule_of(arch_kernel, device, p);
+    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys * backward_kernel(arch_kernel).max_dim;
     return uint64_t(schedule.counters() + sums) * sizeof(float);
 }
 
-rt::Status prepare_native_backward(const rt::Device& device) {
-    if (!device.hopper) return rt::kSuccess;
+rt::Status prepare_arch_backward(const rt::Device& device) {
+    if (!device.sm90) return rt::kSuccess;
     for (const int dims : kDims) {
         const Sm90BackwardKernelList list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
-            const Sm90BackwardKernel& h = backward_kernel(list.native[i]);
+            const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
             rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
             if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
@@ -151,18 +151,18 @@ rt::Status prepare_native_backward(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_native_backward(const NativeBackward& native, const rt::Device& device, const BackwardParams& x, void* memory, rt::Stream stream) {
-    const Sm90BackwardKernel& h = backward_kernel(native);
+rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const BackwardParams& x, void* memory, rt::Stream stream) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
     Sm90BackwardParams a;
     a.x = x;
-    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
-        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), native.rows) ||
-        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys) ||
-        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), native.keys))
+    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), arch_kernel.rows) ||
+        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), arch_kernel.rows) ||
+        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys) ||
+        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys))
         return cudaErrorInvalidValue;
-    const Schedule schedule = schedule_of(native, device, p);
+    const Schedule schedule = schedule_of(arch_kernel, device, p);
     const int cluster = cluster_size(h);
     const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
     a.key_blocks = int(schedule.key_blocks);
@@ -188,21 +188,21 @@ rt::Status launch_native_backward(const NativeBackward& native, const rt::Device
     a.split.pieces = divisor(schedule.pieces);
     a.split.partial = static_cast<float*>(memory) + schedule.counters();
     a.heads_k = divisor(d.heads_k);
-    a.rule = x.alike ? row_rule(x.alike_rule) : RowRule{};
+    a.rule = x.uniform_lengths ? row_rule(x.uniform_rule) : RowRule{};
     a.reverse_order = deterministic(p) && bounded_right(p);
     a.dq_semaphore = nullptr;
     rt::Status s = rt::kSuccess;
-    if (deterministic(p) && x.dq_sum) {
+    if (deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);
-        s = cudaMemsetAsync(memory, 0, native_backward_bytes(native, device, p), stream);
+        s = cudaMemsetAsync(memory, 0, arch_backward_bytes(arch_kernel, device, p), stream);
     }
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, schedule.part * padded_blocks_of_head, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
     s = rt::launch_after(h.kernel, cluster * a.resident_blocks, h.threads, h.shared_bytes, stream, a, cluster);
     if (s == rt::kSuccess && schedule.split > 0)
         s = rt::launch_after(h.add_split, schedule.split * cluster * 2 * (h.max_dim / 32), 256, 0, stream, a);
-    if (s != rt::kSuccess || !x.dq_sum) return s;
-    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, native.rows), 256, uint64_t(native.rows * (h.max_dim + 4) * 4), stream, x);
+    if (s != rt::kSuccess || !x.dq_acc) return s;
+    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows), 256, uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, x);
 }
 
 }  // namespace gpu

@@ -29,7 +29,7 @@ FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<HeadDim, BlockM, variant>::kThreads
     __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
-    if (rt::uniform(int(threadIdx.x) / 128) == 0) {
+    if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
         rt::setmaxnreg_dec<24>();
         if (threadIdx.x == 0) backward_producer<Traits, BlockM>(a);
         else if (!Traits::kGeneral && threadIdx.x >= 32) return preprocess_next_part<Traits, HeadDim>(a);

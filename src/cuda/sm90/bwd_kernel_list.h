@@ -2,7 +2,7 @@
 // translation unit (bwd_unit.cu.in, bwd_wide.cu) and a list; bwd_dispatch.cu chooses.
 #pragma once
 #include "cuda/rt_cuda.h"
-#include "gpu/native.h"
+#include "gpu/arch_kernel.h"
 
 namespace fa {
 namespace gpu {
@@ -20,7 +20,7 @@ struct Sm90BackwardKernel {
     void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split
 };
 struct Sm90BackwardKernelList {
-    const NativeBackward* native;  // `how` is an Sm90BackwardKernel
+    const ArchBackwardKernel* arch_kernel;  // `how` is an Sm90BackwardKernel
     int count;
 };
 template <int dims>

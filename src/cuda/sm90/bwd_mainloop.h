@@ -16,7 +16,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
     const BackwardParams& x = a.x;
-    const int warp = rt::uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
+    const int warp = rt::warp_uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
     const int own_key = warpgroup * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
     const float scale = x.p.d.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
@@ -27,7 +27,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     PipelineState<Traits::kKStages> k_stage;
     int m_block_min, m_block_max, m_block_full_min, m_block_full_max;  // of the block of keys
     int m_block, steps_left;                                           // steps_left: of all heads of the group
-    const int valid_row_min = rt::uniform(shared.block[0].valid_row_min), valid_row_max = rt::uniform(shared.block[0].valid_row_max);
+    const int valid_row_min = rt::warp_uniform(shared.block[0].valid_row_min), valid_row_max = rt::warp_uniform(shared.block[0].valid_row_max);
     // dQ goes to memory by a bulk reduction of each warp, from a staging buffer in shared memory.
     constexpr int kDqWarpBytes = Traits::kDqBytes / 8;
     const int blocks_of_head = int(x.padded_rows / BlockM);
@@ -108,7 +108,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         __syncwarp();
         if (lane == 0) {
             if (deterministic) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full));
-            else if (x.dq_sum) rt::tma_reduce_add(x.dq_sum + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
+            else if (x.dq_acc) rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
         }
     };
     const auto start_s = [&](auto from) {
@@ -138,9 +138,9 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
             rt::wgmma_fence();
             issue_dp(from);
             rt::keep_in_registers(acc_s);
-            const uint32_t lse2 = Traits::smem_addr(shared.lse2[stage.index]) + 8 * c;
+            const uint32_t lse_log2 = Traits::smem_addr(shared.lse_log2[stage.index]) + 8 * c;
             FA_UNROLL for (int i = from.value / 8; i < BlockM / 8; i++) {
-                const float2 l = rt::ld_shared_v2(lse2 + 32 * i);
+                const float2 l = rt::ld_shared_v2(lse_log2 + 32 * i);
                 FA_UNROLL for (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
                 FA_UNROLL for (int e = 0; e < 2; e++) p[2 * i + e] = rt::pack_bf16(acc_s[4 * i + 2 * e], acc_s[4 * i + 2 * e + 1]);
             }
@@ -181,9 +181,9 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto begin_key_block = [&] {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         const int key = own_key - lane / 4 + lane;
-        m_block_min = rt::uniform(t.m_block_min), m_block_max = rt::uniform(t.m_block_max), m_block_full_min = rt::uniform(t.m_block_full_min), m_block_full_max = rt::uniform(t.m_block_full_max);
+        m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max), m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
         m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.p.group);
-        next_dq_block = rt::uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / BlockM) + m_block;
+        next_dq_block = rt::warp_uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
         if (lane < 16) shared.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
         __syncwarp();
@@ -192,10 +192,10 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
-            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) + (rt::unknown(threadIdx.x) - 128) * 4;
+            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) + (rt::opaque(threadIdx.x) - 128) * 4;
             FA_UNROLL for (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<HeadDim>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, acc);
+            store_dkv<HeadDim>(a, t, rt::opaque(own_key), out, stride, 0, dim, factor, acc);
         }
     };
     const auto store_dv = [&] { store(0, x.g.dv, x.g.dv_stride, x.p.d.dim_v, 1.f, acc_dv); };
@@ -251,14 +251,14 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         while (true) {
             // The first 64 rows may see none of the second warpgroup's keys.
             const KeyBlockInfo& t = shared.block[k_stage.index];
-            if (Traits::kPersistent && warpgroup == 1 && rt::uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
+            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
             else first_step(Int<0>{});
             while (--steps_left > 0) step();
             last_step();
             if (!Traits::kPersistent) break;
             k_stage.advance();
             rt::mbarrier_wait(Traits::smem_addr(&barrier.k_full[k_stage.index]), k_stage.phase);
-            if (rt::uniform(shared.block[k_stage.index].index) < 0) break;
+            if (rt::warp_uniform(shared.block[k_stage.index].index) < 0) break;
             stage.advance();
             begin_key_block();
         }

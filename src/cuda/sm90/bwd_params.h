@@ -5,7 +5,7 @@
 #pragma once
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
-#include "gpu/bwd.h"
+#include "gpu/bwd_params.h"
 #include "gpu/mma_sync.h"
 
 namespace fa {
@@ -125,7 +125,7 @@ struct Sm90BackwardTraits {
         uint64_t dq_full, dq_empty;  // deterministic: of the staging buffer of dq
     };
     struct Shared {
-        float lse2[kStages][BlockM], delta[kStages][BlockM];
+        float lse_log2[kStages][BlockM], delta[kStages][BlockM];
         int2 row_range[BlockN];  // the rows that see each key
         KeyBlockInfo block[kKStages];
         int blocks_done[4];  // of keys, by each warp of the producer warpgroup
@@ -135,7 +135,7 @@ struct Sm90BackwardTraits {
     static constexpr int kSharedBytes = kTensorBytes + int(sizeof(Shared));
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
-    FA_MEMBER static uint32_t smem_addr(const void* p) { return rt::shared_address(p); }
+    FA_MEMBER static uint32_t smem_addr(const void* p) { return rt::smem_addr(p); }
     FA_MEMBER static uint32_t k_tile(int i = 0) { return smem_addr(rt::shared_memory()) + i * kKvBytes; }
     FA_MEMBER static uint32_t v_tile() { return k_tile(kKStages); }
     FA_MEMBER static uint32_t q_tile(int i) { return v_tile() + kKvBytes + i * kQBytes; }

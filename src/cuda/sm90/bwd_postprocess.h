@@ -54,7 +54,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     FA_UNROLL for (int part = warp; part < Traits::kDqParts; part += 8) {
         const int dim = (Traits::kPanels > 1 ? part : part % 4) * 16 + lane / 4;
         const int row = 2 * c + (Traits::kPanels > 1 ? 0 : part / 4 * Traits::kDqRows);
-        const float* const from = x.dq_sum + row0 * HeadDim + part * (Traits::kDqRows * 16) + lane * 4;
+        const float* const from = x.dq_acc + row0 * HeadDim + part * (Traits::kDqRows * 16) + lane * 4;
         FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) {
             float sum[4];
             rt::load4(from + i * 128, sum);
@@ -64,7 +64,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     constexpr int kRowsAtOnce = 256 / (HeadDim / 8);  // rows
     const int own = rt::thread() / (HeadDim / 8), column = rt::thread() % (HeadDim / 8) * 8;
     bool seeing[BlockM / kRowsAtOnce];
-    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) seeing[i] = x.lse2[row0 + own + i * kRowsAtOnce] != kPosInf;
+    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
     rt::barrier();
     FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) {
         const int r = own + i * kRowsAtOnce;

@@ -37,16 +37,16 @@ template <int HeadDim>
 FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;  // of a row; rows
     const RowChunk t = chunk_at(a, chunk);
-    const int thread = rt::unknown(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
+    const int thread = rt::opaque(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
     const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
-    float* sums = a.x.dq_sum + padded_row_of(a, t) * HeadDim + thread * 4;
+    float* sums = a.x.dq_acc + padded_row_of(a, t) * HeadDim + thread * 4;
     int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
     float delta = 0.f;
     FA_UNROLL_BY(1)
     for (int iteration = 0; iteration < kLanes; iteration++) {
         uint4 one = {}, other = {};
         if (left > 0) one = *reinterpret_cast<const uint4*>(o), other = *reinterpret_cast<const uint4*>(dout);
-        if (a.x.dq_sum) {
+        if (a.x.dq_acc) {
             const float zero[4] = {};
             rt::store4(sums, zero), rt::store4(sums + 128, zero);
         }
@@ -65,7 +65,7 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
 template <int HeadDim>
 FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
     const RowChunk t = chunk_at(a, chunk);
-    const int row = rt::unknown(threadIdx.x) % 32;
+    const int row = rt::opaque(threadIdx.x) % 32;
     if (t.row0 + row >= int(a.x.p.d.seqlen_q)) return;
     const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, 0), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, 0);
     FA_UNROLL for (int i = 0; i < HeadDim / 64; i++)
@@ -75,10 +75,10 @@ FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
 template <int HeadDim>
 FA_DEVICE void preprocess_chunk(const Sm90BackwardParams& a, int chunk) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;
-    prefetch_chunk<HeadDim>(a, rt::unknown(chunk));
-    float delta = deltas<HeadDim>(a, rt::unknown(chunk));
-    const RowChunk t = chunk_at(a, rt::unknown(chunk));
-    const int thread = rt::unknown(threadIdx.x) % 32, row = t.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
+    prefetch_chunk<HeadDim>(a, rt::opaque(chunk));
+    float delta = deltas<HeadDim>(a, rt::opaque(chunk));
+    const RowChunk t = chunk_at(a, rt::opaque(chunk));
+    const int thread = rt::opaque(threadIdx.x) % 32, row = t.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
     float lse = kPosInf;
     if (row < int(a.x.p.d.seqlen_q)) {
         const int64_t* const stride = a.x.p.d.lse_stride;
@@ -107,9 +107,9 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
             int chunk = next_part() * pre.part_chunks + place * kWarps + int(threadIdx.x) / 32 - 1;
             FA_UNROLL_BY(1)
             for (; chunk < pre.chunks_end(next_part()); chunk += pre.helper_blocks * kWarps) {
-                preprocess_chunk<HeadDim>(a, rt::unknown(chunk));
+                preprocess_chunk<HeadDim>(a, rt::opaque(chunk));
                 __syncwarp();
-                if (rt::unknown(threadIdx.x) % 32 == 0) rt::red_release_add(pre.rows_ready + next_part(), 1);
+                if (rt::opaque(threadIdx.x) % 32 == 0) rt::red_release_add(pre.rows_ready + next_part(), 1);
             }
         }
         rt::mbarrier_arrive(Traits::smem_addr(&s.barrier.k_empty[k_stage.index()]));
@@ -119,8 +119,8 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
     }
 }
 
-// The preprocessing kernel: delta and lse2 of all padded rows, zeros in dq_sum, and in dq where a padded tensor holds no row. As
-// prepare_gradients of the portable kernels, for rows in units of 16 bytes. A CTA takes 128 rows of a head; its loads are in flight
+// The preprocessing kernel: delta and lse_log2 of all padded rows, zeros in dq_acc, and in dq where a padded tensor holds no row. As
+// backward_preprocess of the portable kernels, for rows in units of 16 bytes. A CTA takes 128 rows of a head; its loads are in flight
 // together.
 template <int HeadDim>
 FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
@@ -162,11 +162,11 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
                 if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
                 grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.g.dout_stride[1]);
             }
-        if (x.dq_sum) {
+        if (x.dq_acc) {
             constexpr int kPart = kInFlight * kRowsAtOnce * HeadDim;
             const float zero[4] = {};
             FA_UNROLL for (int i = 0; i < kPart / 1024; i++)
-                rt::store4(x.dq_sum + to * HeadDim + first / kInFlight * kPart + i * 1024 + rt::thread() * 4, zero);
+                rt::store4(x.dq_acc + to * HeadDim + first / kInFlight * kPart + i * 1024 + rt::thread() * 4, zero);
         }
         FA_UNROLL for (int i = 0; i < kInFlight; i++) {
             const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};

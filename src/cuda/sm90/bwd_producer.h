@@ -28,7 +28,7 @@ FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
 // ring of q and dout, as a count in one register.
 template <class Traits>
 struct KStageInShared {
-    FA_MEMBER static volatile int& count() { return Traits::shared().blocks_done[rt::unknown(threadIdx.x) / 32]; }
+    FA_MEMBER static volatile int& count() { return Traits::shared().blocks_done[rt::opaque(threadIdx.x) / 32]; }
     FA_MEMBER static int index() { return count() % Traits::kKStages; }
     FA_MEMBER static uint32_t phase() { return uint32_t(count()) / Traits::kKStages % 2; }
 };
@@ -68,7 +68,7 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
                 load(Traits::q_tile(stage.index()), &a.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
                 load(Traits::do_tile(stage.index()), &a.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
                 rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), a.x.delta + row0 + m_block * rows, rows * 4, Traits::smem_addr(&b.do_full[stage.index()]));
-                rt::bulk_load(Traits::smem_addr(s.lse2[stage.index()]), a.x.lse2 + row0 + m_block * rows, rows * 4, Traits::smem_addr(&b.do_full[stage.index()]));
+                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), a.x.lse_log2 + row0 + m_block * rows, rows * 4, Traits::smem_addr(&b.do_full[stage.index()]));
                 stage.n++;
                 if (g > 0 || m_block > t.m_block_min) continue;
                 // V has one stage: that of the block before has been read when its last step has released dout.
@@ -114,7 +114,7 @@ FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a) {
         const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
         while (rt::ld_acquire(a.dq_semaphore + dq_block) != own) {}
         rt::mbarrier_wait(Traits::smem_addr(&b.dq_full), phase);
-        rt::tma_reduce_add(a.x.dq_sum + int64_t(dq_block) * (Traits::kDqBytes / 4), Traits::dq_tile(), Traits::kDqBytes);
+        rt::tma_reduce_add(a.x.dq_acc + int64_t(dq_block) * (Traits::kDqBytes / 4), Traits::dq_tile(), Traits::kDqBytes);
         rt::bulk_wait_group_read();
         rt::mbarrier_arrive(Traits::smem_addr(&b.dq_empty));
         rt::bulk_wait_group();

@@ -11,7 +11,7 @@ namespace {
 using Traits = Sm90WideBackwardTraits;
 constexpr Sm90BackwardKernel kKernel{Traits::kHeadDim, BwdVariant::wide, Traits::kThreads, Traits::kSharedBytes, backward_wide_sm90, prepare_sm90<Traits::kHeadDim>,
                                     finish_sm90<Traits::kHeadDim, Traits::kBlockM>, nullptr};
-constexpr NativeBackward kList[] = {{"bwd_sm90_256", Traits::kBlockM, Traits::kBlockN, Traits::kHeadDim, &kKernel}};
+constexpr ArchBackwardKernel kList[] = {{"bwd_sm90_256", Traits::kBlockM, Traits::kBlockN, Traits::kHeadDim, &kKernel}};
 
 }  // namespace
 

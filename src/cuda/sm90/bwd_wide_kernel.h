@@ -18,7 +18,7 @@ namespace gpu {
 FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams a) {
     using Traits = Sm90WideBackwardTraits;
     rt::fetch_parameters(a);
-    const int rank = rt::uniform(rt::cluster_rank());
+    const int rank = rt::warp_uniform(rt::cluster_rank());
     if (threadIdx.x == 0) {
         Traits::init_barriers();
         fill_key_block_info<Traits>(a, int(blockIdx.x) / 2, 0, rank, Traits::shared().block);
@@ -27,10 +27,10 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams 
     rt::cluster_sync();
     rt::release_successor();
     rt::wait_for_predecessor();
-    const int warpgroup = rt::uniform(int(threadIdx.x) / 128);
+    const int warpgroup = rt::warp_uniform(int(threadIdx.x) / 128);
     if (warpgroup == 0) {
         rt::setmaxnreg_dec<24>();
-        const int warp = rt::uniform(int(threadIdx.x) / 32);
+        const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (warp == 1) find_row_ranges<Traits>();
         else if (threadIdx.x == 0) wide_producer<Traits>(a, rank);
         else return;

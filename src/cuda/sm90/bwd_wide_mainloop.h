@@ -51,13 +51,13 @@ struct WideWarpgroup {
     PipelineState<1> single_stage;  // of dout, P and dS
 
     FA_MEMBER WideWarpgroup(const Sm90BackwardParams& params, int own_rank, int own_warpgroup)
-        : a(params), t(Traits::shared().block), barrier(Traits::shared().barrier), rank(own_rank), warpgroup(own_warpgroup), warp(rt::uniform(int(threadIdx.x) / 32) % 4),
-          lane(int(threadIdx.x) % 32), m_block_min(rt::uniform(t.m_block_min)), m_block_max(rt::uniform(t.m_block_max)), valid_row_min(rt::uniform(t.valid_row_min)),
-          valid_row_max(rt::uniform(t.valid_row_max)) {
-        remote_barriers = rt::address_at(Traits::smem_addr(&barrier), lane % 2);
+        : a(params), t(Traits::shared().block), barrier(Traits::shared().barrier), rank(own_rank), warpgroup(own_warpgroup), warp(rt::warp_uniform(int(threadIdx.x) / 32) % 4),
+          lane(int(threadIdx.x) % 32), m_block_min(rt::warp_uniform(t.m_block_min)), m_block_max(rt::warp_uniform(t.m_block_max)), valid_row_min(rt::warp_uniform(t.valid_row_min)),
+          valid_row_max(rt::warp_uniform(t.valid_row_max)) {
+        remote_barriers = rt::mapa(Traits::smem_addr(&barrier), lane % 2);
         m_block = m_block_min;
         steps_left = (m_block_max - m_block_min) * int(a.x.p.group);
-        dq_block = rt::uniform(t.kv_head * int(a.x.p.group) * blocks_of_head() + int(t.row0 / Traits::kBlockM)) + m_block;
+        dq_block = rt::warp_uniform(t.kv_head * int(a.x.p.group) * blocks_of_head() + int(t.row0 / Traits::kBlockM)) + m_block;
     }
     FA_MEMBER int blocks_of_head() const { return int(a.x.padded_rows / Traits::kBlockM); }
     FA_MEMBER int next_m_block() const { return m_block + 1 == m_block_max ? m_block_min : m_block + 1; }
@@ -121,7 +121,7 @@ struct WideWarpgroup {
         FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
-        if (lane == 0) rt::tma_reduce_add(a.x.dq_sum + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staging, Traits::kWarpBytes);
+        if (lane == 0) rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staging, Traits::kWarpBytes);
     }
     FA_MEMBER void wait_for_staging() const {
         if (lane == 0) rt::bulk_wait_group_read();
@@ -135,7 +135,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     using Wgmma = rt::Wgmma<false>;
     WideWarpgroup<Traits> wg(a, rank, 0);
     typename Traits::Shared& shared = Traits::shared();
-    const int c = wg.lane % 4, m_block_full_min = rt::uniform(wg.t.m_block_full_min), m_block_full_max = rt::uniform(wg.t.m_block_full_max);
+    const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min), m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
     const float scale = a.x.p.d.scale * kLog2e;
     const uint32_t staging = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
@@ -154,9 +154,9 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     };
     const auto make_p = [&] {
         if (wg.m_block < m_block_full_min || wg.m_block >= m_block_full_max) apply_mask();
-        const float* const lse2 = shared.lse2[wg.stage.index];
+        const float* const lse_log2 = shared.lse_log2[wg.stage.index];
         FA_UNROLL for (int i = 0; i < 8; i++) {
-            const float2 l = rt::ld_shared_v2(Traits::smem_addr(lse2) + 32 * i + 8 * c);
+            const float2 l = rt::ld_shared_v2(Traits::smem_addr(lse_log2) + 32 * i + 8 * c);
             FA_UNROLL for (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
         }
         wg.wait_for_staging();
@@ -189,7 +189,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.p_empty), wg.single_stage.phase);
-        if (a.x.dq_sum) wg.reduce_dq(staging, acc_dq);
+        if (a.x.dq_acc) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_s);
         wg.advance();
@@ -278,7 +278,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::keep_in_registers(acc_dq);
         wg.release_to_pair(wg.barrier.ds_empty);
         wg.wait_for_staging();
-        if (a.x.dq_sum) wg.reduce_dq(staging, acc_dq);
+        if (a.x.dq_acc) wg.reduce_dq(staging, acc_dq);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(acc_dp);
         wg.advance();

@@ -16,7 +16,7 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64
         uint64_t k_full, v_full, q_full[kStages], q_empty[kStages], do_full, do_empty, p_full, p_empty, ds_full, ds_empty;
     };
     struct Shared {
-        float lse2[kStages][kBlockM], delta[kBlockM];
+        float lse_log2[kStages][kBlockM], delta[kBlockM];
         int2 row_range[kBlockN];  // the rows that see each key
         KeyBlockInfo block;
         Barriers barrier;

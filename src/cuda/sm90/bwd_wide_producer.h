@@ -42,7 +42,7 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
                 load_row_block<Traits>(to, map, Traits::smem_addr(&full), rank, t.q_begin + m_block * Traits::kBlockM, head, q_batch);
                 rt::bulk_load(Traits::smem_addr(values), from + row0 + m_block * Traits::kBlockM, Traits::kBlockM * 4, Traits::smem_addr(&full));
             };
-            load(Traits::q_tile(stage.index), &a.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase, s.lse2[stage.index], a.x.lse2);
+            load(Traits::q_tile(stage.index), &a.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase, s.lse_log2[stage.index], a.x.lse_log2);
             if (g == 0 && m_block == t.m_block_min) {
                 rt::mbarrier_expect_tx(Traits::smem_addr(&b.v_full), Traits::kKvBytes);
                 load_panels(Traits::v_tile(), &a.v, b.v_full, 0, 4, t.k_row);

@@ -59,7 +59,7 @@ struct Consumer {
     const int64_t eight_rows;  // of o
 
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
-        : a(params), x(params.x), shared(Traits::shared()), warp(rt::uniform(int(threadIdx.x) / 32)), lane(int(threadIdx.x) % 32), warpgroup(warp / 4 - 1),
+        : a(params), x(params.x), shared(Traits::shared()), warp(rt::warp_uniform(int(threadIdx.x) / 32)), lane(int(threadIdx.x) % 32), warpgroup(warp / 4 - 1),
           warp_row(warpgroup * 64 + warp % 4 * 16), kept_place(row_place_of(lane)), score_mod_op(params), eight_rows(8 * x.p.d.o_stride[1]) {}
 
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
@@ -109,25 +109,25 @@ struct Consumer {
         const WorkTileInfo* const next = &shared.tile[tile_stage.index];
         rt::mbarrier_wait(smem_addr(next->tile_ready), tile_stage.phase);
         const int4 blocks = *reinterpret_cast<const int4*>(next);
-        n_block = rt::uniform(blocks.x);
+        n_block = rt::warp_uniform(blocks.x);
         if (n_block < 0) return false;
         rt::mbarrier_wait(smem_addr(shared.barrier.q_full[q.index]), q.phase);
         tile = next;
         q_stage = q.index;
         tile_stage.advance();
         q.advance();
-        n_block_min_causal_local_mask = mask == MaskKind::none ? 0 : rt::uniform(blocks.y);
-        n_block_min = mask == MaskKind::band ? rt::uniform(blocks.z) : 0;
-        n_block_min_before_local_mask = mask == MaskKind::band ? rt::uniform(blocks.w) : 0;
-        blocks_to_skip = kPair && mask != MaskKind::none ? rt::uniform(tile->peer_only_blocks) : 0;
+        n_block_min_causal_local_mask = mask == MaskKind::none ? 0 : rt::warp_uniform(blocks.y);
+        n_block_min = mask == MaskKind::band ? rt::warp_uniform(blocks.z) : 0;
+        n_block_min_before_local_mask = mask == MaskKind::band ? rt::warp_uniform(blocks.w) : 0;
+        blocks_to_skip = kPair && mask != MaskKind::none ? rt::warp_uniform(tile->peer_only_blocks) : 0;
         if constexpr (kWarpgroupDiagonals) {
-            const int row = tile->row0 + 64 * warpgroup, last = min(n_block, rt::uniform(n_block_max_of<Traits, mask>(a.window, *tile, row, 64)));
-            n_block_min_causal_local_mask = rt::uniform(key_range_of<mask>(a.window, row, tile->off, tile->k_len).end / kBlockN);
+            const int row = tile->row0 + 64 * warpgroup, last = min(n_block, rt::warp_uniform(n_block_max_of<Traits, mask>(a.window, *tile, row, 64)));
+            n_block_min_causal_local_mask = rt::warp_uniform(key_range_of<mask>(a.window, row, tile->off, tile->k_len).end / kBlockN);
             blocks_to_skip = n_block - last;
             n_block = last;
         }
         blocks_left = n_block - n_block_min;
-        if constexpr (score_mod == ScoreMod::alibi) n_block = rt::uniform(tile->first_n_block());
+        if constexpr (score_mod == ScoreMod::alibi) n_block = rt::warp_uniform(tile->first_n_block());
         score_mod_op.begin_tile(x, *tile, border_place().row);
         release_skipped_k();
         return true;
@@ -138,14 +138,14 @@ struct Consumer {
             FA_UNROLL for (int r = 0; r < 2; r++) key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
         }
         if constexpr (kSkipUnseenParts) {
-            if (mask == MaskKind::band) warp_range.begin = rt::uniform(__reduce_min_sync(~0u, min(key_range[0].begin, key_range[1].begin)));
-            warp_range.end = rt::uniform(__reduce_max_sync(~0u, max(key_range[0].end, key_range[1].end)));
+            if (mask == MaskKind::band) warp_range.begin = rt::warp_uniform(__reduce_min_sync(~0u, min(key_range[0].begin, key_range[1].begin)));
+            warp_range.end = rt::warp_uniform(__reduce_max_sync(~0u, max(key_range[0].end, key_range[1].end)));
         }
     }
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     FA_MEMBER void zero_v_tail() const {
         const int left = tile->k_len - n_block * kBlockN;
-        if (kWarpgroupDiagonals || (x.alike && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
+        if (kWarpgroupDiagonals || (x.uniform_lengths && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
         wait_v();
         const int units = (kBlockN - left) * 8;  // of 16 bytes, in a panel
         for (int i = int(threadIdx.x) - 128; i < units * Traits::kVPanels; i += 128 * kWarpgroups)
@@ -160,7 +160,7 @@ struct Consumer {
         score_mod_op.prefetch(n_block);
         // With wide heads a uniform address keeps the compiler from holding those of all k-steps in registers over the loop.
         const uint32_t q_rows = Traits::q_tile(q_stage) + warpgroup * 8192;
-        const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::uniform(int(q_rows))) : q_rows, 16);
+        const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
         FA_UNROLL for (int i = 0; i < kHeadDim / 16; i++)
             Wgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2, k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);

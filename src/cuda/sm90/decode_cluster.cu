@@ -1,7 +1,7 @@
 // Launches of the portable matrix kernel for decode (fwd_mma.h) in clusters, which sm_90 has: the splits of a tile are a cluster's
 // CTAs, and merge their partial states through distributed shared memory.
 #include "cuda/rt_cuda.h"
-#include "gpu/native.h"
+#include "gpu/arch_kernel.h"
 #include "gpu/instance.h"
 
 namespace fa {
@@ -31,8 +31,8 @@ struct ClusterLaunch {
 
 }  // namespace
 
-bool fit_together(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
-    if (!device.hopper || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
+bool cluster_fits(const rt::Device& device, const Instance& one, int64_t tiles, int64_t splits) {
+    if (!device.sm90 || one.key_warps == 1 || tiles == 0) return false;  // the query fails for a call without rows
     if (tiles * splits > int64_t(device.multiprocessors) * one.resident) return false;
     const ClusterLaunch launch(tiles * splits, one.threads, uint64_t(one.shared_bytes(0)), splits, nullptr, false);
     for (void (*const kernel)(ForwardParams) : {one.plain, one.paged}) {
@@ -43,12 +43,12 @@ bool fit_together(const rt::Device& device, const Instance& one, int64_t tiles, 
     return true;
 }
 
-rt::Status prepare_together(const rt::Device& device, void (*kernel)(ForwardParams)) {
-    if (!device.hopper) return rt::kSuccess;
+rt::Status prepare_cluster(const rt::Device& device, void (*kernel)(ForwardParams)) {
+    if (!device.sm90) return rt::kSuccess;
     return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-rt::Status launch_together(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
+rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
     const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
     return cudaLaunchKernelEx(&launch.config, kernel, x);
 }

@@ -10,7 +10,7 @@ namespace fa {
 namespace gpu {
 namespace {
 
-const Sm90Kernel& sm90_kernel(const Native& native) { return *static_cast<const Sm90Kernel*>(native.how); }
+const Sm90Kernel& sm90_kernel(const ArchKernel& arch_kernel) { return *static_cast<const Sm90Kernel*>(arch_kernel.impl); }
 
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 
@@ -59,7 +59,7 @@ int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.hopper || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
+    if (!device.sm90 || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
     if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
@@ -87,10 +87,10 @@ PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
     PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), m_blocks, n_blocks};
     const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
-    *bytes = kNativeBytes + spans + uint64_t(m.words()) * sizeof(uint2);
+    *bytes = kArchKernelBytes + spans + uint64_t(m.words()) * sizeof(uint2);
     if (!memory) return m;
-    m.spans = reinterpret_cast<int2*>(memory + kNativeBytes);
-    m.bits = reinterpret_cast<uint2*>(memory + kNativeBytes + spans);
+    m.spans = reinterpret_cast<int2*>(memory + kArchKernelBytes);
+    m.bits = reinterpret_cast<uint2*>(memory + kArchKernelBytes + spans);
     return m;
 }
 
@@ -109,7 +109,7 @@ int64_t tiles_of(const Sm90Kernel& h, const Problem& p) { return p.d.batch * p.d
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
 bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
-    return (h.mask != MaskKind::none || !sequences_alike(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
+    return (h.mask != MaskKind::none || !has_uniform_lengths(p)) && tiles_of(h, p) > device.multiprocessors / h.cluster_size;
 }
 
 // Proportional to the time that a kernel should take: tiles, in waves, times what one costs. With the dynamic schedule CTAs end
@@ -124,21 +124,21 @@ double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Probl
 }
 
 // Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
-const Native* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
+const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
     const ScoreMod score_mod = score_mod_of(p);
-    const Native* best = nullptr;
+    const ArchKernel* best = nullptr;
     double least = 0;
     for (const Unit& unit : kUnits) {
         if (unit.dtype != p.d.q_dtype || unit.width != width) continue;
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = sm90_kernel(list.native[i]);
+            const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
             if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
-            if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !sequences_alike(p)) continue;
+            if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
             if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
             if (best && time >= least) continue;
-            best = &list.native[i];
+            best = &list.arch_kernel[i];
             least = time;
         }
     }
@@ -147,23 +147,23 @@ const Native* fastest_kernel(int width, MaskKind mask, const rt::Device& device,
 
 }  // namespace
 
-const Native* native_for(const rt::Device& device, const Problem& p) {
+const ArchKernel* arch_kernel_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
         for (const MaskKind mask : {mask_kind_of(p), MaskKind::band})
-            if (const Native* const best = fastest_kernel(width, mask, device, p)) return best;
+            if (const ArchKernel* const best = fastest_kernel(width, mask, device, p)) return best;
     }
     return nullptr;
 }
 
-uint64_t native_bytes(const Native& native, const rt::Device& device, const Problem& p) {
-    uint64_t bytes = schedules_dynamically(sm90_kernel(native), device, p) ? kNativeBytes : 0;
-    if (sm90_kernel(native).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
+uint64_t arch_kernel_bytes(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    uint64_t bytes = schedules_dynamically(sm90_kernel(arch_kernel), device, p) ? kArchKernelBytes : 0;
+    if (sm90_kernel(arch_kernel).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
     return bytes;
 }
 
-rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) {
+rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void** zeros) {
     *zeros = nullptr;
     unsigned long long id;
     if (rt::capturing(stream)) return rt::kSuccess;
@@ -171,29 +171,29 @@ rt::Status native_memory(NativeMemory* memory, rt::Stream stream, void** zeros) 
     if (s != rt::kSuccess) return s;
     int i = 0;
     while (i < memory->streams && memory->stream[i] != id) i++;
-    if (i == NativeMemory::kStreams) return rt::kSuccess;
+    if (i == ArchKernelMemory::kStreams) return rt::kSuccess;
     if (!memory->zeros) {
         void* fresh;
-        s = cudaMalloc(&fresh, NativeMemory::kStreams * kNativeBytes);
+        s = cudaMalloc(&fresh, ArchKernelMemory::kStreams * kArchKernelBytes);
         if (s != rt::kSuccess) return s;
         memory->zeros = static_cast<char*>(fresh);
     }
-    *zeros = memory->zeros + i * kNativeBytes;
+    *zeros = memory->zeros + i * kArchKernelBytes;
     if (i < memory->streams) return rt::kSuccess;
-    s = cudaMemsetAsync(*zeros, 0, kNativeBytes, stream);
+    s = cudaMemsetAsync(*zeros, 0, kArchKernelBytes, stream);
     if (s == rt::kSuccess) memory->stream[memory->streams++] = id;
     return s;
 }
 
-rt::Status prepare_native(const rt::Device& device) {
-    if (!device.hopper) return rt::kSuccess;
+rt::Status prepare_arch_kernels(const rt::Device& device) {
+    if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
     const rt::Status packs = rt::prepare(pack_mask, device);
     if (packs != rt::kSuccess) return packs;
     for (const Unit& unit : kUnits) {
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
-            const Sm90Kernel& h = sm90_kernel(list.native[i]);
+            const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
             const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s != rt::kSuccess) return s;
         }
@@ -201,8 +201,8 @@ rt::Status prepare_native(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_native(const Native& native, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
-    const Sm90Kernel& h = sm90_kernel(native);
+rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
+    const Sm90Kernel& h = sm90_kernel(arch_kernel);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);

@@ -108,8 +108,8 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
         infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
     }
     const bool to_f32 = wg.a.o_columns == 0;
-    if (__builtin_expect(!rt::any_lane(infinite || to_f32), 1)) return;
-    if (!ask_acc_o || rt::any_lane(infinite))
+    if (__builtin_expect(!rt::warp_any(infinite || to_f32), 1)) return;
+    if (!ask_acc_o || rt::warp_any(infinite))
         FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
     if (to_f32) return store_o_f32(wg, t, e);

@@ -22,9 +22,9 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
     else __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();
-    if (rt::uniform(int(threadIdx.x) / 128) == 0) {
+    if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
-        const int warp = rt::uniform(int(threadIdx.x) / 32);
+        const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
         else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);
         else if (Traits::kPagedKv && a.page_chunk && warp == 2) paged_kv_producer<Traits, KvOperand::v, Stages>(a);

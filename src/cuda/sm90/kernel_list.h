@@ -2,7 +2,7 @@
 // translation units of a few kernels each from it (forward_unit.cu.in), and dispatch.cu chooses among all of them.
 #pragma once
 #include "cuda/rt_cuda.h"
-#include "gpu/native.h"
+#include "gpu/arch_kernel.h"
 
 namespace fa {
 namespace gpu {
@@ -26,7 +26,7 @@ struct Sm90Kernel {
 
 // A translation unit's kernels, of one type and width of q, in the order of kernels.def.
 struct Sm90KernelList {
-    const Native* native;  // `how` is an Sm90Kernel
+    const ArchKernel* arch_kernel;  // `how` is an Sm90Kernel
     int count;
 };
 template <int unit>

@@ -97,7 +97,7 @@ FA_DEVICE void tile_mainloop(Consumer& wg) {
     if constexpr (Consumer::score_mod == ScoreMod::alibi) {
         while (wg.blocks_left > 0) {
             wg.blocks_left--;
-            wg.n_block = rt::uniform(wg.tile->next_n_block(wg.n_block));
+            wg.n_block = rt::warp_uniform(wg.tile->next_n_block(wg.n_block));
             if (wg.needs_mask()) mainloop_step(wg, True{});
             else mainloop_step(wg, False{});
             wg.zero_v_tail();

@@ -9,7 +9,7 @@
 #include "cuda/sm90/packed_mask.h"
 #include "cuda/sm90/pipeline.h"
 #include "cuda/sm90/ptx.h"
-#include "gpu/finish.h"
+#include "gpu/epilogue.h"
 #include "gpu/mma_sync.h"
 
 namespace fa {
@@ -64,7 +64,7 @@ struct alignas(16) WorkTileInfo {
 // must have the same lengths, as pairs need them to.
 constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { return mask == MaskKind::causal && block_n == 64 && block_m == 4 * block_n; }
 
-FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::shared_address(&barrier); }
+FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&barrier); }
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages>
 struct Sm90ForwardTraits {
@@ -102,7 +102,7 @@ struct Sm90ForwardTraits {
     static constexpr float kPScaleLog2 = f16 ? 10.f : -24.f, kPUnscale = f16 ? 0x1p-10f : 0x1p+24f, kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
-    FA_MEMBER static uint32_t q_tile(int stage) { return rt::shared_address(rt::shared_memory()) + stage * kQBytes; }
+    FA_MEMBER static uint32_t q_tile(int stage) { return rt::smem_addr(rt::shared_memory()) + stage * kQBytes; }
     FA_MEMBER static uint32_t k_tile(int stage) { return q_tile(QStages) + stage * kKBytes; }
     FA_MEMBER static uint32_t v_tile(int stage) { return k_tile(Stages) + stage * kVBytes; }
 

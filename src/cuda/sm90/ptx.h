@@ -1,9 +1,9 @@
 // The instructions of sm_90a that the Hopper kernels use, one function each, named after the PTX: mbarriers, the tensor memory
-// accelerator (TMA), bulk copies, clusters, setmaxnreg and wgmma. Addresses of shared memory are 32-bit (shared_address); what
-// matrix_cuda.h has for every NVIDIA GPU, such as ldmatrix, is not repeated here.
+// accelerator (TMA), bulk copies, clusters, setmaxnreg and wgmma. Addresses of shared memory are 32-bit (smem_addr); what
+// mma_cuda.h has for every NVIDIA GPU, such as ldmatrix, is not repeated here.
 #pragma once
 #include <cuda.h>
-#include "cuda/matrix_cuda.h"
+#include "cuda/mma_cuda.h"
 
 namespace fa {
 namespace rt {
@@ -38,11 +38,11 @@ FA_DEVICE int cluster_rank() {
 // `barrier`: an address in the cluster's shared memory (mapa). Without .release, which would cost a fence: the kernels arrive
 // remotely only to say that their reads have ended.
 FA_DEVICE void mbarrier_arrive_cluster(uint32_t barrier) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory"); }
-FA_DEVICE void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive_cluster(address_at(barrier, rank)); }
+FA_DEVICE void mbarrier_arrive_remote(uint32_t barrier, int rank) { mbarrier_arrive_cluster(mapa(barrier, rank)); }
 // A word to the shared memory of the CTA `rank`, whose mbarrier counts the 4 bytes.
 FA_DEVICE void st_async(uint32_t to, uint32_t barrier, int rank, int word) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(address_at(to, rank)), "r"(word),
-                 "r"(address_at(barrier, rank)) : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(mapa(to, rank)), "r"(word),
+                 "r"(mapa(barrier, rank)) : "memory");
 }
 
 // ---- TMA and bulk copies. A tensor map's box is 64 columns by some rows from (column, row, head, sequence) on; in shared memory its rows have
@@ -68,8 +68,8 @@ FA_DEVICE void bulk_load(uint32_t to, const void* from, int bytes, uint32_t barr
 }
 // From this CTA's shared memory to the same address in the CTA `rank`, whose mbarrier counts the bytes.
 FA_DEVICE void bulk_copy_to_cta(uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_at(to, rank)), "r"(from), "r"(bytes),
-                 "r"(address_at(barrier, rank)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(mapa(to, rank)), "r"(from), "r"(bytes),
+                 "r"(mapa(barrier, rank)) : "memory");
 }
 // Adds floats of shared memory to global ones, as a bulk group of its own. bulk_wait_group waits until all groups of this thread
 // have been added, bulk_wait_group_read until they have been read from shared memory.

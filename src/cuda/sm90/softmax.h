@@ -119,7 +119,7 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
         wg.row_ref[r] = row_max[r];
         large[r] = row_max[r] != kNegInf && ref_too_large(wg, r);
     }
-    if (__builtin_expect(rt::any_lane(large[0] || large[1]), 0))
+    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0))
         FA_UNROLL for (int r = 0; r < 2; r++) {
             if (!large[r]) continue;
             FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i++)
@@ -173,7 +173,7 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
         bool move[2];
         FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= Consumer::Traits::kRescaleThreshold && wg.score_mod_op.in_range(r));
-        if (rt::any_lane(move[0] || move[1])) {
+        if (rt::warp_any(move[0] || move[1])) {
             FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane & 28) & 15) != 0;
             apply_score_mod(wg, isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
             find_row_max(wg, false, row_max);

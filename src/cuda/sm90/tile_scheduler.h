@@ -52,14 +52,14 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.head = head - t.batch * heads_q;
     t.kv_head = t.head / int(x.p.group);
     t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * Traits::kBlockM;
-    const Sequence seq = x.alike ? x.alike_seq : bounded_sequence(x.p, x.a, t.batch);
+    const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, t.batch);
     t.q_begin = int(seq.q_begin);
     t.q_len = int(seq.q_len);
     t.o_rows = x.p.packed_q() ? t.q_len : int(x.p.d.seqlen_q);
     t.k_len = int(seq.k_len);
     t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
     t.k_begin = int(seq.k_begin);
-    t.kv_batch = x.p.packed_k() ? 0 : x.alike ? t.batch : int(seq.kv_index);
+    t.kv_batch = x.p.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
     t.n_block_max = n_block_max(t.row0);
@@ -117,7 +117,7 @@ FA_DEVICE void schedule_tiles_and_load_q(const Sm90ForwardParams& a) {
             }
             if (rank == 0) {
                 index = stride + atomicAdd(a.tile_counter, 1);
-                if (pair) rt::st_async(rt::shared_address(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1, index);
+                if (pair) rt::st_async(rt::smem_addr(s.next_tile + tile.index), smem_addr(s.barrier.next_tile_full[tile.index]), 1, index);
             } else {
                 rt::mbarrier_expect_tx(smem_addr(s.barrier.next_tile_full[tile.index]), 4);
                 rt::mbarrier_wait(smem_addr(s.barrier.next_tile_full[tile.index]), tile.phase);
