@@ -1,5 +1,8 @@
 // The consumer mainloop of the backward kernel for up to 128 dims: two warpgroups, each with 64 keys of the CTA's block and their
 // dk and dv in registers, go through the blocks of rows that see any of the keys. bwd_kernel.h gives the overview.
+//
+// It stays one function of steps over its locals: as an object with members, like the forward's Consumer, the loop of the plain
+// kernel for 128 dims has 553 instructions instead of 538. What works on accumulators alone is in bwd_mma.h.
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
 #include "cuda/sm90/bwd_mma.h"
