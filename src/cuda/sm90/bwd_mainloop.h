@@ -11,7 +11,9 @@ namespace fa {
 namespace gpu {
 
 template <int n>
-struct Int { static constexpr int value = n; };
+struct Int {
+    static constexpr int value = n;
+};
 
 template <int HeadDim, int BlockM, BwdVariant variant>
 FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
@@ -24,45 +26,54 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const float scale = x.p.d.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
-    float (&acc_dq)[32] = reinterpret_cast<float (&)[32]>(acc_dp);  // dP has become dS by then
+    float(&acc_dq)[32] = reinterpret_cast<float(&)[32]>(acc_dp);  // dP has become dS by then
     uint32_t p[BlockM / 4], ds[BlockM / 4];
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kKStages> k_stage;
     int m_block_min, m_block_max, m_block_full_min, m_block_full_max;  // of the block of keys
     int m_block, steps_left;                                           // steps_left: of all heads of the group
-    const int valid_row_min = rt::uniform(shared.block[0].valid_row_min), valid_row_max = rt::uniform(shared.block[0].valid_row_max);
+    const int valid_row_min = rt::uniform(shared.block[0].valid_row_min),
+              valid_row_max = rt::uniform(shared.block[0].valid_row_max);
     // dQ goes to memory by a bulk reduction of each warp, from a staging buffer in shared memory.
     constexpr int kDqWarpBytes = Traits::kDqBytes / 8;
     const int blocks_of_head = int(x.padded_rows / BlockM);
     // The block of rows, among those of all heads, whose dQ is computed next, or −1: none yet; and the one after it.
     int dq_block = -1, next_dq_block;
-    int dq_k_stage = 0;  // of its K
+    int dq_k_stage = 0;                                             // of its K
     const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
     const uint32_t dq_staging = Traits::dq_tile() + warp * kDqWarpBytes;
     // The row of dS in shared memory, rows by keys, that this lane addresses in stmatrix; a panel of 64 keys for each warpgroup.
-    const uint32_t ds_row = warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const uint32_t ds_row =
+        warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 
     // One lane arrives for its warp.
     const auto release = [&](uint64_t& barrier) {
         __syncwarp();
         if (lane == 0) rt::mbarrier_arrive(Traits::smem_addr(&barrier));
     };
-    const auto has_invalid_rows = [&](int block) { return Traits::kGeneral && (block * BlockM < valid_row_min || (block + 1) * BlockM > valid_row_max); };
-    const auto zero_invalid_rows = [&](uint32_t tile) { zero_rows_outside<Traits, BlockM>(tile, valid_row_min - m_block * BlockM, valid_row_max - m_block * BlockM); };
+    const auto has_invalid_rows = [&](int block) {
+        return Traits::kGeneral && (block * BlockM < valid_row_min || (block + 1) * BlockM > valid_row_max);
+    };
+    const auto zero_invalid_rows = [&](uint32_t tile) {
+        zero_rows_outside<Traits, BlockM>(tile, valid_row_min - m_block * BlockM, valid_row_max - m_block * BlockM);
+    };
     // dQ of a step to memory, by way of the staging buffer, which that of the step before must have left.
     const auto reduce_dq = [&](int before) {
         rt::keep_in_registers(acc_dq);
         if (dq_block < 0) return;
         release(barrier.ds_empty[before]);
-        if (deterministic) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
+        if (deterministic)
+            rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
         else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
-        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
+        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++)
+            rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (lane == 0) {
             if (deterministic) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full));
-            else if (x.dq_sum) rt::tma_reduce_add(x.dq_sum + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
+            else if (x.dq_sum)
+                rt::tma_reduce_add(x.dq_sum + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
         }
     };
     const auto start_s = [&](auto from) {
@@ -70,7 +81,9 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::q_tile(stage.index));
         rt::mark_undefined(acc_s);
         rt::wgmma_fence();
-        if constexpr (from.value < BlockM) issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192, Traits::q_tile(stage.index));
+        if constexpr (from.value < BlockM)
+            issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192,
+                                                 Traits::q_tile(stage.index));
     };
     // The accumulators of delta − dP begin at delta.
     const auto init_dp = [&](int from) {
@@ -83,7 +96,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto softmax_and_ds = [&](auto from) {
         rt::keep_in_registers(acc_s);
         if constexpr (from.value < BlockM) {
-            if (m_block < m_block_full_min || m_block >= m_block_full_max) apply_mask<Traits>(acc_s, own_key, m_block, c, from.value);
+            if (m_block < m_block_full_min || m_block >= m_block_full_max)
+                apply_mask<Traits>(acc_s, own_key, m_block, c, from.value);
             rt::wgmma_fence();
             issue_dp<Traits, HeadDim, from.value>(acc_dp, Traits::v_tile() + warpgroup * 8192, Traits::do_tile(stage.index));
             rt::keep_in_registers(acc_s);
@@ -96,12 +110,14 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         }
         scores_to_ds<BlockM>(acc_s, acc_dp, ds, from.value);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_empty[stage.index]), stage.phase ^ 1);
-        FA_UNROLL for (int i = 0; i < BlockM / 16; i++) rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
+        FA_UNROLL for (int i = 0; i < BlockM / 16; i++)
+            rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
         rt::fence_proxy_async_shared();
         release(barrier.ds_full[stage.index]);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(p), rt::keep_in_registers(acc_dv);
-        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));  // every thread arrives: each has read LSE and delta, which come with dout
+        // Every thread arrives: each has read LSE and delta, which come with dout.
+        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));
     };
     const auto start_dq = [&](int from, uint32_t phase) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_full[from]), phase);
@@ -124,19 +140,24 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto begin_key_block = [&] {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         const int key = own_key - lane / 4 + lane;
-        m_block_min = rt::uniform(t.m_block_min), m_block_max = rt::uniform(t.m_block_max), m_block_full_min = rt::uniform(t.m_block_full_min), m_block_full_max = rt::uniform(t.m_block_full_max);
+        m_block_min = rt::uniform(t.m_block_min), m_block_max = rt::uniform(t.m_block_max),
+        m_block_full_min = rt::uniform(t.m_block_full_min), m_block_full_max = rt::uniform(t.m_block_full_max);
         m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.p.group);
         next_dq_block = rt::uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
         if (lane < 16) shared.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
         __syncwarp();
-        FA_UNROLL for (int i = 0; i < HeadDim / 2; i++) acc_dv[i] = acc_dk[i] = 0.f;
+        FA_UNROLL for (int i = 0; i < HeadDim / 2; i++)
+            acc_dv[i] = acc_dk[i] = 0.f;
     };
-    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
+    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor,
+                           const float(&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
-            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) + (rt::unknown(threadIdx.x) - 128) * 4;
-            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
+            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) +
+                                   (rt::unknown(threadIdx.x) - 128) * 4;
+            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++)
+                rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
             store_dkv<HeadDim>(a, t, rt::unknown(own_key), out, stride, 0, dim, factor, acc);
         }
@@ -146,7 +167,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {
-        if (Traits::kPersistent && dq_k_stage != k_stage.index) rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
+        if (Traits::kPersistent && dq_k_stage != k_stage.index)
+            rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
         dq_k_stage = k_stage.index;
         reduce_dq(before);
         dq_block = next_dq_block;
@@ -155,7 +177,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto first_step = [&](auto from) {
         start_s(from);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.v_full), Traits::kPersistent ? k_stage.index : 0);
-        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN) zero_rows_outside<Traits, Traits::kBlockN>(Traits::v_tile(), 0, shared.block[0].valid_keys);
+        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN)
+            zero_rows_outside<Traits, Traits::kBlockN>(Traits::v_tile(), 0, shared.block[0].valid_keys);
         if constexpr (from.value < BlockM) rt::wgmma_wait<0>(), rt::keep_in_registers(acc_s);
         init_dp(from.value);
         softmax_and_ds(from);
@@ -190,11 +213,13 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     begin_key_block();
     if (Traits::kPersistent || steps_left > 0) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.k_full[0]), 0);
-        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN) zero_rows_outside<Traits, Traits::kBlockN>(Traits::k_tile(), 0, shared.block[0].valid_keys);
+        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN)
+            zero_rows_outside<Traits, Traits::kBlockN>(Traits::k_tile(), 0, shared.block[0].valid_keys);
         while (true) {
             // The first 64 rows may see none of the second warpgroup's keys.
             const KeyBlockInfo& t = shared.block[k_stage.index];
-            if (Traits::kPersistent && warpgroup == 1 && rt::uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
+            if (Traits::kPersistent && warpgroup == 1 && rt::uniform(t.key0 + t.rule.begin) >= m_block * BlockM)
+                first_step(Int<64>{});
             else first_step(Int<0>{});
             while (--steps_left > 0) step();
             last_step();
