@@ -8,15 +8,18 @@ namespace fa {
 namespace gpu {
 namespace {
 
-const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel) { return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl); }
+const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel) {
+    return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl);
+}
 
 // With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
 // comes, and those kernels find a factor for each tile.
 constexpr int64_t kMinRows = 128;
 // The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here.
 // FA_OPERAND_RNG_STATE is read with dropout only, FA_OPERAND_SCORES by the forward only.
-constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K |
-                               FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
+                               FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K |
+                               FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
@@ -24,10 +27,12 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
-    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
-        padded_rows_of(p) * d.heads_q >= kMaxExtent || d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
+        rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||
+        d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
         return false;
-    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
+           tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p));
 }
 
@@ -45,7 +50,8 @@ bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
     const MaskRule rule = rule_of_all(p);
     const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
     const RowBand all = row_band(rule, 0, p.d.seqlen_k, rows);
-    return all.begin <= 0 && all.end >= rows && row_band(rule, 0, 128, rows).end > 0 && row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
+    return all.begin <= 0 && all.end >= rows && row_band(rule, 0, 128, rows).end > 0 &&
+           row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
 }
 
 constexpr int kDims[] = {64, 128, 256};
@@ -65,11 +71,14 @@ int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::
 // How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
 // the end.
 struct Schedule {
-    int64_t heads, key_blocks;           // kv heads of all sequences; of each, blocks or pairs
-    int64_t sections, section;           // section: heads whose blocks are interleaved; the last one has what remains as well
-    int64_t parts, part;                 // part: in heads; the last one likewise
-    int64_t split, pieces;               // blocks or pairs that are split, and in how many each
-    int64_t helper_blocks() const { return ceil_div(part * key_blocks, int64_t(2)); }  // blocks or pairs of a part that preprocess rows of the next
+    int64_t heads, key_blocks;  // kv heads of all sequences; of each, blocks or pairs
+    int64_t sections, section;  // section: heads whose blocks are interleaved; the last one has what remains as well
+    int64_t parts, part;        // part: in heads; the last one likewise
+    int64_t split, pieces;      // blocks or pairs that are split, and in how many each
+    // Blocks or pairs of a part that preprocess rows of the next.
+    int64_t helper_blocks() const {
+        return ceil_div(part * key_blocks, int64_t(2));
+    }
     int64_t helper_blocks_end() const { return parts > 1 ? (parts - 2) * part * key_blocks + helper_blocks() : 0; }
     int64_t counters() const { return round_up(parts, int64_t(4)); }
 };
@@ -131,7 +140,8 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
     if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows) * sizeof(uint32_t);
     const Schedule schedule = schedule_of(arch_kernel, device, p);
-    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys * backward_kernel(arch_kernel).max_dim;
+    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys *
+                         backward_kernel(arch_kernel).max_dim;
     return uint64_t(schedule.counters() + sums) * sizeof(float);
 }
 
@@ -141,7 +151,8 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
         const Sm90BackwardKernelList list = kernels_of(dims);
         for (int i = 0; i < list.count; i++) {
             const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
-            rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
             if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
             if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
@@ -151,20 +162,23 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const BackwardParams& x, void* memory, rt::Stream stream) {
+rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const BackwardParams& x, void* memory,
+                                  rt::Stream stream) {
     const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
     Sm90BackwardParams a;
     a.x = x;
     if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), arch_kernel.rows) ||
-        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), arch_kernel.rows) ||
+        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p),
+                           arch_kernel.rows) ||
         !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys) ||
         !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys))
         return cudaErrorInvalidValue;
     const Schedule schedule = schedule_of(arch_kernel, device, p);
     const int cluster = cluster_size(h);
-    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows), chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
+    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
+                  chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
     a.key_blocks = int(schedule.key_blocks);
     a.sections = int(schedule.sections);
     a.section_blocks = divisor(schedule.section * schedule.key_blocks);
@@ -202,7 +216,8 @@ rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt:
     if (s == rt::kSuccess && schedule.split > 0)
         s = rt::launch_after(h.add_split, schedule.split * cluster * 2 * (h.max_dim / 32), 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_acc) return s;
-    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows), 256, uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, x);
+    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows), 256,
+                            uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, x);
 }
 
 }  // namespace gpu

@@ -9,8 +9,8 @@ namespace gpu {
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
 template <int HeadDim>
-FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const int64_t stride[4], int column, int64_t dim,
-                          float factor, const float (&sum)[HeadDim / 2]) {
+FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const int64_t stride[4],
+                         int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
     const BackwardParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
@@ -23,7 +23,8 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
         if (accumulated) {
             float* const to = static_cast<float*>(out) + at;
             FA_UNROLL for (int i = 0; i < HeadDim / 4; i++)
-                if (exists && column + 8 * (i / 2) + 2 * c + i % 2 < dim) to[8 * (i / 2) + 2 * c + i % 2] += sum[4 * (i / 2) + 2 * r + i % 2] * factor;
+                if (exists && column + 8 * (i / 2) + 2 * c + i % 2 < dim)
+                    to[8 * (i / 2) + 2 * c + i % 2] += sum[4 * (i / 2) + 2 * r + i % 2] * factor;
             continue;
         }
         FA_UNROLL for (int i = 0; i < HeadDim / 32; i++) {
@@ -33,14 +34,18 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
                 word[j] = rt::pack_bf16(first, second);
             }
             rt::transpose_4x4(word, c);
-            if (exists && column + 32 * i + 8 * c < dim) *reinterpret_cast<uint4*>(static_cast<Bf16*>(out) + at + 32 * i + 8 * c) = make_uint4(word[0], word[1], word[2], word[3]);
+            if (exists && column + 32 * i + 8 * c < dim)
+                *reinterpret_cast<uint4*>(static_cast<Bf16*>(out) + at + 32 * i + 8 * c) =
+                    make_uint4(word[0], word[1], word[2], word[3]);
         }
     }
 }
 
 // Where a piece of a split block of keys leaves its accumulators.
 template <int HeadDim>
-FA_DEVICE float* partial_of_split(const Sm90BackwardParams& a, int block) { return a.split.partial + int64_t(block) * (2 * 128 * HeadDim); }
+FA_DEVICE float* partial_of_split(const Sm90BackwardParams& a, int block) {
+    return a.split.partial + int64_t(block) * (2 * 128 * HeadDim);
+}
 
 }  // namespace gpu
 }  // namespace fa

@@ -25,7 +25,8 @@ FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<HeadDim, BlockM, variant>::kThreads
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
     if (threadIdx.x == 32) fill_key_block<Traits>(a, int(blockIdx.x), Traits::shared().block[0]);
-    if (threadIdx.x == 64) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
+    if (threadIdx.x == 64)
+        rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
     __syncthreads();
     rt::release_successor();
     rt::wait_for_predecessor();

@@ -20,7 +20,7 @@ struct Sm90BackwardKernel {
     void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split
 };
 struct Sm90BackwardKernelList {
-    const ArchBackwardKernel* arch_kernel;  // `how` is an Sm90BackwardKernel
+    const ArchBackwardKernel* arch_kernel;  // `impl` is an Sm90BackwardKernel
     int count;
 };
 template <int dims>

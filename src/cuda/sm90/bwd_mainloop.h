@@ -1,18 +1,23 @@
 // The consumer mainloop of the backward kernel for up to 128 dims: two warpgroups, each with 64 keys of the CTA's block and their
 // dk and dv in registers, go through the blocks of rows that see any of the keys. bwd_kernel.h gives the overview.
+//
+// It stays one function of steps over its locals: as an object with members, like the forward's Consumer, the loop of the plain
+// kernel for 128 dims has 553 instructions instead of 538. What works on accumulators alone is in bwd_mma.h.
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
+#include "cuda/sm90/bwd_mma.h"
 
 namespace fa {
 namespace gpu {
 
 template <int n>
-struct Int { static constexpr int value = n; };
+struct Int {
+    static constexpr int value = n;
+};
 
 template <int HeadDim, int BlockM, BwdVariant variant>
 FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     using Traits = Sm90BackwardTraits<HeadDim, BlockM, variant>;
-    using Wgmma = rt::Wgmma<false>;
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
     const BackwardParams& x = a.x;
@@ -21,94 +26,54 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const float scale = x.p.d.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
-    float (&acc_dq)[32] = reinterpret_cast<float (&)[32]>(acc_dp);  // dP has become dS by then
+    float(&acc_dq)[32] = reinterpret_cast<float(&)[32]>(acc_dp);  // dP has become dS by then
     uint32_t p[BlockM / 4], ds[BlockM / 4];
     PipelineState<Traits::kStages> stage;
     PipelineState<Traits::kKStages> k_stage;
     int m_block_min, m_block_max, m_block_full_min, m_block_full_max;  // of the block of keys
     int m_block, steps_left;                                           // steps_left: of all heads of the group
-    const int valid_row_min = rt::warp_uniform(shared.block[0].valid_row_min), valid_row_max = rt::warp_uniform(shared.block[0].valid_row_max);
+    const int valid_row_min = rt::warp_uniform(shared.block[0].valid_row_min),
+              valid_row_max = rt::warp_uniform(shared.block[0].valid_row_max);
     // dQ goes to memory by a bulk reduction of each warp, from a staging buffer in shared memory.
     constexpr int kDqWarpBytes = Traits::kDqBytes / 8;
     const int blocks_of_head = int(x.padded_rows / BlockM);
     // The block of rows, among those of all heads, whose dQ is computed next, or −1: none yet; and the one after it.
     int dq_block = -1, next_dq_block;
-    int dq_k_stage = 0;  // of its K
+    int dq_k_stage = 0;                                             // of its K
     const bool deterministic = Traits::kGeneral && a.dq_semaphore;  // reduce_dq_in_order takes dQ to memory
     const uint32_t dq_staging = Traits::dq_tile() + warp * kDqWarpBytes;
     // The row of dS in shared memory, rows by keys, that this lane addresses in stmatrix; a panel of 64 keys for each warpgroup.
-    const uint32_t ds_row = warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    const uint32_t ds_row =
+        warpgroup * BlockM * 128 + (lane % 8 + lane / 16 * 8) * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 
     // One lane arrives for its warp.
     const auto release = [&](uint64_t& barrier) {
         __syncwarp();
         if (lane == 0) rt::mbarrier_arrive(Traits::smem_addr(&barrier));
     };
-    const auto sync_consumers = [&] { rt::named_barrier_sync(1, 256); };
-    // Rows of a tile that do not belong to the sequence may hold anything, and 0 · NaN is NaN.
-    const auto zero_rows_outside = [&](uint32_t tile, auto tile_rows, int begin, int end) {
-        FA_UNROLL for (int i = 0; i < tile_rows.value / 32; i++) {
-            const int row = 32 * i + (int(threadIdx.x) - 128) / 8;
-            if (row < begin || row >= end)
-                FA_UNROLL for (int panel = 0; panel < Traits::kPanels; panel++)
-                    rt::st_shared_zero_v4(tile + (panel * tile_rows.value + row) * 128 + threadIdx.x % 8 * 16);
-        }
-        rt::fence_proxy_async_shared();
-        sync_consumers();
+    const auto has_invalid_rows = [&](int block) {
+        return Traits::kGeneral && (block * BlockM < valid_row_min || (block + 1) * BlockM > valid_row_max);
     };
-    const auto has_invalid_rows = [&](int block) { return Traits::kGeneral && (block * BlockM < valid_row_min || (block + 1) * BlockM > valid_row_max); };
-    const auto zero_invalid_rows = [&](uint32_t tile) { zero_rows_outside(tile, Int<BlockM>{}, valid_row_min - m_block * BlockM, valid_row_max - m_block * BlockM); };
-    // `from`: the first row of the tile that is computed.
-    const auto issue_s = [&](auto from) {
-        float (&part)[(BlockM - from.value) / 2] = reinterpret_cast<float (&)[(BlockM - from.value) / 2]>(acc_s[from.value / 2]);
-        const uint64_t rows = rt::smem_desc(rt::rematerialize(Traits::k_tile(k_stage.index) + warpgroup * 8192), 16);
-        const uint64_t columns = rt::smem_desc(Traits::q_tile(stage.index) + from.value * 128, 16);
-        FA_UNROLL for (int i = 0; i < HeadDim / 16; i++)
-            Wgmma::mma(part, rows + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2, columns + i / 4 * (BlockM * 8) + i % 4 * 2, i > 0);
-        rt::wgmma_commit();
-    };
-    const auto issue_dp = [&](auto from) {
-        float (&part)[(BlockM - from.value) / 2] = reinterpret_cast<float (&)[(BlockM - from.value) / 2]>(acc_dp[from.value / 2]);
-        const uint64_t rows = rt::smem_desc(rt::rematerialize(Traits::v_tile() + warpgroup * 8192), 16);
-        const uint64_t columns = rt::smem_desc(Traits::do_tile(stage.index) + from.value * 128, 16);
-        FA_UNROLL for (int i = 0; i < HeadDim / 16; i++)
-            Wgmma::mma_negated(part, rows + i / 4 * (Traits::kBlockN * 8) + i % 4 * 2, columns + i / 4 * (BlockM * 8) + i % 4 * 2);
-        rt::wgmma_commit();
-    };
-    const auto issue_rs = [&](float (&acc)[HeadDim / 2], const uint32_t (&p)[BlockM / 4], uint32_t tile, int from = 0) {
-        const uint64_t right = rt::smem_desc(tile, BlockM * 128);
-        FA_UNROLL for (int i = from / 16; i < BlockM / 16; i++) Wgmma::mma(acc, p + 4 * i, right + i * 128);
-        rt::wgmma_commit();
-    };
-    const auto issue_dq = [&](int stage) {
-        const uint64_t rows = rt::smem_desc(Traits::k_tile(dq_k_stage) + (Traits::kPanels > 1 ? warpgroup * Traits::kBlockN * 128 : 0), Traits::kBlockN * 128);
-        const uint64_t columns = rt::smem_desc(Traits::ds_tile(stage) + (Traits::kPanels > 1 ? 0 : warpgroup * Traits::kDqRows * 128), 16);
-        FA_UNROLL for (int i = 0; i < Traits::kBlockN / 16; i++)
-            Wgmma::mma_a_mn_major(acc_dq, rows + i * 128, columns + i / 4 * (BlockM * 8) + i % 4 * 2, i > 0);
-        rt::wgmma_commit();
-    };
-    const auto apply_mask = [&](int from) {
-        FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int2 seen = shared.row_range[own_key + 8 * r];
-            const int begin = seen.x - m_block * BlockM - 2 * c, end = seen.y - m_block * BlockM - 2 * c;
-            FA_UNROLL for (int i = from / 2; i < BlockM / 2; i++)
-                if (i / 2 % 2 == r && (8 * (i / 4) + i % 2 < begin || 8 * (i / 4) + i % 2 >= end)) acc_s[i] = kNegInf;
-        }
+    const auto zero_invalid_rows = [&](uint32_t tile) {
+        zero_rows_outside<Traits, BlockM>(tile, valid_row_min - m_block * BlockM, valid_row_max - m_block * BlockM);
     };
     // dQ of a step to memory, by way of the staging buffer, which that of the step before must have left.
     const auto reduce_dq = [&](int before) {
         rt::keep_in_registers(acc_dq);
         if (dq_block < 0) return;
         release(barrier.ds_empty[before]);
-        if (deterministic) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
+        if (deterministic)
+            rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty), before ^ 1);  // one staging buffer, two stages of dS
         else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
-        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
+        FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++)
+            rt::st_shared_v4(dq_staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (lane == 0) {
             if (deterministic) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full));
-            else if (x.dq_acc) rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
+            else if (x.dq_acc)
+                rt::tma_reduce_add(x.dq_acc + (int64_t(dq_block) * 8 + warp) * (kDqWarpBytes / 4), dq_staging, kDqWarpBytes);
         }
     };
     const auto start_s = [&](auto from) {
@@ -116,55 +81,49 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::q_tile(stage.index));
         rt::mark_undefined(acc_s);
         rt::wgmma_fence();
-        if constexpr (from.value < BlockM) issue_s(from);
+        if constexpr (from.value < BlockM)
+            issue_s<Traits, HeadDim, from.value>(acc_s, Traits::k_tile(k_stage.index) + warpgroup * 8192,
+                                                 Traits::q_tile(stage.index));
     };
     // The accumulators of delta − dP begin at delta.
     const auto init_dp = [&](int from) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.do_full[stage.index]), stage.phase);
         if (has_invalid_rows(m_block)) zero_invalid_rows(Traits::do_tile(stage.index));
-        const uint32_t delta = Traits::smem_addr(shared.delta[stage.index]) + 8 * c;
-        FA_UNROLL for (int i = from / 8; i < BlockM / 8; i++) {
-            const float2 d = rt::ld_shared_v2(delta + 32 * i);
-            acc_dp[4 * i] = acc_dp[4 * i + 2] = d.x;
-            acc_dp[4 * i + 1] = acc_dp[4 * i + 3] = d.y;
-        }
+        load_delta<BlockM>(acc_dp, Traits::smem_addr(shared.delta[stage.index]) + 8 * c, from);
         rt::keep_in_registers(acc_dp);
     };
     // P from S, which has been waited for, and dV += Pᵀ dO; dS from dP, while dV is in flight.
     const auto softmax_and_ds = [&](auto from) {
         rt::keep_in_registers(acc_s);
         if constexpr (from.value < BlockM) {
-            if (m_block < m_block_full_min || m_block >= m_block_full_max) apply_mask(from.value);
+            if (m_block < m_block_full_min || m_block >= m_block_full_max)
+                apply_mask<Traits>(acc_s, own_key, m_block, c, from.value);
             rt::wgmma_fence();
-            issue_dp(from);
+            issue_dp<Traits, HeadDim, from.value>(acc_dp, Traits::v_tile() + warpgroup * 8192, Traits::do_tile(stage.index));
             rt::keep_in_registers(acc_s);
-            const uint32_t lse_log2 = Traits::smem_addr(shared.lse_log2[stage.index]) + 8 * c;
-            FA_UNROLL for (int i = from.value / 8; i < BlockM / 8; i++) {
-                const float2 l = rt::ld_shared_v2(lse_log2 + 32 * i);
-                FA_UNROLL for (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
-                FA_UNROLL for (int e = 0; e < 2; e++) p[2 * i + e] = rt::pack_bf16(acc_s[4 * i + 2 * e], acc_s[4 * i + 2 * e + 1]);
-            }
+            exp2_to_p<BlockM>(acc_s, p, Traits::smem_addr(shared.lse_log2[stage.index]) + 8 * c, scale, from.value);
             rt::keep_in_registers(p), rt::keep_in_registers(acc_dv);
             rt::wgmma_fence();
-            issue_rs(acc_dv, p, Traits::do_tile(stage.index), from.value);
+            issue_rs<HeadDim, BlockM>(acc_dv, p, Traits::do_tile(stage.index), from.value);
             rt::wgmma_wait<1>();
             rt::keep_in_registers(acc_dp);
         }
-        FA_UNROLL for (int i = 0; i < from.value / 4; i++) ds[i] = 0;
-        FA_UNROLL for (int i = from.value / 4; i < BlockM / 4; i++) ds[i] = rt::pack_bf16(acc_s[2 * i] * acc_dp[2 * i], acc_s[2 * i + 1] * acc_dp[2 * i + 1]);
+        scores_to_ds<BlockM>(acc_s, acc_dp, ds, from.value);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_empty[stage.index]), stage.phase ^ 1);
-        FA_UNROLL for (int i = 0; i < BlockM / 16; i++) rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
+        FA_UNROLL for (int i = 0; i < BlockM / 16; i++)
+            rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
         rt::fence_proxy_async_shared();
         release(barrier.ds_full[stage.index]);
         rt::wgmma_wait<0>();
         rt::keep_in_registers(p), rt::keep_in_registers(acc_dv);
-        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));  // every thread arrives: each has read LSE and delta, which come with dout
+        // Every thread arrives: each has read LSE and delta, which come with dout.
+        rt::mbarrier_arrive(Traits::smem_addr(&barrier.do_empty[stage.index]));
     };
     const auto start_dq = [&](int from, uint32_t phase) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_full[from]), phase);
         rt::mark_undefined(acc_dq);
         rt::wgmma_fence();
-        issue_dq(from);
+        issue_dq<Traits>(acc_dq, Traits::k_tile(dq_k_stage), Traits::ds_tile(from), warpgroup);
     };
     // dQ of the step before, whose dS both warpgroups have written by now: neither waits for the other. The first step has none
     // before it; at d 64, where a branch costs registers that are not there (C7511), it computes one of whatever is in shared
@@ -175,25 +134,30 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto start_dk = [&] {
         rt::keep_in_registers(ds), rt::keep_in_registers(acc_dk);
         rt::wgmma_fence();
-        issue_rs(acc_dk, ds, Traits::q_tile(stage.index));
+        issue_rs<HeadDim, BlockM>(acc_dk, ds, Traits::q_tile(stage.index), 0);
     };
 
     const auto begin_key_block = [&] {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         const int key = own_key - lane / 4 + lane;
-        m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max), m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
+        m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max),
+        m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
         m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.p.group);
         next_dq_block = rt::warp_uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
         if (lane < 16) shared.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
         __syncwarp();
-        FA_UNROLL for (int i = 0; i < HeadDim / 2; i++) acc_dv[i] = acc_dk[i] = 0.f;
+        FA_UNROLL for (int i = 0; i < HeadDim / 2; i++)
+            acc_dv[i] = acc_dk[i] = 0.f;
     };
-    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor, const float (&acc)[HeadDim / 2]) {
+    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor,
+                           const float(&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
-            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) + (rt::opaque(threadIdx.x) - 128) * 4;
-            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++) rt::store4(partial + i * 1024, acc + 4 * i);
+            float* const partial = partial_of_split<HeadDim>(a, t.index - a.split.first_block) + operand * (128 * HeadDim) +
+                                   (rt::opaque(threadIdx.x) - 128) * 4;
+            FA_UNROLL for (int i = 0; i < HeadDim / 8; i++)
+                rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
             store_dkv<HeadDim>(a, t, rt::opaque(own_key), out, stride, 0, dim, factor, acc);
         }
@@ -203,7 +167,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {
-        if (Traits::kPersistent && dq_k_stage != k_stage.index) rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
+        if (Traits::kPersistent && dq_k_stage != k_stage.index)
+            rt::mbarrier_arrive(Traits::smem_addr(&barrier.k_empty[dq_k_stage]));
         dq_k_stage = k_stage.index;
         reduce_dq(before);
         dq_block = next_dq_block;
@@ -212,7 +177,8 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto first_step = [&](auto from) {
         start_s(from);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.v_full), Traits::kPersistent ? k_stage.index : 0);
-        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN) zero_rows_outside(Traits::v_tile(), Int<Traits::kBlockN>{}, 0, shared.block[0].valid_keys);
+        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN)
+            zero_rows_outside<Traits, Traits::kBlockN>(Traits::v_tile(), 0, shared.block[0].valid_keys);
         if constexpr (from.value < BlockM) rt::wgmma_wait<0>(), rt::keep_in_registers(acc_s);
         init_dp(from.value);
         softmax_and_ds(from);
@@ -247,11 +213,13 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     begin_key_block();
     if (Traits::kPersistent || steps_left > 0) {
         rt::mbarrier_wait(Traits::smem_addr(&barrier.k_full[0]), 0);
-        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN) zero_rows_outside(Traits::k_tile(), Int<Traits::kBlockN>{}, 0, shared.block[0].valid_keys);
+        if (Traits::kGeneral && shared.block[0].valid_keys < Traits::kBlockN)
+            zero_rows_outside<Traits, Traits::kBlockN>(Traits::k_tile(), 0, shared.block[0].valid_keys);
         while (true) {
             // The first 64 rows may see none of the second warpgroup's keys.
             const KeyBlockInfo& t = shared.block[k_stage.index];
-            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM) first_step(Int<64>{});
+            if (Traits::kPersistent && warpgroup == 1 && rt::warp_uniform(t.key0 + t.rule.begin) >= m_block * BlockM)
+                first_step(Int<64>{});
             else first_step(Int<0>{});
             while (--steps_left > 0) step();
             last_step();

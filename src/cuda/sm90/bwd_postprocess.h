@@ -25,14 +25,15 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     float sum[16] = {};
     const float* from = partial_of_split<HeadDim>(a, number * pieces) + (half * kGroups + group) * 4096 + rt::thread() * 4;
     FA_UNROLL_BY(2)
-    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim)
-        FA_UNROLL for (int i = 0; i < 4; i++) {
+    for (int piece = 0; piece < pieces; piece++, from += 2 * 128 * HeadDim) FA_UNROLL for (int i = 0; i < 4; i++) {
             float more[4];
             rt::load4(from + i * 1024, more);
-            FA_UNROLL for (int e = 0; e < 4; e++) sum[4 * i + e] += more[e];
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
-    store_dkv<32>(a, t, own_key, out, half ? x.g.dk_stride : x.g.dv_stride, 32 * group, half ? x.p.d.dim_qk : x.p.d.dim_v, half ? -x.p.d.scale : 1.f, sum);
+    store_dkv<32>(a, t, own_key, out, half ? x.g.dk_stride : x.g.dv_stride, 32 * group, half ? x.p.d.dim_qk : x.p.d.dim_v,
+                  half ? -x.p.d.scale : 1.f, sum);
 }
 
 // dq from its f32 sums, which lie in the order of the mainloop's accumulators. A CTA for each block of rows.
@@ -58,13 +59,15 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
         FA_UNROLL for (int i = 0; i < Traits::kDqRows / 8; i++) {
             float sum[4];
             rt::load4(from + i * 128, sum);
-            FA_UNROLL for (int e = 0; e < 4; e++) tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                tile[(row + 8 * i + e % 2) * kStride + dim + e / 2 * 8] = sum[e];
         }
     }
     constexpr int kRowsAtOnce = 256 / (HeadDim / 8);  // rows
     const int own = rt::thread() / (HeadDim / 8), column = rt::thread() % (HeadDim / 8) * 8;
     bool seeing[BlockM / kRowsAtOnce];
-    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
+    FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++)
+        seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
     rt::barrier();
     FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) {
         const int r = own + i * kRowsAtOnce;
@@ -73,13 +76,16 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
-        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * -d.scale : 0.f;
+        FA_UNROLL for (int e = 0; e < 8; e++)
+            sum[e] = seeing[i] ? sum[e] * -d.scale : 0.f;
         if (accumulates(x)) {
-            FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.g.dq)[to + e] += sum[e];
+            FA_UNROLL for (int e = 0; e < 8; e++)
+                static_cast<float*>(x.g.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
-        FA_UNROLL for (int e = 0; e < 4; e++) word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
+        FA_UNROLL for (int e = 0; e < 4; e++)
+            word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
         *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.g.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }

@@ -12,7 +12,8 @@ FA_DEVICE float half_of(uint32_t word, int upper) { return __uint_as_float(upper
 FA_DEVICE float product(const float* a, const uint4& b) {
     const uint32_t words[] = {b.x, b.y, b.z, b.w};
     float sum = 0.f;
-    FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(a[e], half_of(words[e / 2], e % 2), sum);
+    FA_UNROLL for (int e = 0; e < 8; e++)
+        sum = fmaf(a[e], half_of(words[e / 2], e % 2), sum);
     return sum;
 }
 
@@ -29,7 +30,8 @@ FA_DEVICE int64_t padded_row_of(const Sm90BackwardParams& a, const RowChunk& t) 
     return t.head * a.x.padded_rows + int64_t(t.batch) * a.preprocess.padded_rows_of_sequence + t.row0;
 }
 FA_DEVICE const char* lane_of(const void* base, const int64_t stride[4], const RowChunk& t, int row, int column) {
-    return reinterpret_cast<const char*>(static_cast<const Bf16*>(base) + t.batch * stride[0] + t.head * stride[2] + (t.row0 + row) * stride[1] + column);
+    return reinterpret_cast<const char*>(static_cast<const Bf16*>(base) + t.batch * stride[0] + t.head * stride[2] +
+                                         (t.row0 + row) * stride[1] + column);
 }
 
 // Delta = Σ dout · o of 32 rows, each in one lane; and zeros for the sums of dq.
@@ -38,7 +40,8 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;  // of a row; rows
     const RowChunk t = chunk_at(a, chunk);
     const int thread = rt::opaque(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
-    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
+    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column),
+               *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
     float* sums = a.x.dq_acc + padded_row_of(a, t) * HeadDim + thread * 4;
     int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
     float delta = 0.f;
@@ -54,8 +57,10 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
         o += a.preprocess.o_step, dout += a.preprocess.dout_step, left -= kRowsAtOnce;
         const uint32_t words[] = {one.x, one.y, one.z, one.w}, others[] = {other.x, other.y, other.z, other.w};
         float sum = 0.f;
-        FA_UNROLL for (int e = 0; e < 8; e++) sum = fmaf(half_of(words[e / 2], e % 2), half_of(others[e / 2], e % 2), sum);
-        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
+        FA_UNROLL for (int e = 0; e < 8; e++)
+            sum = fmaf(half_of(words[e / 2], e % 2), half_of(others[e / 2], e % 2), sum);
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
+            sum += rt::shuffle_xor32(sum, lanes);
         if (int(threadIdx.x) % kLanes == iteration) delta = sum;
     }
     return delta;
@@ -125,8 +130,8 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
 template <int HeadDim>
 FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     const BackwardParams& x = a.x;
-    constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 256 / kLanes;                    // of a row; rows
-    constexpr int kIterations = int(kPaddedRows) / kRowsAtOnce, kInFlight = 4;           // of that many rows, and how many are under way
+    constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 256 / kLanes;             // of a row; rows
+    constexpr int kIterations = int(kPaddedRows) / kRowsAtOnce, kInFlight = 4;  // of that many rows, and how many are under way
     rt::fetch_parameters(a);
     const fa_attention_desc_t& d = x.p.d;
     const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows)), index = uint32_t(rt::block()) / blocks;
@@ -134,7 +139,8 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     const int batch = int(index / uint32_t(d.heads_q)), head = int(index % uint32_t(d.heads_q));
     rt::release_successor();
     rt::wait_for_predecessor();
-    for (int part = int(rt::block()) * 256 + rt::thread(); part < a.preprocess.parts; part += int(gridDim.x) * 256) a.preprocess.rows_ready[part] = 0;
+    for (int part = int(rt::block()) * 256 + rt::thread(); part < a.preprocess.parts; part += int(gridDim.x) * 256)
+        a.preprocess.rows_ready[part] = 0;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
     if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
@@ -147,18 +153,21 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
         if (x.g.dlse) dlse = x.g.dlse[dlse_index(x, seq, batch, row0 + last, head)];
     }
     const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
-    const Bf16* const dout = static_cast<const Bf16*>(x.g.dout) + query_index(x.p, x.g.dout_stride, seq, batch, row0, head) + column;
+    const Bf16* const dout =
+        static_cast<const Bf16*>(x.g.dout) + query_index(x.p, x.g.dout_stride, seq, batch, row0, head) + column;
     const Bf16* const o_row = static_cast<const Bf16*>(x.a.o);
     const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
-    const auto at = [&](int iteration) { return min(own + iteration * kRowsAtOnce, rows - 1); };  // what comes of a row behind the last is not kept
+    const auto at = [&](int iteration) {
+        return min(own + iteration * kRowsAtOnce, rows - 1);
+    };  // what comes of a row behind the last is not kept
     const auto keep = [&](float sum, int iteration) {
-        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += rt::shuffle_xor32(sum, lanes);
+        FA_UNROLL for (int lanes = kLanes / 2; lanes > 0; lanes /= 2)
+            sum += rt::shuffle_xor32(sum, lanes);
         if (lane == iteration) delta = sum;
     };
     FA_UNROLL for (int first = 0; first < kIterations; first += kInFlight) {
         uint4 o[kInFlight] = {}, grad[kInFlight] = {};
-        if (there)
-            FA_UNROLL for (int i = 0; i < kInFlight; i++) {
+        if (there) FA_UNROLL for (int i = 0; i < kInFlight; i++) {
                 if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
                 grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.g.dout_stride[1]);
             }
@@ -171,7 +180,8 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
         FA_UNROLL for (int i = 0; i < kInFlight; i++) {
             const uint32_t words[] = {o[i].x, o[i].y, o[i].z, o[i].w};
             float wide[8];
-            FA_UNROLL for (int e = 0; e < 8; e++) wide[e] = half_of(words[e / 2], e % 2);
+            FA_UNROLL for (int e = 0; e < 8; e++)
+                wide[e] = half_of(words[e / 2], e % 2);
             keep(product(wide, grad[i]), first + i);
         }
     }

@@ -20,7 +20,9 @@ FA_DEVICE void load_row_block(uint32_t to, const CUtensorMap* map, uint32_t barr
 FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
     const int part = a.preprocess.part_of(block_and_piece(a, index).number);
     if (part == 0) return;
-    while (rt::ld_acquire(a.preprocess.rows_ready + part) != uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {}
+    while (rt::ld_acquire(a.preprocess.rows_ready + part) !=
+           uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
+    }
     rt::fence_proxy_async_global();
 }
 
@@ -53,7 +55,8 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
         const auto load_kv = [&](uint32_t to, const CUtensorMap* map, uint64_t& barrier) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
             FA_UNROLL for (int i = 0; i < Traits::kPanels; i++)
-                rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head, a.x.p.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+                rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
+                             a.x.p.packed_k() ? 0 : t.batch, rt::kEvictFirst);
         };
         load_kv(Traits::k_tile(k_stage.index()), &a.k, b.k_full[k_stage.index()]);
         if constexpr (!Traits::kGeneral) wait_for_preprocess(a, t.index);
@@ -63,12 +66,15 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
                 const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, int more) {
                     rt::mbarrier_wait(Traits::smem_addr(&empty), stage.phase() ^ 1);
                     rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + more);
-                    load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head, a.x.p.packed_q() ? 0 : t.batch);
+                    load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head,
+                                           a.x.p.packed_q() ? 0 : t.batch);
                 };
                 load(Traits::q_tile(stage.index()), &a.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
                 load(Traits::do_tile(stage.index()), &a.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
-                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), a.x.delta + row0 + m_block * rows, rows * 4, Traits::smem_addr(&b.do_full[stage.index()]));
-                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), a.x.lse_log2 + row0 + m_block * rows, rows * 4, Traits::smem_addr(&b.do_full[stage.index()]));
+                rt::bulk_load(Traits::smem_addr(s.delta[stage.index()]), a.x.delta + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&b.do_full[stage.index()]));
+                rt::bulk_load(Traits::smem_addr(s.lse_log2[stage.index()]), a.x.lse_log2 + row0 + m_block * rows, rows * 4,
+                              Traits::smem_addr(&b.do_full[stage.index()]));
                 stage.n++;
                 if (g > 0 || m_block > t.m_block_min) continue;
                 // V has one stage: that of the block before has been read when its last step has released dout.
@@ -93,13 +99,15 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
 // (reverse_order) or from left to right. Counted for a row that sees keys.
 template <class Traits, int rows>
 FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
-    const int row = reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
+    const int row =
+        reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
     int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
     if (t.rule.chunk > 0) {
         const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;
         begin = max(begin, chunk), end = min(end, chunk + t.rule.chunk);
     }
-    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / Traits::kBlockN - t.key0 / Traits::kBlockN : t.key0 / Traits::kBlockN - max(begin, 0) / Traits::kBlockN);
+    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / Traits::kBlockN - t.key0 / Traits::kBlockN
+                                  : t.key0 / Traits::kBlockN - max(begin, 0) / Traits::kBlockN);
 }
 
 // Adds dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of its own does it: neither the
@@ -112,7 +120,8 @@ FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a) {
     int dq_block = t.kv_head * int(a.x.p.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
     for (int left = (t.m_block_max - t.m_block_min) * int(a.x.p.group), phase = 0; left > 0; left--, phase ^= 1) {
         const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
-        while (rt::ld_acquire(a.dq_semaphore + dq_block) != own) {}
+        while (rt::ld_acquire(a.dq_semaphore + dq_block) != own) {
+        }
         rt::mbarrier_wait(Traits::smem_addr(&b.dq_full), phase);
         rt::tma_reduce_add(a.x.dq_acc + int64_t(dq_block) * (Traits::kDqBytes / 4), Traits::dq_tile(), Traits::kDqBytes);
         rt::bulk_wait_group_read();

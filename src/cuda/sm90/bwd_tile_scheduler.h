@@ -18,7 +18,8 @@ template <class Traits>
 FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int part, int rank, KeyBlockInfo& t) {
     const Problem& p = a.x.p;
     const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
-    const Quotient within = divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
+    const Quotient within =
+        divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
     const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_k);
     const int block = a.reverse_order ? a.key_blocks - 1 - within.number : within.number;
     t.batch = head.number;
@@ -45,7 +46,8 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
     const auto rows_of = [&](int key, int count) { return rows_seeing(t.rule, key, count, t.q_len); };
     // The CTAs of a pair go through the rows that see keys of either.
     const int seen0 = Traits::kPair ? block * 2 * Traits::kBlockN : t.key0;
-    const int2 seen = rows_of(seen0, min(k_len - seen0, Traits::kBlockN * Traits::kClusterSize)), all = Traits::kGeneral ? rows_of(0, k_len) : make_int2(0, t.q_len);
+    const int2 seen = rows_of(seen0, min(k_len - seen0, Traits::kBlockN * Traits::kClusterSize)),
+               all = Traits::kGeneral ? rows_of(0, k_len) : make_int2(0, t.q_len);
     t.m_block_min = seen.x / Traits::kBlockM;
     t.m_block_max = seen.x < seen.y ? (seen.y + Traits::kBlockM - 1) / Traits::kBlockM : t.m_block_min;
     if (!Traits::kGeneral && index >= a.split.first_block) {
@@ -58,9 +60,11 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
     t.valid_row_max = !Traits::kGeneral || tma_zero_fills ? INT32_MAX : all.y;
     t.m_block_full_min = t.m_block_full_max = t.m_block_max;
     if (t.valid_keys == Traits::kBlockN) {
-        const int begin = max(rows_of(t.key0 + Traits::kBlockN - 1, 1).x, t.valid_row_min), end = min(rows_of(t.key0, 1).y, t.valid_row_max);
+        const int begin = max(rows_of(t.key0 + Traits::kBlockN - 1, 1).x, t.valid_row_min),
+                  end = min(rows_of(t.key0, 1).y, t.valid_row_max);
         t.m_block_full_min = max((begin + Traits::kBlockM - 1) / Traits::kBlockM, t.m_block_min);
-        t.m_block_full_max = min(end == t.q_len && t.valid_row_max == INT32_MAX ? t.m_block_max : end / Traits::kBlockM, t.m_block_max);
+        t.m_block_full_max =
+            min(end == t.q_len && t.valid_row_max == INT32_MAX ? t.m_block_max : end / Traits::kBlockM, t.m_block_max);
     }
 }
 

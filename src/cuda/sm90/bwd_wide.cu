@@ -9,14 +9,22 @@ namespace gpu {
 namespace {
 
 using Traits = Sm90WideBackwardTraits;
-constexpr Sm90BackwardKernel kKernel{Traits::kHeadDim, BwdVariant::wide, Traits::kThreads, Traits::kSharedBytes, backward_wide_sm90, prepare_sm90<Traits::kHeadDim>,
-                                    finish_sm90<Traits::kHeadDim, Traits::kBlockM>, nullptr};
+constexpr Sm90BackwardKernel kKernel{Traits::kHeadDim,
+                                     BwdVariant::wide,
+                                     Traits::kThreads,
+                                     Traits::kSharedBytes,
+                                     backward_wide_sm90,
+                                     prepare_sm90<Traits::kHeadDim>,
+                                     finish_sm90<Traits::kHeadDim, Traits::kBlockM>,
+                                     nullptr};
 constexpr ArchBackwardKernel kList[] = {{"bwd_sm90_256", Traits::kBlockM, Traits::kBlockN, Traits::kHeadDim, &kKernel}};
 
 }  // namespace
 
 template <>
-Sm90BackwardKernelList sm90_backward_kernels<256>() { return {kList, 1}; }
+Sm90BackwardKernelList sm90_backward_kernels<256>() {
+    return {kList, 1};
+}
 
 }  // namespace gpu
 }  // namespace fa

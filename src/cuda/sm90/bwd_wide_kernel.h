@@ -23,7 +23,8 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams 
         Traits::init_barriers();
         fill_key_block_info<Traits>(a, int(blockIdx.x) / 2, 0, rank, Traits::shared().block);
     }
-    if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
+    if (threadIdx.x == 32)
+        rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v), rt::prefetch_tensormap(&a.dout);
     rt::cluster_sync();
     rt::release_successor();
     rt::wait_for_predecessor();

@@ -51,8 +51,16 @@ struct WideWarpgroup {
     PipelineState<1> single_stage;  // of dout, P and dS
 
     FA_MEMBER WideWarpgroup(const Sm90BackwardParams& params, int own_rank, int own_warpgroup)
-        : a(params), t(Traits::shared().block), barrier(Traits::shared().barrier), rank(own_rank), warpgroup(own_warpgroup), warp(rt::warp_uniform(int(threadIdx.x) / 32) % 4),
-          lane(int(threadIdx.x) % 32), m_block_min(rt::warp_uniform(t.m_block_min)), m_block_max(rt::warp_uniform(t.m_block_max)), valid_row_min(rt::warp_uniform(t.valid_row_min)),
+        : a(params),
+          t(Traits::shared().block),
+          barrier(Traits::shared().barrier),
+          rank(own_rank),
+          warpgroup(own_warpgroup),
+          warp(rt::warp_uniform(int(threadIdx.x) / 32) % 4),
+          lane(int(threadIdx.x) % 32),
+          m_block_min(rt::warp_uniform(t.m_block_min)),
+          m_block_max(rt::warp_uniform(t.m_block_max)),
+          valid_row_min(rt::warp_uniform(t.valid_row_min)),
           valid_row_max(rt::warp_uniform(t.valid_row_max)) {
         remote_barriers = rt::mapa(Traits::smem_addr(&barrier), lane % 2);
         m_block = m_block_min;
@@ -69,11 +77,16 @@ struct WideWarpgroup {
     }
     FA_MEMBER int own_key() const { return 16 * warp + lane / 4; }  // and the key 8 below it
     FA_MEMBER void release_to_pair(uint64_t& empty) const {
-        if (lane < 2) rt::mbarrier_arrive_cluster(remote_barriers + uint32_t(reinterpret_cast<char*>(&empty) - reinterpret_cast<char*>(&barrier)));
+        if (lane < 2)
+            rt::mbarrier_arrive_cluster(remote_barriers +
+                                        uint32_t(reinterpret_cast<char*>(&empty) - reinterpret_cast<char*>(&barrier)));
     }
-    FA_MEMBER bool has_invalid_rows(int block) const { return block * Traits::kBlockM < valid_row_min || (block + 1) * Traits::kBlockM > valid_row_max; }
+    FA_MEMBER bool has_invalid_rows(int block) const {
+        return block * Traits::kBlockM < valid_row_min || (block + 1) * Traits::kBlockM > valid_row_max;
+    }
     FA_MEMBER void zero_invalid_rows(uint32_t tile, int block, bool both) const {
-        zero_rows_outside<Traits>(tile, 4, valid_row_min - block * Traits::kBlockM, valid_row_max - block * Traits::kBlockM, both ? 128 * warpgroup : 0, both ? 256 : 128);
+        zero_rows_outside<Traits>(tile, 4, valid_row_min - block * Traits::kBlockM, valid_row_max - block * Traits::kBlockM,
+                                  both ? 128 * warpgroup : 0, both ? 256 : 128);
         sync_zeroed(both);
     }
     FA_MEMBER void wait_for_do() const {
@@ -92,7 +105,8 @@ struct WideWarpgroup {
     }
     FA_MEMBER static void issue_rs(float (&acc)[Traits::kHeadDim / 2], const uint32_t (&p)[16], uint32_t tile) {
         const uint64_t right = rt::smem_desc(tile, Traits::kPanelBytes);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Wgmma<false>::mma(acc, p + 4 * i, right + i * 128);
+        FA_UNROLL for (int i = 0; i < 4; i++)
+            rt::Wgmma<false>::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     }
     // dQᵀ over the keys of both CTAs, for 64 of this CTA's dims.
@@ -100,8 +114,10 @@ struct WideWarpgroup {
         const uint64_t own = rt::smem_desc(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
         const uint64_t other = rt::smem_desc(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
         const uint64_t own_ds = rt::smem_desc(Traits::ds_tile(), 16), other_ds = rt::smem_desc(Traits::peer_ds_tile(), 16);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Wgmma<false>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::Wgmma<false>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
+        FA_UNROLL for (int i = 0; i < 4; i++)
+            rt::Wgmma<false>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
+        FA_UNROLL for (int i = 0; i < 4; i++)
+            rt::Wgmma<false>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
         rt::wgmma_commit();
     }
     // acc += p · tile, which is complete on return; and dQ, once dS of both CTAs is there, which is still in flight.
@@ -118,10 +134,13 @@ struct WideWarpgroup {
     }
     // To memory, through the warp's staging buffer.
     FA_MEMBER void reduce_dq(uint32_t staging, const float (&acc_dq)[32]) const {
-        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
+        FA_UNROLL for (int i = 0; i < 8; i++)
+            rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
-        if (lane == 0) rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4), staging, Traits::kWarpBytes);
+        if (lane == 0)
+            rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4),
+                               staging, Traits::kWarpBytes);
     }
     FA_MEMBER void wait_for_staging() const {
         if (lane == 0) rt::bulk_wait_group_read();
@@ -135,14 +154,16 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     using Wgmma = rt::Wgmma<false>;
     WideWarpgroup<Traits> wg(a, rank, 0);
     typename Traits::Shared& shared = Traits::shared();
-    const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min), m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
+    const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min),
+              m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
     const float scale = a.x.p.d.scale * kLog2e;
     const uint32_t staging = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
     uint32_t p[16];
 
     const auto issue_ss = [&](int stage) {
-        wg.issue_ss(Traits::k_tile(), Traits::q_tile(stage), [&](uint64_t x, uint64_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
+        wg.issue_ss(Traits::k_tile(), Traits::q_tile(stage),
+                    [&](uint64_t x, uint64_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
     };
     const auto apply_mask = [&] {
         FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -157,13 +178,16 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         const float* const lse_log2 = shared.lse_log2[wg.stage.index];
         FA_UNROLL for (int i = 0; i < 8; i++) {
             const float2 l = rt::ld_shared_v2(Traits::smem_addr(lse_log2) + 32 * i + 8 * c);
-            FA_UNROLL for (int e = 0; e < 4; e++) acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
+            FA_UNROLL for (int e = 0; e < 4; e++)
+                acc_s[4 * i + e] = rt::exp2_fast(fmaf(acc_s[4 * i + e], scale, e % 2 ? -l.y : -l.x));
         }
         wg.wait_for_staging();
-        FA_UNROLL for (int i = 0; i < 8; i++) rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
+        FA_UNROLL for (int i = 0; i < 8; i++)
+            rt::st_shared_v4(staging + i * 512 + wg.lane * 16, acc_s + 4 * i);
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_full));
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.q_empty[wg.stage.index]));
-        FA_UNROLL for (int i = 0; i < 16; i++) p[i] = rt::pack_bf16(acc_s[2 * i], acc_s[2 * i + 1]);
+        FA_UNROLL for (int i = 0; i < 16; i++)
+            p[i] = rt::pack_bf16(acc_s[2 * i], acc_s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int stage, uint32_t phase, int block) {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.q_full[stage]), phase);
@@ -195,7 +219,8 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++) acc_dv[i] = 0.f;
+    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
+        acc_dv[i] = 0.f;
     if (wg.steps_left > 0) {
         wait_for_q(0, 0, wg.m_block);
         rt::mark_undefined(acc_s);
@@ -217,9 +242,11 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     WideWarpgroup<Traits> wg(a, rank, 1);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4;
-    const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16, staging = Traits::dq_tile() + wg.warp * Traits::kWarpBytes;
+    const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16,
+                   staging = Traits::dq_tile() + wg.warp * Traits::kWarpBytes;
     // dS of a warp's 16 keys: rows of 128 bytes, their 16-byte units swizzled.
-    const uint32_t own_ds = wg.warp * 2048, ds_piece = Traits::ds_tile() + own_ds + (wg.lane % 16) * 128 + ((wg.lane / 16) ^ (wg.lane % 8)) * 16;
+    const uint32_t own_ds = wg.warp * 2048,
+                   ds_piece = Traits::ds_tile() + own_ds + (wg.lane % 16) * 128 + ((wg.lane / 16) ^ (wg.lane % 8)) * 16;
     float acc_dp[32], acc_dq[32], acc_dk[Traits::kHeadDim / 2];
     uint32_t ds[16];
     bool dp_prefetched = false;
@@ -237,17 +264,20 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     };
     const auto exchange_ds = [&] {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.ds_empty), wg.single_stage.phase ^ 1);
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::stmatrix(ds_piece ^ (i * 32), ds + 4 * i);
+        FA_UNROLL for (int i = 0; i < 4; i++)
+            rt::stmatrix(ds_piece ^ (i * 32), ds + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
         if (wg.lane == 0) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&wg.barrier.ds_full), 2048);
-            rt::bulk_copy_to_cta(Traits::peer_ds_tile() + own_ds, Traits::ds_tile() + own_ds, 2048, Traits::smem_addr(&wg.barrier.ds_full), rank ^ 1);
+            rt::bulk_copy_to_cta(Traits::peer_ds_tile() + own_ds, Traits::ds_tile() + own_ds, 2048,
+                                 Traits::smem_addr(&wg.barrier.ds_full), rank ^ 1);
         }
     };
     const auto issue_dp = [&](bool remote_barrier) {
         FA_UNROLL for (int i = 0; i < 8; i++) {
-            const float2 d = remote_barrier ? rt::ld_shared_v2(Traits::smem_addr(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
+            const float2 d =
+                remote_barrier ? rt::ld_shared_v2(Traits::smem_addr(shared.delta) + 32 * i + 8 * c) : make_float2(0, 0);
             acc_dp[4 * i] = acc_dp[4 * i + 2] = d.x;
             acc_dp[4 * i + 1] = acc_dp[4 * i + 3] = d.y;
         }
@@ -284,7 +314,8 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         wg.advance();
     };
 
-    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++) acc_dk[i] = 0.f;
+    FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
+        acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
     store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.g.dk, a.x.g.dk_stride, 0, a.x.p.d.dim_qk, -a.x.p.d.scale, acc_dk);
     wg.wait_for_staging();

@@ -40,7 +40,8 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64
         rt::mbarrier_init(smem_addr(&b.k_full), 1 + 32), rt::mbarrier_init(smem_addr(&b.v_full), 1);
         // P, LSE and delta are accessed by the threads themselves, so every thread of a warpgroup (128) arrives; for wgmma one lane
         // of each warp does.
-        for (int i = 0; i < kStages; i++) rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8 + 128);
+        for (int i = 0; i < kStages; i++)
+            rt::mbarrier_init(smem_addr(b.q_full + i), 1), rt::mbarrier_init(smem_addr(b.q_empty + i), 8 + 128);
         rt::mbarrier_init(smem_addr(&b.do_full), 1), rt::mbarrier_init(smem_addr(&b.do_empty), 8 + 4 + 128);
         rt::mbarrier_init(smem_addr(&b.p_full), 128), rt::mbarrier_init(smem_addr(&b.p_empty), 128);
         rt::mbarrier_init(smem_addr(&b.ds_full), 4), rt::mbarrier_init(smem_addr(&b.ds_empty), 16);

@@ -11,7 +11,8 @@ template <class Traits>
 FA_DEVICE void find_row_ranges() {
     typename Traits::Shared& s = Traits::shared();
     const KeyBlockInfo& t = s.block;
-    for (int i = int(threadIdx.x) % 32; i < Traits::kBlockN; i += 32) s.row_range[i] = rows_seeing(t.rule, t.key0 + i, i < t.valid_keys, t.q_len);
+    for (int i = int(threadIdx.x) % 32; i < Traits::kBlockN; i += 32)
+        s.row_range[i] = rows_seeing(t.rule, t.key0 + i, i < t.valid_keys, t.q_len);
     rt::mbarrier_arrive(Traits::smem_addr(&s.barrier.k_full));
 }
 
@@ -24,7 +25,8 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
     const int kv_batch = a.x.p.packed_k() ? 0 : t.batch, q_batch = a.x.p.packed_q() ? 0 : t.batch, group = int(a.x.p.group);
     const auto load_panels = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, int first, int count, int row) {
         for (int i = 0; i < count; i++)
-            rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch, rt::kEvictFirst);
+            rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch,
+                         rt::kEvictFirst);
     };
     rt::mbarrier_expect_tx(Traits::smem_addr(&b.k_full), Traits::kKvBytes + 2 * Traits::kPanelBytes);
     load_panels(Traits::k_tile(), &a.k, b.k_full, 0, 4, t.k_row);
@@ -35,14 +37,17 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
         const int head = t.kv_head * group + g;
         const int64_t row0 = head * a.x.padded_rows + t.row0;
         for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
-            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, uint32_t phase, float* values,
-                                  const float* from) {
+            const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, uint32_t phase,
+                                  float* values, const float* from) {
                 rt::mbarrier_wait(Traits::smem_addr(&empty), phase ^ 1);
                 rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + Traits::kBlockM * 4);
-                load_row_block<Traits>(to, map, Traits::smem_addr(&full), rank, t.q_begin + m_block * Traits::kBlockM, head, q_batch);
-                rt::bulk_load(Traits::smem_addr(values), from + row0 + m_block * Traits::kBlockM, Traits::kBlockM * 4, Traits::smem_addr(&full));
+                load_row_block<Traits>(to, map, Traits::smem_addr(&full), rank, t.q_begin + m_block * Traits::kBlockM, head,
+                                       q_batch);
+                rt::bulk_load(Traits::smem_addr(values), from + row0 + m_block * Traits::kBlockM, Traits::kBlockM * 4,
+                              Traits::smem_addr(&full));
             };
-            load(Traits::q_tile(stage.index), &a.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase, s.lse_log2[stage.index], a.x.lse_log2);
+            load(Traits::q_tile(stage.index), &a.q, b.q_full[stage.index], b.q_empty[stage.index], stage.phase, s.lse_log2[stage.index],
+                 a.x.lse_log2);
             if (g == 0 && m_block == t.m_block_min) {
                 rt::mbarrier_expect_tx(Traits::smem_addr(&b.v_full), Traits::kKvBytes);
                 load_panels(Traits::v_tile(), &a.v, b.v_full, 0, 4, t.k_row);

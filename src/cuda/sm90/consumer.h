@@ -19,34 +19,41 @@ struct Consumer {
     using Wgmma = rt::Wgmma<Traits::f16>;
     static constexpr MaskKind mask = mask_;
     static constexpr ScoreMod score_mod = score_mod_;
-    static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN, kWarpgroups = Traits::kWarpgroups;
+    static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN,
+                         kWarpgroups = Traits::kWarpgroups;
     static constexpr bool kPair = Traits::kPair;
-    static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;  // a softcap leaves no registers for softmax beside O's accumulators
-    static constexpr bool kRecomputePlace = kHeadDim == 256;                  // no register is left in which to keep RowPlace
+    // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators.
+    static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;
+    static constexpr bool kRecomputePlace = kHeadDim == 256;  // no register is left in which to keep RowPlace
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower.
     static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128;
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
     // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
-    static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM), kPingPong = !kWarpgroupDiagonals;
+    static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM),
+                          kPingPong = !kWarpgroupDiagonals;
     // A warp computes P of a masked block in parts of 32 keys, and not where none of its rows sees a part. With wider heads, or
     // three warpgroups, the branches cost more than that saves.
     static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
     static_assert(!kWarpgroupDiagonals || (!kPair && kWarpgroups <= Traits::kStages),
                   "the last V of the previous tile keeps its stage until the first warpgroup's own keys have been loaded");
-    static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band, "the other masks' loops have no blocks that only exact_softmax serves");
+    static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band,
+                  "the other masks' loops have no blocks that only exact_softmax serves");
 
     const Sm90ForwardParams& a;
     const ForwardParams& x;
     typename Traits::Shared& shared;
     const int warp, lane, warpgroup, warp_row;  // warp_row: the first of the warp's 16 rows in the tile
     // The first of the thread's two rows in the tile, and its lane of the quad.
-    struct RowPlace { int row, c; };
+    struct RowPlace {
+        int row, c;
+    };
     const RowPlace kept_place;
     // S and O; and of two rows what scores are measured from, in their own units and in log2, with kPScaleLog2, as exponent()
     // subtracts it; and this thread's part of the row sum.
     float acc_s[kBlockN / 2], acc_o[kHeadDimV / 2], row_ref[2] = {}, ref_log2[2], row_sum[2] = {};
     uint32_t p[kBlockN / 4];
-    KeyRange key_range[2], warp_range{};  // of the keys that the two rows see, with a mask, and of those that some row of the warp sees
+    // Of the keys that the two rows see, with a mask, and of those that some row of the warp sees.
+    KeyRange key_range[2], warp_range{};
     int n_block, n_block_min, n_block_min_before_local_mask, n_block_min_causal_local_mask;
     int blocks_to_skip;  // that the tile loads before this warpgroup's first
     int blocks_left, q_stage;
@@ -59,8 +66,16 @@ struct Consumer {
     const int64_t eight_rows;  // of o
 
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
-        : a(params), x(params.x), shared(Traits::shared()), warp(rt::warp_uniform(int(threadIdx.x) / 32)), lane(int(threadIdx.x) % 32), warpgroup(warp / 4 - 1),
-          warp_row(warpgroup * 64 + warp % 4 * 16), kept_place(row_place_of(lane)), score_mod_op(params), eight_rows(8 * x.p.d.o_stride[1]) {}
+        : a(params),
+          x(params.x),
+          shared(Traits::shared()),
+          warp(rt::warp_uniform(int(threadIdx.x) / 32)),
+          lane(int(threadIdx.x) % 32),
+          warpgroup(warp / 4 - 1),
+          warp_row(warpgroup * 64 + warp % 4 * 16),
+          kept_place(row_place_of(lane)),
+          score_mod_op(params),
+          eight_rows(8 * x.p.d.o_stride[1]) {}
 
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
@@ -70,9 +85,12 @@ struct Consumer {
         if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
         else return row_place();
     }
-    FA_MEMBER bool is_last_block() const { return score_mod == ScoreMod::alibi ? blocks_left == 0 : n_block == n_block_min; }  // of the tile
+    FA_MEMBER bool is_last_block() const {  // of the tile
+        return score_mod == ScoreMod::alibi ? blocks_left == 0 : n_block == n_block_min;
+    }
     FA_MEMBER bool needs_mask() const {
-        return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask || score_mod_op.needs_exact(n_block);
+        return n_block >= n_block_min_causal_local_mask || n_block < n_block_min_before_local_mask ||
+               score_mod_op.needs_exact(n_block);
     }
 
     // ---- the pipeline
@@ -121,7 +139,8 @@ struct Consumer {
         n_block_min_before_local_mask = mask == MaskKind::band ? rt::warp_uniform(blocks.w) : 0;
         blocks_to_skip = kPair && mask != MaskKind::none ? rt::warp_uniform(tile->peer_only_blocks) : 0;
         if constexpr (kWarpgroupDiagonals) {
-            const int row = tile->row0 + 64 * warpgroup, last = min(n_block, rt::warp_uniform(n_block_max_of<Traits, mask>(a.window, *tile, row, 64)));
+            const int row = tile->row0 + 64 * warpgroup,
+                      last = min(n_block, rt::warp_uniform(n_block_max_of<Traits, mask>(a.window, *tile, row, 64)));
             n_block_min_causal_local_mask = rt::warp_uniform(key_range_of<mask>(a.window, row, tile->off, tile->k_len).end / kBlockN);
             blocks_to_skip = n_block - last;
             n_block = last;
@@ -135,10 +154,12 @@ struct Consumer {
     FA_MEMBER void find_key_ranges() {
         if constexpr (mask != MaskKind::none) {
             const int row = border_place().row;
-            FA_UNROLL for (int r = 0; r < 2; r++) key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
+            FA_UNROLL for (int r = 0; r < 2; r++)
+                key_range[r] = key_range_of<mask>(a.window, tile->row0 + row + 8 * r, tile->off, tile->k_len);
         }
         if constexpr (kSkipUnseenParts) {
-            if (mask == MaskKind::band) warp_range.begin = rt::warp_uniform(__reduce_min_sync(~0u, min(key_range[0].begin, key_range[1].begin)));
+            if (mask == MaskKind::band)
+                warp_range.begin = rt::warp_uniform(__reduce_min_sync(~0u, min(key_range[0].begin, key_range[1].begin)));
             warp_range.end = rt::warp_uniform(__reduce_max_sync(~0u, max(key_range[0].end, key_range[1].end)));
         }
     }
@@ -163,7 +184,8 @@ struct Consumer {
         const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
         FA_UNROLL for (int i = 0; i < kHeadDim / 16; i++)
-            Wgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2, k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
+            Wgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
+                       k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end, for its first one takes as long to begin.
@@ -181,7 +203,8 @@ struct Consumer {
             o_started = 0;
             rt::mark_undefined(acc_o);
         } else {
-            FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i++) acc_o[i] = 0.f;
+            FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i++)
+                acc_o[i] = 0.f;
             rt::keep_in_registers(acc_o);
         }
     }

@@ -48,7 +48,8 @@ rt::Status prepare_cluster(const rt::Device& device, void (*kernel)(ForwardParam
     return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
-rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream, const ForwardParams& x, bool early) {
+rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream stream,
+                           const ForwardParams& x, bool early) {
     const ClusterLaunch launch(blocks, threads, shared, x.splits, stream, early);
     return cudaLaunchKernelEx(&launch.config, kernel, x);
 }

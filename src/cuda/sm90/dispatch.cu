@@ -30,7 +30,10 @@ MaskKind mask_kind_of(const Problem& p) {
 }
 
 ScoreMod score_mod_of(const Problem& p) {
-    return p.has(FA_OPERAND_MASK) ? ScoreMod::mask : p.d.softcap > 0 ? ScoreMod::softcap : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi : ScoreMod::none;
+    return p.has(FA_OPERAND_MASK)    ? ScoreMod::mask
+           : p.d.softcap > 0         ? ScoreMod::softcap
+           : p.has(FA_OPERAND_ALIBI) ? ScoreMod::alibi
+                                     : ScoreMod::none;
 }
 
 // Is the softcap's polynomial (score_mod.h) good enough? Its coefficients must be normal floats, and its error, 2^-17.8 of a score,
@@ -45,9 +48,9 @@ bool softcap_polynomial_fits(const Problem& p) {
 constexpr int64_t kMinRows = 128;
 // The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here.
 // FA_OPERAND_RNG_STATE is read with dropout only.
-constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
-                               FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
-                               FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
+                               FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K |
+                               FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
 
 // Rows of a page that one TMA load brings: what divides both the page and the block of keys.
 constexpr int64_t kMinPageChunk = 16;
@@ -61,18 +64,24 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     if (!device.sm90 || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
-    if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
+    if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
+        (d.softcap > 0 && !softcap_polynomial_fits(p)))
+        return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // With left padding a block of keys would begin within a page.
-    if (p.paged() && (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent)) return false;
+    if (p.paged() &&
+        (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
+        return false;
     // A fixed split size promises bits that do not depend on the longest sequence.
     if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
-    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent || rows_of_q(p) < 1 || rows_of_k(p) < 1 ||
-        d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
+    if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
+        rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
         return false;
-    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) && tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) && (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
+           tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
 Window window_of(const Problem& p) {
@@ -84,7 +93,8 @@ Window window_of(const Problem& p) {
 // The mask operand as it will be packed, at the end of a call's workspace; NULL: only to learn how many bytes that takes.
 PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int64_t* const stride = p.d.mask_stride;
-    const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)), n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
+    const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)),
+              n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
     PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), m_blocks, n_blocks};
     const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
     *bytes = kArchKernelBytes + spans + uint64_t(m.words()) * sizeof(uint2);
@@ -104,8 +114,12 @@ rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt:
 
 // Two query heads that share k and v see the same keys in the same rows; of two tiles of one head, the later sees more.
 bool pair_by_heads(const Sm90Kernel& h, const Problem& p) { return h.cluster_size > 1 && p.group % 2 == 0; }
-int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) { return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size); }
-int64_t tiles_of(const Sm90Kernel& h, const Problem& p) { return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p); }
+int64_t m_blocks_of(const Sm90Kernel& h, const Problem& p) {
+    return ceil_div(p.d.seqlen_q, pair_by_heads(h, p) ? h.block_m : h.block_m * h.cluster_size);
+}
+int64_t tiles_of(const Sm90Kernel& h, const Problem& p) {
+    return p.d.batch * p.d.heads_q / (pair_by_heads(h, p) ? 2 : 1) * m_blocks_of(h, p);
+}
 
 // Is the tile schedule dynamic? Where tiles cost differently, and there is more than one for each CTA.
 bool schedules_dynamically(const Sm90Kernel& h, const rt::Device& device, const Problem& p) {
@@ -194,14 +208,16 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
             const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
-            const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+            const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
+                                                      cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
             if (s != rt::kSuccess) return s;
         }
     }
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed, rt::Stream stream) {
+rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed,
+                         rt::Stream stream) {
     const Sm90Kernel& h = sm90_kernel(arch_kernel);
     const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
@@ -215,8 +231,8 @@ rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& d
     if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
         !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
         !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows,
-                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
+                                            kv_sequences, k_box_rows, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int slots = device.multiprocessors / h.cluster_size;
     a.pair_by_heads = pair_by_heads(h, p);
@@ -236,7 +252,8 @@ rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& d
         const rt::Status s = pack(a.mask, p, x.a.mask, stream);
         if (s != rt::kSuccess) return s;
     }
-    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a, h.cluster_size);
+    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a,
+                            h.cluster_size);
 }
 
 }  // namespace gpu

@@ -18,7 +18,8 @@ struct RowEnds {
 template <class Consumer>
 FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& t, int row0, int c) {
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    return static_cast<typename Consumer::Traits::Element*>(wg.x.a.o) + query_index(wg.x.p, wg.x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+    return static_cast<typename Consumer::Traits::Element*>(wg.x.a.o) +
+           query_index(wg.x.p, wg.x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
 }
 
 // All but O, which waits for the last wgmma: row sums over the quad, LSE, sinks.
@@ -30,23 +31,25 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
     const typename Consumer::RowPlace place = wg.border_place();
     const int row0 = t.row0 + place.row;
     FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
-        FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] += rt::shuffle_xor16(wg.row_sum[r], lanes);
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            wg.row_sum[r] += rt::shuffle_xor16(wg.row_sum[r], lanes);
     FA_UNROLL for (int r = 0; r < 2; r++) {
         e.in_bounds[r] = row0 + 8 * r < t.o_rows;
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kRecomputePlace ? -1.f : 0.f;
     }
-    if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE))
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+    if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE)) FA_UNROLL for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
-                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2, wg.row_sum[r] * Traits::kPUnscale};
+                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2,
+                                                   wg.row_sum[r] * Traits::kPUnscale};
             if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
                 const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
                 state = f.state;
                 if (!Consumer::kRecomputePlace || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
             }
-            if (x.p.has(FA_OPERAND_LSE) && place.c == 0 && e.in_bounds[r]) x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+            if (x.p.has(FA_OPERAND_LSE) && place.c == 0 && e.in_bounds[r])
+                x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
         }
     e.out = output_of(wg, t, row0, place.c);
 }
@@ -62,8 +65,9 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
             uint32_t word[4];
             FA_UNROLL for (int i = 0; i < 4; i++) {
                 const float* const two = wg.acc_o + 16 * g + 4 * i + 2 * r;
-                const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);  // −0 becomes 0: the signs of
-                word[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);           // masked keys' v never show
+                // + 0 makes 0 of −0: the signs of masked keys' v never show.
+                const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);
+                word[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
                 largest = rt::max_magnitude<Traits::f16>(largest, word[i]);
                 if (Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever v is
             }
@@ -88,7 +92,8 @@ FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowE
         const bool empty = Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r];
         if (e.in_bounds[r] && column < int(x.p.d.dim_v))
             *reinterpret_cast<float2*>(out + r * wg.eight_rows + column) =
-                empty ? make_float2(0.f, 0.f) : make_float2(fmaf(wg.acc_o[i], e.factor[r], 0.f), fmaf(wg.acc_o[i + 1], e.factor[r], 0.f));
+                empty ? make_float2(0.f, 0.f)
+                      : make_float2(fmaf(wg.acc_o[i], e.factor[r], 0.f), fmaf(wg.acc_o[i + 1], e.factor[r], 0.f));
     }
 }
 
@@ -100,17 +105,18 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
     constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
     // Asked of the stored words, the compiler keeps all of them until it takes the largest of three at a time; where registers are
     // short, acc_o is asked.
-    constexpr bool ask_acc_o = Consumer::kRecomputePlace || (Consumer::score_mod == ScoreMod::softcap && Consumer::kWarpgroups == 3);
+    constexpr bool ask_acc_o =
+        Consumer::kRecomputePlace || (Consumer::score_mod == ScoreMod::softcap && Consumer::kWarpgroups == 3);
     bool infinite = rt::any_infinite<Traits::f16>(largest);
     if constexpr (ask_acc_o) {
         float most[2] = {};
-        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
+        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+            most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
         infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
     }
     const bool to_f32 = wg.a.o_columns == 0;
     if (__builtin_expect(!rt::warp_any(infinite || to_f32), 1)) return;
-    if (!ask_acc_o || rt::warp_any(infinite))
-        FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
+    if (!ask_acc_o || rt::warp_any(infinite)) FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;
     if (to_f32) return store_o_f32(wg, t, e);
     if (Consumer::kRecomputePlace) e.out = output_of(wg, t, t.row0 + wg.row_place().row, wg.row_place().c);

@@ -12,8 +12,10 @@
 namespace fa {
 namespace gpu {
 
-template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages, int QStages>
-FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>::kThreads), 1) forward_sm90(FA_PARAM Sm90ForwardParams a) {
+template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages,
+          int QStages>
+FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>::kThreads), 1)
+    forward_sm90(FA_PARAM Sm90ForwardParams a) {
     using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();

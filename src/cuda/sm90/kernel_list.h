@@ -26,7 +26,7 @@ struct Sm90Kernel {
 
 // A translation unit's kernels, of one type and width of q, in the order of kernels.def.
 struct Sm90KernelList {
-    const ArchKernel* arch_kernel;  // `how` is an Sm90Kernel
+    const ArchKernel* arch_kernel;  // `impl` is an Sm90Kernel
     int count;
 };
 template <int unit>

@@ -115,7 +115,8 @@ FA_DEVICE void tile_mainloop(Consumer& wg) {
 template <class Traits, MaskKind mask, ScoreMod score_mod>
 FA_DEVICE void consumer_mainloop(const Sm90ForwardParams& a) {
     Consumer<Traits, mask, score_mod> wg(a);
-    if (wg.kPingPong && wg.warpgroup == wg.kWarpgroups - 1) rt::named_barrier_arrive(1, 256);  // the first warpgroup has the first turn
+    if (wg.kPingPong && wg.warpgroup == wg.kWarpgroups - 1)
+        rt::named_barrier_arrive(1, 256);  // the first warpgroup has the first turn
     if (!wg.begin_tile()) return;
     prologue(wg);
     while (true) {

@@ -24,7 +24,8 @@ FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo
 template <int n>
 FA_DEVICE bool may_miss_pages(const float (&acc_s)[n]) {
     bool nan = false;
-    FA_UNROLL for (int i = 0; i < n; i += 8) nan |= acc_s[i] != acc_s[i];
+    FA_UNROLL for (int i = 0; i < n; i += 8)
+        nan |= acc_s[i] != acc_s[i];
     return nan;
 }
 // Masks the scores of block n_block's keys whose page does not exist.
@@ -59,16 +60,19 @@ FA_DEVICE void paged_kv_producer(const Sm90ForwardParams& a) {
         PagedRow source = find(n_block * Traits::kBlockN + first);
         FA_UNROLL_BY(1)
         for (int left = blocks; left > 0; left--) {
-            if (is_k && a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks) && lane == 0) rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
+            if (is_k && a.tile_counter && left == min(blocks, Traits::kPrefetchBlocks) && lane == 0)
+                rt::mbarrier_arrive(smem_addr(s.barrier.prefetch_next));
             const int next_n_block = t.next_n_block(n_block);
             const PagedRow next_source = left > 1 ? find(next_n_block * Traits::kBlockN + first) : source;
             rt::mbarrier_wait(smem_addr(empty[stage.index]), stage.phase ^ 1);
-            const uint32_t barrier = smem_addr(full[stage.index]), to = is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index);
+            const uint32_t barrier = smem_addr(full[stage.index]),
+                           to = is_k ? Traits::k_tile(stage.index) : Traits::v_tile(stage.index);
             if (lane == 0) rt::mbarrier_expect_tx(barrier, panels * Traits::kPanelBytes);
             const bool missing = is_k && n_block * Traits::kBlockN + first < t.k_len && !source.exists(a);
             const CUtensorMap* const map = !is_k ? &a.v : missing ? &a.k_missing : &a.k;
             if (first < Traits::kBlockN)
-                rt::tma_load(to + panel * Traits::kPanelBytes + first * 128, map, barrier, 64 * panel, source.row, t.kv_head, source.page, rt::kEvictLast);
+                rt::tma_load(to + panel * Traits::kPanelBytes + first * 128, map, barrier, 64 * panel, source.row, t.kv_head,
+                             source.page, rt::kEvictLast);
             n_block = next_n_block;
             source = next_source;
             stage.advance();

@@ -16,8 +16,12 @@ struct PipelineState {
     }
 };
 
-struct True { static constexpr bool value = true; };
-struct False { static constexpr bool value = false; };
+struct True {
+    static constexpr bool value = true;
+};
+struct False {
+    static constexpr bool value = false;
+};
 
 }  // namespace gpu
 }  // namespace fa

@@ -38,7 +38,8 @@ FA_DEVICE void apply_mask(Consumer& wg) {
     if (Consumer::kRecomputePlace) wg.find_key_ranges();
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const KeyRange range = Consumer::mask == MaskKind::none ? KeyRange{0, wg.tile->k_len} : wg.key_range[r];
-        const int first = scores_before<kBlockN>(range.begin - wg.n_block * kBlockN - 2 * c), past = scores_before<kBlockN>(range.end - wg.n_block * kBlockN - 2 * c);
+        const int first = scores_before<kBlockN>(range.begin - wg.n_block * kBlockN - 2 * c),
+                  past = scores_before<kBlockN>(range.end - wg.n_block * kBlockN - 2 * c);
         FA_UNROLL for (int word = 0; word < kBlockN / 4; word += 32) {
             uint32_t seen = rt::low_bit_mask(past - word);
             if (Consumer::mask == MaskKind::band) seen &= ~rt::low_bit_mask(first - word);
@@ -52,7 +53,8 @@ FA_DEVICE void apply_mask(Consumer& wg) {
 template <class Consumer>
 FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
     wg.score_mod_op.apply_exact(wg.acc_s, wg.n_block);
-    if (Consumer::Traits::kPagedKv && nan && wg.a.page_chunk) mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
+    if (Consumer::Traits::kPagedKv && nan && wg.a.page_chunk)
+        mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
 }
 
 // P of those rows that are wanted, packed in pairs; `sum` gets the thread's part of their row sums, by two; acc_s stays as it is.
@@ -60,7 +62,8 @@ FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
 template <class Consumer, class Parts, class Exponent>
 FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], Exponent exponent, float (&sum)[4]) {
     constexpr int kBlockN = Consumer::kBlockN;
-    constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;  // adding to −0 takes no instruction; with 256 dims that makes a spill larger
+    // Adding to −0 takes no instruction; with 256 dims that makes a spill larger.
+    constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;
     FA_UNROLL for (int r = 0; r < 2; r++)
         if (wanted[r]) sum[2 * r] = sum[2 * r + 1] = kZero;
     FA_UNROLL for (int part = 0; part < (kBlockN + 31) / 32; part++) {
@@ -75,7 +78,8 @@ FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], 
                 wg.p[i] = Consumer::Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
             }
         } else {
-            FA_UNROLL for (int i = 8 * part; i < past; i++) wg.p[i] = 0;
+            FA_UNROLL for (int i = 8 * part; i < past; i++)
+                wg.p[i] = 0;
         }
     }
 }
@@ -93,7 +97,8 @@ FA_DEVICE void find_row_max(const Consumer& wg, bool is_first, float (&row_max)[
         row_max[r] = fmaxf(row_max[r], other);
     }
     FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
-        FA_UNROLL for (int r = 0; r < 2; r++) row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            row_max[r] = fmaxf(row_max[r], rt::shuffle_xor16(row_max[r], lanes));
 }
 
 // Is row_ref too large for a fused multiplication, whose exact product may exceed what row_ref · scale was rounded to?
@@ -111,7 +116,8 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
         large[r] = false;
         if (!move[r]) continue;
         if (!is_first) {
-            const float factor = rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - origin(row_max[r]) * wg.score_mod_op.scale_log2);
+            const float factor =
+                rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - origin(row_max[r]) * wg.score_mod_op.scale_log2);
             wg.row_sum[r] *= factor;
             FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_o[i] *= factor;
@@ -119,8 +125,7 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
         wg.row_ref[r] = row_max[r];
         large[r] = row_max[r] != kNegInf && ref_too_large(wg, r);
     }
-    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0))
-        FA_UNROLL for (int r = 0; r < 2; r++) {
+    if (__builtin_expect(rt::warp_any(large[0] || large[1]), 0)) FA_UNROLL for (int r = 0; r < 2; r++) {
             if (!large[r]) continue;
             FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_s[i] -= row_max[r];
@@ -132,8 +137,11 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
 template <class Consumer, class Parts>
 FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], float (&sum)[4]) {
     FA_UNROLL for (int r = 0; r < 2; r++)
-        if (wanted[r]) wg.ref_log2[r] = (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
-    exp2_to_p(wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
+        if (wanted[r])
+            wg.ref_log2[r] =
+                (ref_too_large(wg, r) ? 0.f : wg.row_ref[r] * wg.score_mod_op.scale_log2) - Consumer::Traits::kPScaleLog2;
+    exp2_to_p(
+        wg, computed, wanted, [&](int i, int r) { return fmaf(wg.acc_s[i], wg.score_mod_op.scale_log2, -wg.ref_log2[r]); }, sum);
     FA_UNROLL for (int r = 0; r < 2; r++)
         if (ref_too_large(wg, r)) wg.ref_log2[r] = kNegInf;
 }
@@ -152,7 +160,8 @@ FA_DEVICE void first_softmax(Consumer& wg) {
     float sum[4];
     exact_softmax(wg, SeenParts<Consumer>{wg}, {true, true}, sum);
     rt::keep_in_registers(wg.p);
-    FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] = sum[2 * r] + sum[2 * r + 1];
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        wg.row_sum[r] = sum[2 * r] + sum[2 * r + 1];
 }
 
 // Every other block. A row's own P alone decides whether its row_ref moves, or later keys would change an earlier row's bits.
@@ -172,17 +181,21 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         if constexpr (is_masked.value) exp2_to_p(wg, SeenParts<Consumer>{wg}, {true, true}, exponent, sum);
         else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
         bool move[2];
-        FA_UNROLL for (int r = 0; r < 2; r++) move[r] = !(sum[2 * r] + sum[2 * r + 1] <= Consumer::Traits::kRescaleThreshold && wg.score_mod_op.in_range(r));
+        FA_UNROLL for (int r = 0; r < 2; r++)
+            move[r] = !(sum[2 * r] + sum[2 * r + 1] <= Consumer::Traits::kRescaleThreshold && wg.score_mod_op.in_range(r));
         if (rt::warp_any(move[0] || move[1])) {
-            FA_UNROLL for (int r = 0; r < 2; r++) move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane & 28) & 15) != 0;
+            FA_UNROLL for (int r = 0; r < 2; r++)
+                move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane & 28) & 15) != 0;
             apply_score_mod(wg, isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
             find_row_max(wg, false, row_max);
             lazy_rescale(wg, move, false, row_max);
-            if (Consumer::score_mod == ScoreMod::none) exact_softmax(wg, AllParts{}, {true, true}, sum);  // the same again where row_ref stays
+            if (Consumer::score_mod == ScoreMod::none)
+                exact_softmax(wg, AllParts{}, {true, true}, sum);  // the same again where row_ref stays
             else exact_softmax(wg, AllParts{}, move, sum);
         }
     }
-    FA_UNROLL for (int r = 0; r < 2; r++) wg.row_sum[r] += sum[2 * r] + sum[2 * r + 1];
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        wg.row_sum[r] += sum[2 * r] + sum[2 * r + 1];
     rt::keep_in_registers(wg.p);
 }
 
