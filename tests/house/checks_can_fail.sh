@@ -40,6 +40,23 @@ finds "getenv" "$tools/check_words" "$tree"
 printf 'int f();  // %s: later\n' "TO""DO" | file src/core/api.cc
 finds "unfinished work" "$tools/check_words" "$tree"
 
+file docs/architecture.md <<'END'
+## Glossary
+
+| not | say | meaning |
+|---|---|---|
+| `few`, `told twice` | decode | few rows |
+END
+file src/core/api.cc <<<'int fewer(int told);  // few rows; "told twice"'
+"$tools/check_terms" "$tree" >/dev/null
+for identifier in few_rows kFew FewRows told_twice; do
+    file src/core/api.cc <<<"int $identifier;"
+    finds "$identifier: the glossary" "$tools/check_terms" "$tree"
+done
+file src/core/few.cc </dev/null
+finds "few: the glossary" "$tools/check_terms" "$tree"
+rm -r "$tree/src/core" "$tree/docs"
+
 seq 501 | file src/core/api.cc
 finds "501 lines" "$tools/check_size" "$tree"
 file src/core/api.cc <<<'char f(void);'
