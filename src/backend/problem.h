@@ -1,6 +1,8 @@
 // The resolved problem: what core hands to a backend once a call has been checked.
 #pragma once
 #include <flashattn.h>
+#include "backend/storage_types.h"
+#include "spec/mask.h"
 #include "spec/numerics.h"
 
 namespace fa {
@@ -21,7 +23,7 @@ struct Problem {
 };
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
-// for each score, but may take no finite q out of f32's range, however small k is: of others q has the digits alone, so that the bits are those
+// for each score, but may take no finite q out of f32's range, however small k is: of others q has the mantissa alone, so that the bits are those
 // of a q and a scale between which a power of two has moved.
 struct ScoreFactor {
     float q, product;
@@ -32,8 +34,8 @@ static inline ScoreFactor score_factor(float factor) {
     if (size == 0.f || (size >= kSmallScale && size <= 1.f)) return {factor, 1.f};
     if (size >= 0x1p+127f) return {1.f, factor};
     int exponent;
-    const float digits = frexpf(factor, &exponent);
-    return {digits, ldexpf(1.f, exponent)};
+    const float mantissa = frexpf(factor, &exponent);
+    return {mantissa, ldexpf(1.f, exponent)};
 }
 // May a kernel multiply with the scale, other factors and powers of two in any order? Others work as the formulas are written.
 FA_FN bool mild_scale(float scale) { return scale == 0.f || (fabsf(scale) >= kSmallScale && fabsf(scale) <= 1.f / kSmallScale); }
@@ -67,6 +69,25 @@ FA_FN Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t
           : p.d.alignment == FA_ALIGN_EXPLICIT     ? a.causal_offset[b]
                                                    : 0;
     return s;
+}
+
+// The masks that are bands of keys, as the descriptor has them, for a sequence.
+FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
+    MaskRule r{s.off, -1, -1, p.d.chunk};
+    if (p.d.flags & FA_WINDOW) {
+        r.left = p.d.window_left;
+        r.right = p.d.window_right;
+    }
+    if (p.causal()) r.right = 0;
+    return r;
+}
+
+// Element index of a row of q, o or their like, and of one of LSE or its gradient. Packed tensors have no batch.
+FA_FN int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
+}
+FA_FN int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return (p.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + row) * stride[2];
 }
 
 }  // namespace fa

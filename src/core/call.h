@@ -10,7 +10,7 @@ namespace fa {
 enum class Role { input, output };
 
 struct Call {
-    static constexpr int kMaxTensors = Regions::kMost;
+    static constexpr int kMaxTensors = Regions::kMax;
 
     const Problem& problem;
     Regions* regions;  // gets every tensor of the call but the workspace; or asks for the extent of one

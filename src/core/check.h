@@ -15,8 +15,8 @@ struct Region {
     char* device;  // where staging has put it
 };
 struct Regions {
-    static constexpr int kMost = 48;  // a backward: the forward's 34, and its own
-    Region region[kMost];
+    static constexpr int kMax = 48;  // a backward: the forward's 34, and its own
+    Region region[kMax];
     int count;
     // NULL, but for fa_extent: the field whose tensor is measured. Pointers then stand for nothing.
     const char* asked = nullptr;

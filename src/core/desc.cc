@@ -160,9 +160,9 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
 
 static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if (d->flags & FA_SCALE_EXPLICIT) {
-        if (!(fabsf(d->scale) <= kMostNatural)) {
+        if (!(fabsf(d->scale) <= kMaxBaseE)) {
             return fail(m, FA_INVALID_ARGUMENT, "scale is %g: expected a magnitude of at most %g, f32's largest over log2 e",
-                        double(d->scale), double(kMostNatural));
+                        double(d->scale), double(kMaxBaseE));
         }
     } else {
         if (d->scale != 0.0f)

@@ -117,11 +117,11 @@ bool read_at(int fd, uint64_t offset, T* out) {
 // How long the file must be for what its headers name; 0: it is no ELF file of this machine. The table of sections is not needed to
 // load it, but it is the end of the file as a linker writes it: a copy that reserves the space first leaves it empty when it is cut off.
 uint64_t bytes_named(int fd) {
-    constexpr unsigned char kNative = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
+    constexpr unsigned char kHostOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
     Elf64_Ehdr h;
     Extent file;
     if (!read_at(fd, 0, &h) || memcmp(h.e_ident, ELFMAG, SELFMAG) != 0 || h.e_ident[EI_CLASS] != ELFCLASS64 ||
-        h.e_ident[EI_DATA] != kNative)
+        h.e_ident[EI_DATA] != kHostOrder)
         return 0;
     file.add(h.e_phoff, uint64_t(h.e_phnum) * sizeof(Elf64_Phdr));
     file.add(h.e_shoff, uint64_t(h.e_shnum) * sizeof(Elf64_Shdr));

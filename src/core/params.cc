@@ -4,12 +4,12 @@
 namespace fa {
 namespace {
 
-constexpr int64_t kMostThreads = 4096;
+constexpr int64_t kMaxThreads = 4096;
 constexpr int64_t kAnyFigure = INT64_MAX;
 constexpr int64_t kHighestIsa = 255;
 
 constexpr Parameter kParameters[] = {
-    {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMostThreads, 0, "CPU threads, the caller's included; 0: as many as the process may use, within OpenMP's maximum"},
+    {FA_PARAM_THREADS, Owner::backend, false, "threads", 0, kMaxThreads, 0, "CPU threads, the caller's included; 0: as many as the process may use, within OpenMP's maximum"},
     {FA_PARAM_MAX_ISA, Owner::backend, false, "max_isa", 0, kHighestIsa, 0,
      "highest CPU instruction set to use, an FA_ISA_ value (see fa_isa_name); 0: the best there is"},
     {FA_PARAM_LOG_LEVEL, Owner::core, false, "log_level", FA_LOG_NONE, FA_LOG_DEBUG, FA_LOG_NONE,

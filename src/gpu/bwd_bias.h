@@ -26,7 +26,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
-            if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == Tile::empty) continue;
+            if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
             rt::barrier();  // behind the last use of another tile
             init_rows(x, head, row0);
             locate_keys(x, head / x.p.group, key0);

@@ -29,7 +29,7 @@ struct MmaBackwardBlock {
     static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
-    static constexpr int kOwnBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
+    static constexpr int kOwnedBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
     // dq is added to one tile late, by half of the warps before their part of a tile and by half behind it: while some wait for
     // exponentials, others multiply, and only warps that own the same keys meet in between. In units of its own a tile is not
     // finished so early.
@@ -74,10 +74,10 @@ struct MmaBackwardBlock {
         int32_t overflowed[2];  // does the tile, or the one before, have a gradient that its units do not hold?
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kSharedBytes = kHeader + 2 * kOwnBytes + Stages * 2 * kStreamBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
+    static constexpr int kSharedBytes = kHeader + 2 * kOwnedBytes + Stages * 2 * kStreamBytes + (ByRows ? 1 : kLate ? 3 : 2) * kProbTileBytes;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
-    FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnBytes; }
+    FA_MEMBER static char* owned(int i) { return rt::shared_memory() + kHeader + i * kOwnedBytes; }
     FA_MEMBER static char* streamed(int stage, int i) { return owned(2) + (2 * stage + i) * kStreamBytes; }
     FA_MEMBER static char* ds_tile(int buffer) { return streamed(Stages, 0) + (kLate ? buffer * kProbTileBytes : 0); }  // of even tiles, or odd ones
     FA_MEMBER static char* p_tile() { return ds_tile(1) + kProbTileBytes; }

@@ -127,10 +127,5 @@ FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float d
     x.delta[to] = none ? 0.f : delta;
 }
 
-FA_DEVICE int64_t dlse_index(const BackwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    const int64_t* t = x.g.dlse_stride;
-    return (x.p.packed_q() ? 0 : batch * t[0]) + head * t[1] + (s.q_begin + row) * t[2];
-}
-
 }  // namespace gpu
 }  // namespace fa

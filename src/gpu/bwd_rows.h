@@ -113,8 +113,8 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
     const int64_t own = rows.own + rows.lane * kRowsAtOnce, to = rows.padded_row(x);  // the row that a thread keeps
     float lse = kPosInf, delta = 0.f;
     if (rows.lane < kRowRounds && own < rows.valid) {
-        lse = x.a.lse[lse_index(x.p, rows.seq, rows.batch, rows.first + own, rows.head)];
-        if (x.g.dlse) delta = -x.g.dlse[dlse_index(x, rows.seq, rows.batch, rows.first + own, rows.head)];
+        lse = x.a.lse[lse_index(x.p, x.p.d.lse_stride, rows.seq, rows.batch, rows.first + own, rows.head)];
+        if (x.g.dlse) delta = -x.g.dlse[lse_index(x.p, x.g.dlse_stride, rows.seq, rows.batch, rows.first + own, rows.head)];
     }
     const float zero[4] = {};
     if (x.dq_acc)
@@ -179,7 +179,7 @@ constexpr int kSinkThreads = 256;
 FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
     const int64_t head = rt::block();
     const float sink = x.a.sinks[head] * kLog2e;
-    float* const thread_sums = reinterpret_cast<float*>(rt::shared_memory());
+    float* const thread_sum = reinterpret_cast<float*>(rt::shared_memory());
     float sum = 0.f;
     for (int64_t b = 0; x.p.d.seqlen_q > 0 && b < x.p.d.batch; b++) {
         const Sequence s = bounded_sequence(x.p, x.a, b);
@@ -190,12 +190,12 @@ FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
                 chain = fmaf(exp2_fn(sink - x.lse_log2[from + i]), -x.delta[from + i], chain);
         sum += chain;
     }
-    thread_sums[rt::thread()] = sum;
+    thread_sum[rt::thread()] = sum;
     for (int half = kSinkThreads / 2; half > 0; half /= 2) {
         rt::barrier();
-        if (rt::thread() < half) thread_sums[rt::thread()] += thread_sums[rt::thread() + half];
+        if (rt::thread() < half) thread_sum[rt::thread()] += thread_sum[rt::thread() + half];
     }
-    if (rt::thread() == 0) x.g.dsinks[head] = thread_sums[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
+    if (rt::thread() == 0) x.g.dsinks[head] = thread_sum[0] + (accumulates(x) ? x.g.dsinks[head] : 0.f);
 }
 
 }  // namespace gpu

@@ -131,7 +131,7 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
     return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
-           tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == Tile::full;
+           tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
 // Which of the tile's probabilities dropout keeps: one draw serves four keys.

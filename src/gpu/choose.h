@@ -192,7 +192,7 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// The columns of o that a block of combine_splits takes; 0: combine_rows merges. With a fixed split size always that one, or a
+// The columns of o that a block of merge_splits takes; 0: merge_split_rows merges. With a fixed split size always that one, or a
 // row's bits would depend on how many rows there are.
 int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
     const int64_t at_once = 2 * device.multiprocessors;

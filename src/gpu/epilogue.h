@@ -19,11 +19,11 @@ FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, in
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.p.has(FA_OPERAND_SINKS)) {
-        const Fold f = fold(state, sink_state(x.a.sinks[head]));
+        const Merged f = merge(state, sink_state(x.a.sinks[head]));
         state = f.state;
         scale = f.scale_a;
     }
-    if (first && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, seq, batch, row, head)] = log_sum_exp(state);
+    if (first && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row, head)] = log_sum_exp(state);
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
@@ -54,7 +54,7 @@ FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t 
     for (int64_t i = rt::thread(); i < (end - begin) * columns; i += rt::threads()) {
         const int64_t r = begin + i / columns, row = r / x.p.group, head = kv_head * x.p.group + r % x.p.group, c = i % columns;
         store_element(x.a.o, query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0 + c, x.p.d.o_dtype, 0.f);
-        if (column0 + c == 0 && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, seq, batch, row, head)] = kNegInf;
+        if (column0 + c == 0 && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row, head)] = kNegInf;
     }
 }
 

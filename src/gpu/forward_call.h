@@ -34,8 +34,8 @@ rt::Status prepare_forward(const rt::Device& d) {
             const rt::Status s = d.has_mma ? prepare_list(list, d) : rt::kSuccess;
             if (s != rt::kSuccess) return s;
         }
-    const rt::Status others[] = {rt::prepare(combine_splits<kMinMergeColumns>, d), rt::prepare(combine_splits<kMaxMergeColumns>, d),
-                                 rt::prepare(combine_rows, d), rt::prepare(combine_states, d), rt::prepare(write_scores, d)};
+    const rt::Status others[] = {rt::prepare(merge_splits<kMinMergeColumns>, d), rt::prepare(merge_splits<kMaxMergeColumns>, d),
+                                 rt::prepare(merge_split_rows, d), rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
@@ -114,9 +114,9 @@ fa_status_t explain_forward(Context* c, const Problem& p, Plan* out, Message* m)
                  c->properties.name, c->properties.arch, f.arch_kernel->rows, f.arch_kernel->keys);
         return FA_OK;
     }
-    const char* const merged = f.cluster_merge   ? "s, folded by their cluster"
-                               : f.merge_columns ? "s, folded by combine_splits"
-                                                 : "s, folded by combine_rows";
+    const char* const merged = f.cluster_merge   ? "s, merged by their cluster"
+                               : f.merge_columns ? "s, merged by merge_splits"
+                                                 : "s, merged by merge_split_rows";
     snprintf(out->text, sizeof out->text, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys, up to %lld split%s",
              f.instance->family, f.instance->rows, f.instance->columns, c->properties.name, c->properties.arch, f.instance->rows,
              f.instance->keys, (long long)f.params.splits, f.params.splits == 1 ? "" : merged);
@@ -152,17 +152,17 @@ fa_status_t launch_forward(const ForwardPlan& f, rt::Stream stream, Message* m) 
     if (s != rt::kSuccess) return device_failed(m, s, one.family);
     const int64_t rows = p.d.batch * p.d.heads_k * x.rows;
     if (x.partial_o && f.merge_columns) {
-        const auto combine =
-            f.merge_columns == kMinMergeColumns ? combine_splits<kMinMergeColumns> : combine_splits<kMaxMergeColumns>;
+        const auto merge_kernel =
+            f.merge_columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
         const int64_t blocks = rows * max_of(ceil_div(p.d.dim_v, f.merge_columns), 1);
-        s = rt::launch_after(combine, blocks, kMergeThreads, sizeof(MergeShared), stream, x);
+        s = rt::launch_after(merge_kernel, blocks, kMergeThreads, sizeof(MergeShared), stream, x);
     } else if (x.partial_o) {
-        s = rt::launch_after(combine_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
+        s = rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
     }
-    if (s != rt::kSuccess) return device_failed(m, s, f.merge_columns ? "combine_splits" : "combine_rows");
+    if (s != rt::kSuccess) return device_failed(m, s, f.merge_columns ? "merge_splits" : "merge_split_rows");
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
-    if (x.partial_o) s = rt::launch(combine_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
-    if (s != rt::kSuccess) return device_failed(m, s, "combine_states");
+    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
+    if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
     ForwardParams unscaled = x;
     set_factor(p.d, true, &unscaled);
     s = rt::launch(write_scores, p.d.batch * p.d.heads_q * p.d.seqlen_q, kMergeThreads, 0, stream, unscaled);

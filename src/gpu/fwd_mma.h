@@ -116,7 +116,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
-                const float row_ref = origin(row_max[i][r]) * unit;
+                const float row_ref = safe_max(row_max[i][r]) * unit;
                 large |= fabsf(row_ref) > kLarge;
                 const float moved = rt::exp2_fast(m[i][r] * unit - row_ref);
                 factor[i][r] = m[i][r] == kNegInf ? 1.f : moved;
@@ -264,9 +264,9 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
     // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
     if constexpr (Mma::kKv8bit) {
-        const bool natural_units = general && s.tile.features & kNaturalUnits,
+        const bool base_e = general && s.tile.features & kBaseE,
                    mergeable = unit * k_factor > 0 && unit * k_factor < kPosInf;
-        if (mergeable && !natural_units) unit *= k_factor;
+        if (mergeable && !base_e) unit *= k_factor;
         else before = k_factor;
     }
     typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
@@ -364,7 +364,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     if (known) rt::release_successor();
     rt::wait_for_predecessor();
     if (!known) {
-        rt::release_successor();  // not before: combine_splits reads lengths before it waits
+        rt::release_successor();  // not before: merge_splits reads lengths before it waits
         if (t.valid < M::rows && split == 0)
             write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
     }
@@ -392,7 +392,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     }
     const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
     const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
-    const float product = kind == Kind::general && t.features & kNaturalUnits ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
     if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.p.d.k_dtype);

@@ -253,7 +253,7 @@ struct Simt {
             float row_max = m[r];
             FA_UNROLL for (int n = 0; n < 4; n++) row_max = max_fn(row_max, score[r][n]);
             FA_UNROLL for (int w = 8; w > 0; w /= 2) row_max = max_fn(row_max, rt::shuffle_xor16(row_max, w));
-            const float row_ref = origin(row_max);
+            const float row_ref = safe_max(row_max);
             float row_sum = 0.f;
             FA_UNROLL for (int n = 0; n < 4; n++) {
                 score[r][n] = exp2_fn(score[r][n] - row_ref) * kHeadroomUnit;
@@ -391,7 +391,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
         float score[TR][4], factor[TR];
         S::compute_qk(x, s, score);
         const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
-        const bool full = keys == kKeys && tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len) == fa::Tile::full;
+        const bool full = keys == kKeys && tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len) == fa::TileClass::full;
         S::mask_scores(x, t, s, key, full, score);
         S::online_softmax(x, t, s, key, score, m, l, factor);
         S::compute_pv(x, s, keys, t.column0, factor, o);

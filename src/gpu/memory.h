@@ -8,8 +8,6 @@
 namespace fa {
 namespace gpu {
 
-FA_FN int64_t type_bytes(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
-
 // The storage types as C++ types, and four of them as one load.
 struct F32 { float x; };
 struct F16 { uint16_t x; };
@@ -98,14 +96,6 @@ FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const KeyLoca
 
 FA_FN float key_descale(const void* descale, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {
     return static_cast<const float*>(descale)[at.outer * stride[0] + at.row * stride[1] + kv_head * stride[2]];
-}
-
-FA_FN int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
-}
-
-FA_FN int64_t lse_index(const Problem& p, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    return (p.packed_q() ? 0 : batch * p.d.lse_stride[0]) + head * p.d.lse_stride[1] + (s.q_begin + row) * p.d.lse_stride[2];
 }
 
 FA_FN float query_descale(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t batch, int64_t row, int64_t head) {

@@ -1,5 +1,5 @@
 // What follows the forward kernel in some calls: merging the partial states of splits, and the scores output. Kernels are called
-// combine_…, which is how fa_explain names them. combine_splits serves decode (few rows, many blocks to a row), combine_rows all
+// combine_…, which is how fa_explain names them. merge_splits serves decode (few rows, many blocks to a row), merge_split_rows all
 // else.
 #pragma once
 #include "gpu/epilogue.h"
@@ -36,7 +36,7 @@ FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     return all;
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardParams x) {
     const int64_t all = x.p.d.batch * x.p.d.heads_k * x.rows, dim = x.p.d.dim_v;
     const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
@@ -74,7 +74,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_rows(FA_PARAM ForwardParams x
 // The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
 // they run the whole code once with no split: this loads their instructions, which would be waited for later.
 template <int columns>
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x) {
     constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
@@ -122,7 +122,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams
             float kept = 0.f;
             if (thread < columns)
                 FA_UNROLL for (int w = 0; w < kMergeWarps; w++) kept += s.sum[w][thread];
-            const Fold f = fold(state, these);
+            const Merged f = merge(state, these);
             total = total * f.scale_a + kept * f.scale_b;
             state = f.state;
         }
@@ -134,7 +134,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_splits(FA_PARAM ForwardParams
 }
 
 // The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_states(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM ForwardParams x) {
     const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_k * x.rows;
     if (index >= all) return;
     const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_k, batch = index / x.rows / x.p.d.heads_k;
@@ -142,7 +142,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) combine_states(FA_PARAM ForwardParams
     if (r / x.p.group >= seq.q_len) return;
     RowState state = x.state[index];
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
-    for (int64_t split = 1; split < splits; split++) state = fold(state, x.state[split * all + index]).state;
+    for (int64_t split = 1; split < splits; split++) state = merge(state, x.state[split * all + index]).state;
     x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
 }
 
@@ -174,7 +174,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
         s *= x.factor.product;
         if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
         if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);
-        if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : weight(s * kLog2e, state.m) * normaliser(state);
+        if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : prob(s * kLog2e, state.m) * normaliser(state);
         *to = s;
     }
 }

@@ -101,12 +101,12 @@ FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
         for (int64_t part = 0; part < parts; part++) {
             const RowState s = from_lse(lse_part[part * x.lse_part]);
             if (s.l == 0.f) continue;
-            const Fold f = fold(state, s);
+            const Merged f = merge(state, s);
             state = f.state;
             sum = sum * f.scale_a + o_part[part * x.o_part + c] * (f.scale_b * 0x1p-32f);
         }
         if (x.sinks && i < span.length) {
-            const Fold f = fold(state, sink_state(x.sinks[h]));
+            const Merged f = merge(state, sink_state(x.sinks[h]));
             state = f.state;
             sum *= f.scale_a;
         }

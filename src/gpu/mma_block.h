@@ -316,7 +316,7 @@ struct MmaBlock {
             if (!x.p.has(FA_OPERAND_ALIBI)) continue;
             const float slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head]);
             s.row[r].slope = slope;
-            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kNaturalUnits;  // like other threads
+            if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kBaseE;  // like other threads
         }
     }
 
@@ -349,7 +349,7 @@ struct MmaBlock {
         s.factor[0][r] = 1.f;
         FA_UNROLL_BY(1)
         for (int w = 1; w < KeyWarps; w++) {
-            const Fold f = fa::fold(state, s.state[w][r]);
+            const Merged f = fa::merge(state, s.state[w][r]);
             for (int before = 0; before < w; before++) s.factor[before][r] *= f.scale_a;
             s.factor[w][r] = f.scale_b;
             state = f.state;

@@ -74,7 +74,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const fa_attention_desc_t& d = x.p.d;
-        if (t.features & kNaturalUnits) {
+        if (t.features & kBaseE) {
             for_each_score(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
             if (t.features & kSoftcap)
                 for_each_score(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });

@@ -17,9 +17,9 @@ struct ByteStrides {
 
 // What a call needs of an mma kernel besides products and bands, as bits. The general kernel reads them from shared memory for each
 // tile and so has one loop; from the parameters, the compiler would make a loop for each combination, and run out of registers.
-// kNaturalUnits: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
+// kBaseE: scores are modified in natural units, not as the products come: ALiBi's distances are added to these only where
 // neither they nor the slopes, divided by the scale, can overflow.
-constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kNaturalUnits = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
+constexpr uint32_t kPaged = 1, kDropout = 2, kScoreMod = 4, kBaseE = 8, kSoftcap = 16, kBias = 32, kAlibi = 64, kMask = 128,
                    kUnalignedRows = 256;
 constexpr float kSteepSlope = 0x1p+60f;
 
@@ -69,22 +69,12 @@ FA_FN bool has_uniform_lengths(const Problem& p) {
                                                         FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX);
 }
 
-FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
-    MaskRule r{s.off, -1, -1, p.d.chunk};
-    if (p.d.flags & FA_WINDOW) {
-        r.left = p.d.window_left;
-        r.right = p.d.window_right;
-    }
-    if (p.causal()) r.right = 0;
-    return r;
-}
-
 FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     uint32_t features = (p.paged() ? kPaged : 0) | (p.d.dropout_p > 0 ? kDropout : 0) | (p.d.softcap > 0 ? kSoftcap : 0) |
                         (score_mod ? kScoreMod : 0) | (p.has(FA_OPERAND_BIAS) ? kBias : 0) |
                         (p.has(FA_OPERAND_ALIBI) ? kAlibi : 0) | (p.has(FA_OPERAND_MASK) ? kMask : 0);
     if (features & (kBias | kSoftcap) || (score_mod && (p.has(FA_OPERAND_K_DESCALE) || !(p.d.scale > kSmallScale))))
-        features |= kNaturalUnits;
+        features |= kBaseE;
     return features | (unaligned ? kUnalignedRows : 0);
 }
 

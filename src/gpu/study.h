@@ -56,11 +56,11 @@ template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
     const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
-    const Tile kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
-    if (kind == Tile::empty) return false;
+    const TileClass kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
+    if (kind == TileClass::empty) return false;
     if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
     S::compute_qk(x, s, score);
-    S::mask_scores(x, t, s, key, keys == kKeys && kind == Tile::full, score);
+    S::mask_scores(x, t, s, key, keys == kKeys && kind == TileClass::full, score);
     return true;
 }
 
@@ -139,7 +139,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams
     const bool drop = x.p.d.dropout_p > 0;
     const Dropout dropout = dropout_of(x);
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
-        const float p = weight(scores[key], row_max) * kHeadroomUnit;
+        const float p = prob(scores[key], row_max) * kHeadroomUnit;
         row_sum += p;
         scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
     }

@@ -16,7 +16,7 @@ namespace fa {
 
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2   = 0.6931471805599453f;
-constexpr float kMostFloat = 0x1.fffffep+127f, kMostNatural = 0x1.62e42ep+127f;  // the latter: the largest that is finite times log2 e
+constexpr float kMaxFloat = 0x1.fffffep+127f, kMaxBaseE = 0x1.62e42ep+127f;  // the latter: the largest that is finite times log2 e
 constexpr float kSmallestNormal = 0x1p-126f;
 constexpr float kPosInf = __builtin_huge_valf();
 constexpr float kNegInf = -__builtin_huge_valf();

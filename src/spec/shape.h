@@ -33,7 +33,7 @@ FA_FN int64_t split_keys(int64_t keys, int64_t num_splits, int64_t split_size) {
     return max_of(round_up(ceil_div(keys, num_splits), kSplitQuantum), 1);
 }
 
-// Split s of a sequence covers keys [s · size, (s + 1) · size). Partial states are folded in ascending order of s.
+// Split s of a sequence covers keys [s · size, (s + 1) · size). Partial states are merged in ascending order of s.
 FA_FN int64_t split_count(int64_t keys, int64_t num_splits, int64_t split_size) {
     return keys <= 0 ? 1 : ceil_div(keys, split_keys(keys, num_splits, split_size));
 }

@@ -1,5 +1,5 @@
 // Data that is awkward for matrix units, where weights are rounded to the type of v, keys of a tile are dealt out to several warps and
-// folded at the end, and a product is over before anything can be masked.
+// merged at the end, and a product is over before anything can be masked.
 #include <gtest/gtest.h>
 #include <cmath>
 #include "support/shaped.h"

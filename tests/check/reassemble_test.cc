@@ -32,7 +32,7 @@ void run_part(const Handle& handle, const Case& whole, int64_t begin, int64_t en
 
 class Reassemble : public testing::TestWithParam<std::tuple<int32_t, bool, bool>> {};
 
-// Split anywhere, empty parts included, merged at once or folded in one by one: the unsplit answer.
+// Split anywhere, empty parts included, merged at once or one by one: the unsplit answer.
 TEST_P(Reassemble, SplitAnywhereAndMerged) {
     const auto [dtype, is_causal, with_sinks] = GetParam();
     const Handle handle = make_handle();
@@ -95,7 +95,7 @@ TEST(Reassemble, SplitsInsideOneCall) {
     }
 }
 
-// As a decoding step has them; more splits than a block that folds them has threads, and more columns.
+// As a decoding step has them; more splits than a block that merges them has threads, and more columns.
 TEST(Reassemble, ManySplitsOfFewRows) {
     const Handle handle = make_handle();
     Rng rng(64);

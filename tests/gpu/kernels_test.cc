@@ -21,7 +21,7 @@ std::string matrix_name(const char* family, int columns, int row_warps, int row_
 }
 
 std::set<std::string> listed_kernels() {
-    std::set<std::string> names = {"combine_splits", "combine_rows", "combine_states", "write_scores"};
+    std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
     for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
@@ -65,9 +65,9 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("fold_cluster");
-    if (split) names.push_back(words.find("combine_rows") != std::string::npos ? "combine_rows" : "combine_splits");
+    if (split) names.push_back(words.find("merge_split_rows") != std::string::npos ? "merge_split_rows" : "merge_splits");
     if (scores) names.push_back("write_scores");
-    if (split && scores) names.push_back("combine_states");
+    if (split && scores) names.push_back("merge_split_states");
     return names;
 }
 

@@ -121,8 +121,8 @@ TEST_F(Fake, EveryKernelIsFound) {
         EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
         all += log();
         for (const char* kernel : {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE",
-                                   "forward_simtILi1ELi8EE", "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "combine_splits", "combine_rows",
-                                   "combine_states", "write_scores", "merge_rows", "append_rows", "rotate_rows"})
+                                   "forward_simtILi1ELi8EE", "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows",
+                                   "merge_split_states", "write_scores", "merge_rows", "append_rows", "rotate_rows"})
             EXPECT_NE(all.find(kernel), std::string::npos) << kernel << " was not launched:\n" << all;
     }
 }

@@ -51,7 +51,7 @@ Partial block_of(const vector<double>& scores, const vector<double>& values) {
     Partial p;
     for (double s : scores) p.state.m = fa::max_fn(p.state.m, float(s));
     for (size_t j = 0; j < scores.size(); j++) {
-        const float w = fa::weight(float(scores[j]), p.state.m);
+        const float w = fa::prob(float(scores[j]), p.state.m);
         p.state.l += w;
         p.o += w * float(values[j]);
     }
@@ -66,7 +66,7 @@ vector<double> times(vector<double> list, double factor) {
 Partial library_row(const vector<double>& scores, const vector<double>& values, double sink = -INFINITY) {
     Partial p = block_of(times(scores, double(fa::kLog2e)), values);
     if (sink == -INFINITY) return p;
-    const fa::Fold f = fa::fold(p.state, fa::sink_state(float(sink)));
+    const fa::Merged f = fa::merge(p.state, fa::sink_state(float(sink)));
     return {f.state, p.o * f.scale_a};
 }
 
@@ -134,7 +134,7 @@ void check_softmax(Example& e) {
     e.expect("softmax", exact_row(scores, none).weights);
     const RowState state = library_row(scores, none).state;
     vector<double> got;
-    for (double s : scores) got.push_back(fa::weight(float(s) * fa::kLog2e, state.m) * fa::normaliser(state));
+    for (double s : scores) got.push_back(fa::prob(float(s) * fa::kLog2e, state.m) * fa::normaliser(state));
     e.expect("softmax", got, 1e-4);  // scores near 1000 are exact to 2^-14 in f32
 }
 
@@ -143,7 +143,7 @@ void check_online(Example& e) {
     vector<double> m, l, o, exact_l, exact_o;
     Partial row;
     for (size_t j = 0; j < scores.size(); j++) {
-        const fa::Fold f = fa::fold(row.state, {float(scores[j]), 1.f});
+        const fa::Merged f = fa::merge(row.state, {float(scores[j]), 1.f});
         row = {f.state, row.o * f.scale_a + float(values[j]) * f.scale_b};
         m.push_back(row.state.m);
         l.push_back(row.state.l);
@@ -171,7 +171,7 @@ void check_fold(Example& e) {
     const Partial b = block_of(b_scores, b_values);
     e.expect("a state", numbers_of(a));
     e.expect("b state", numbers_of(b));
-    const fa::Fold f = fa::fold(a.state, b.state);
+    const fa::Merged f = fa::merge(a.state, b.state);
     const Partial whole{f.state, a.o * f.scale_a + b.o * f.scale_b};
     e.expect("scales", {f.scale_a, f.scale_b});
     e.expect("state", numbers_of(whole));
@@ -198,7 +198,7 @@ void check_merge(Example& e) {
         if (part.l == 0) continue;  // its o is ignored
         sum += std::exp(lses[p]);
         out += std::exp(lses[p]) * outputs[p];
-        const fa::Fold f = fa::fold(row.state, part);
+        const fa::Merged f = fa::merge(row.state, part);
         row = {f.state, row.o * f.scale_a + float(outputs[p]) * f.scale_b};
     }
     e.expect("lse", {std::log(sum)});
@@ -364,7 +364,7 @@ struct Check {
 const Check kChecks[] = {
     {"scores", check_scores},     {"attention", check_attention},
     {"softmax", check_softmax},   {"online", check_online},
-    {"fold", check_fold},         {"lse", check_lse},
+    {"merge", check_fold},         {"lse", check_lse},
     {"merge", check_merge},       {"row", check_row},
     {"band", check_band},         {"tiles", check_tiles},
     {"splits", check_splits},     {"dropout", check_dropout},

@@ -85,7 +85,7 @@ TEST(MaskSpec, TileClassesAreExact) {
         int kept = 0;
         for (int i = row; i < row + rows; i++)
             for (int j = key; j < key + keys; j++) kept += keeps(r, i, j, seqlen_k);
-        const Tile want = kept == 0 ? Tile::empty : kept == rows * keys ? Tile::full : Tile::partial;
+        const TileClass want = kept == 0 ? TileClass::empty : kept == rows * keys ? TileClass::full : TileClass::partial;
         ASSERT_EQ(int(tile_class(r, row, rows, key, keys, seqlen_k)), int(want))
             << "off " << r.off << " left " << r.left << " right " << r.right << " chunk " << r.chunk << " rows " << row << "+"
             << rows << " keys " << key << "+" << keys << " of " << seqlen_k;

@@ -1,4 +1,4 @@
-// The fold: its algebra, and that any fold of any partition of the keys is the two-pass softmax.
+// The merge: its algebra, and that any merge of any partition of the keys is the two-pass softmax.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ struct Partial {
 };
 
 Partial join(const Partial& a, const Partial& b) {
-    const Fold f = fold(a.state, b.state);
+    const Merged f = merge(a.state, b.state);
     return {f.state, a.o * f.scale_a + b.o * f.scale_b};
 }
 
@@ -29,7 +29,7 @@ void expect_same(const Partial& a, const Partial& b) {
     EXPECT_EQ(a.o, b.o);
 }
 
-// What a state stands for, measured from a common origin.
+// What a state stands for, measured from a common safe_max.
 double sum_from(const RowState& s, double from) { return s.l == 0 ? 0 : s.l * std::exp2(double(s.m) - from); }
 
 class Fixture : public testing::Test {
@@ -52,7 +52,7 @@ TEST_F(SoftmaxSpec, EmptyIsNeutral) {
         expect_same(join(a, {}), a);
         expect_same(join({}, a), a);
     }
-    const Fold f = fold(empty_row(), {3.f, 2.f});
+    const Merged f = merge(empty_row(), {3.f, 2.f});
     EXPECT_EQ(f.scale_a, 0.f);
     EXPECT_EQ(f.scale_b, 1.f);
 }
@@ -61,13 +61,13 @@ TEST_F(SoftmaxSpec, Commutative) {
     for (int trial = 0; trial < 20000; trial++) {
         const Partial a = any_partial(), b = any_partial();
         expect_same(join(a, b), join(b, a));
-        const Fold ab = fold(a.state, b.state), ba = fold(b.state, a.state);
+        const Merged ab = merge(a.state, b.state), ba = merge(b.state, a.state);
         EXPECT_EQ(ab.scale_a, ba.scale_b);
         EXPECT_EQ(ab.scale_b, ba.scale_a);
     }
 }
 
-// Each fold rounds a term by at most 4 + |Δm| units; a far term counts for as much less as it is further away.
+// Each merge rounds a term by at most 4 + |Δm| units; a far term counts for as much less as it is further away.
 TEST_F(SoftmaxSpec, AssociativeWithinRounding) {
     for (int trial = 0; trial < 20000; trial++) {
         const Partial a = any_partial(), b = any_partial(), c = any_partial();
@@ -88,13 +88,13 @@ TEST_F(SoftmaxSpec, OnlyAnEmptyRowHasZeroSum) {
     for (int trial = 0; trial < 2000; trial++) {
         RowState s = empty_row();
         for (int j = 0; j < 20; j++) {
-            s = fold(s, {uniform(-3e4f, 3e4f), 1.f}).state;
+            s = merge(s, {uniform(-3e4f, 3e4f), 1.f}).state;
             ASSERT_GE(s.l, 1.f);
         }
     }
 }
 
-// Keys dealt to blocks at random; a block is summed over its own maximum or key by key; blocks are folded in a random order, as a
+// Keys dealt to blocks at random; a block is summed over its own maximum or key by key; blocks are merged in a random order, as a
 // chain or as a tree. All of it is the softmax.
 TEST_F(SoftmaxSpec, AnyFoldIsTheTwoPassSoftmax) {
     for (int trial = 0; trial < 3000; trial++) {
@@ -126,8 +126,8 @@ TEST_F(SoftmaxSpec, AnyFoldIsTheTwoPassSoftmax) {
             for (int j : block[p]) m = max_fn(m, score[j]);
             partial[p].state.m = m;
             for (int j : block[p]) {
-                partial[p].state.l += weight(score[j], m);
-                partial[p].o += weight(score[j], m) * value[j];
+                partial[p].state.l += prob(score[j], m);
+                partial[p].o += prob(score[j], m) * value[j];
             }
         }
         std::shuffle(partial.begin(), partial.end(), random);
@@ -152,14 +152,14 @@ TEST_F(SoftmaxSpec, AnyFoldIsTheTwoPassSoftmax) {
 }
 
 TEST_F(SoftmaxSpec, WeightAndRescale) {
-    EXPECT_EQ(weight(5.f, 5.f), 1.f);
-    EXPECT_EQ(weight(2.f, 5.f), 0.125f);
-    EXPECT_EQ(weight(kNegInf, 5.f), 0.f) << "a removed key weighs nothing";
-    EXPECT_EQ(weight(kNegInf, kNegInf), 0.f) << "… in a row that has only removed keys, too";
-    EXPECT_TRUE(std::isnan(weight(NAN, 5.f)));
-    EXPECT_TRUE(std::isnan(weight(kPosInf, kPosInf)));
-    EXPECT_EQ(origin(kNegInf), 0.f);
-    EXPECT_EQ(origin(-7.f), -7.f);
+    EXPECT_EQ(prob(5.f, 5.f), 1.f);
+    EXPECT_EQ(prob(2.f, 5.f), 0.125f);
+    EXPECT_EQ(prob(kNegInf, 5.f), 0.f) << "a removed key weighs nothing";
+    EXPECT_EQ(prob(kNegInf, kNegInf), 0.f) << "… in a row that has only removed keys, too";
+    EXPECT_TRUE(std::isnan(prob(NAN, 5.f)));
+    EXPECT_TRUE(std::isnan(prob(kPosInf, kPosInf)));
+    EXPECT_EQ(safe_max(kNegInf), 0.f);
+    EXPECT_EQ(safe_max(-7.f), -7.f);
     EXPECT_EQ(rescale(3.f, 5.f), 0.25f);
     EXPECT_EQ(rescale(5.f, 5.f), 1.f);
     EXPECT_EQ(rescale(-1e30f, 1e30f), 0.f);
@@ -172,23 +172,23 @@ TEST_F(SoftmaxSpec, EmptyRow) {
     EXPECT_EQ(log_sum_exp(empty_row()), kNegInf);
     // A row whose keys were all removed has gone through the motions and is still empty.
     RowState s{kNegInf, 0.f};
-    for (int j = 0; j < 4; j++) s.l += weight(kNegInf, s.m);
+    for (int j = 0; j < 4; j++) s.l += prob(kNegInf, s.m);
     EXPECT_EQ(s.l, 0.f);
-    EXPECT_EQ(fold(s, s).state.l, 0.f);
+    EXPECT_EQ(merge(s, s).state.l, 0.f);
 }
 
 TEST_F(SoftmaxSpec, NanIsNeverTakenForEmpty) {
-    const RowState nan_only{max_fn(kNegInf, NAN), weight(NAN, kNegInf)};
+    const RowState nan_only{max_fn(kNegInf, NAN), prob(NAN, kNegInf)};
     EXPECT_EQ(nan_only.m, kNegInf);
     EXPECT_TRUE(std::isnan(normaliser(nan_only)) && std::isnan(log_sum_exp(nan_only)));
     for (const RowState& other : {empty_row(), nan_only, RowState{3.f, 2.f}, RowState{-200.f, 1.f}}) {
-        EXPECT_TRUE(std::isnan(fold(nan_only, other).state.l));
-        EXPECT_TRUE(std::isnan(fold(other, nan_only).state.l));
+        EXPECT_TRUE(std::isnan(merge(nan_only, other).state.l));
+        EXPECT_TRUE(std::isnan(merge(other, nan_only).state.l));
     }
-    const RowState infinite{kPosInf, weight(kPosInf, kPosInf)};
-    EXPECT_TRUE(std::isnan(fold(infinite, {3.f, 2.f}).state.l)) << "a score of +inf";
+    const RowState infinite{kPosInf, prob(kPosInf, kPosInf)};
+    EXPECT_TRUE(std::isnan(merge(infinite, {3.f, 2.f}).state.l)) << "a score of +inf";
     EXPECT_TRUE(std::isnan(log_sum_exp(from_lse(NAN))));
-    EXPECT_TRUE(std::isnan(fold({3.f, 2.f}, from_lse(NAN)).state.l)) << "a part whose LSE is NaN";
+    EXPECT_TRUE(std::isnan(merge({3.f, 2.f}, from_lse(NAN)).state.l)) << "a part whose LSE is NaN";
 }
 
 TEST_F(SoftmaxSpec, LogSumExpIsNatural) {
@@ -204,19 +204,19 @@ TEST_F(SoftmaxSpec, PartialStateGoesOutAndComesBack) {
     for (int trial = 0; trial < 2000; trial++) {
         const RowState a{uniform(-90, 90), uniform(1, 1e5)}, b{uniform(-90, 90), uniform(1, 1e5)};
         EXPECT_EQ(from_lse(log_sum_exp(a)).l, 1.f);
-        const float direct = log_sum_exp(fold(a, b).state);
-        const float through = log_sum_exp(fold(from_lse(log_sum_exp(a)), from_lse(log_sum_exp(b))).state);
+        const float direct = log_sum_exp(merge(a, b).state);
+        const float through = log_sum_exp(merge(from_lse(log_sum_exp(a)), from_lse(log_sum_exp(b))).state);
         ASSERT_NEAR(direct, through, 2e-6 * std::max(1.f, std::fabs(direct)));
     }
     for (const float empty : {kNegInf, kPosInf}) {
         EXPECT_EQ(from_lse(empty).l, 0.f);
-        EXPECT_EQ(fold(from_lse(empty), from_lse(empty)).state.l, 0.f);
+        EXPECT_EQ(merge(from_lse(empty), from_lse(empty)).state.l, 0.f);
         expect_same(join({from_lse(empty), 0.f}, {{2.f, 3.f}, 4.f}), {{2.f, 3.f}, 4.f});
     }
 }
 
 TEST_F(SoftmaxSpec, SinkIsOneMoreLogit) {
-    EXPECT_NEAR(log_sum_exp(fold(empty_row(), sink_state(1.5f)).state), 1.5, 1e-6);
+    EXPECT_NEAR(log_sum_exp(merge(empty_row(), sink_state(1.5f)).state), 1.5, 1e-6);
     for (int trial = 0; trial < 2000; trial++) {
         const int n = 1 + below(20);
         const float sink = uniform(-20, 20);
@@ -238,32 +238,32 @@ TEST_F(SoftmaxSpec, SinkIsOneMoreLogit) {
 TEST_F(SoftmaxSpec, SinkOfMinusInfinityIsNone) {
     for (const float m : {-500.f, -5.f, 0.f, 5.f, 500.f})
         expect_same(join({{m, 2.f}, 3.f}, {sink_state(kNegInf), 0.f}), {{m, 2.f}, 3.f});
-    EXPECT_EQ(log_sum_exp(fold(empty_row(), sink_state(kNegInf)).state), kNegInf);
-    EXPECT_TRUE(std::isnan(fold({1.f, 1.f}, sink_state(NAN)).state.l));
-    EXPECT_TRUE(std::isnan(fold({1.f, 1.f}, sink_state(kPosInf)).state.l));
+    EXPECT_EQ(log_sum_exp(merge(empty_row(), sink_state(kNegInf)).state), kNegInf);
+    EXPECT_TRUE(std::isnan(merge({1.f, 1.f}, sink_state(NAN)).state.l));
+    EXPECT_TRUE(std::isnan(merge({1.f, 1.f}, sink_state(kPosInf)).state.l));
 }
 
 // The range of log2 units, of what comes in natural ones: below it is −∞, above it +∞, and up to it all is finite.
 TEST_F(SoftmaxSpec, RangeOfNaturalUnits) {
-    EXPECT_TRUE(std::isfinite(kMostNatural * kLog2e));
-    EXPECT_TRUE(std::isinf(std::nextafter(kMostNatural, kPosInf) * kLog2e));
+    EXPECT_TRUE(std::isfinite(kMaxBaseE * kLog2e));
+    EXPECT_TRUE(std::isinf(std::nextafter(kMaxBaseE, kPosInf) * kLog2e));
     const Partial row{{3.f, 2.f}, 5.f};
-    for (const float low : {std::nextafter(-kMostNatural, kNegInf), -3e38f, -kMostFloat}) {
+    for (const float low : {std::nextafter(-kMaxBaseE, kNegInf), -3e38f, -kMaxFloat}) {
         EXPECT_EQ(sink_state(low).l, 0.f);
         EXPECT_EQ(from_lse(low).l, 0.f);
         expect_same(join(row, {sink_state(low), 0.f}), row);
     }
-    expect_same(join(row, {sink_state(-kMostNatural), 0.f}), row);
-    EXPECT_NEAR(log_sum_exp(fold(empty_row(), sink_state(-kMostNatural)).state) / -kMostNatural, 1, 1e-6);
-    const Fold high = fold(row.state, sink_state(kMostNatural));
+    expect_same(join(row, {sink_state(-kMaxBaseE), 0.f}), row);
+    EXPECT_NEAR(log_sum_exp(merge(empty_row(), sink_state(-kMaxBaseE)).state) / -kMaxBaseE, 1, 1e-6);
+    const Merged high = merge(row.state, sink_state(kMaxBaseE));
     EXPECT_EQ(high.scale_a, 0.f);
-    EXPECT_NEAR(log_sum_exp(high.state) / kMostNatural, 1, 1e-6);
-    EXPECT_TRUE(std::isnan(fold(row.state, sink_state(kMostFloat)).state.l));
-    EXPECT_TRUE(std::isnan(fold(row.state, from_lse(kMostFloat)).state.l));
+    EXPECT_NEAR(log_sum_exp(high.state) / kMaxBaseE, 1, 1e-6);
+    EXPECT_TRUE(std::isnan(merge(row.state, sink_state(kMaxFloat)).state.l));
+    EXPECT_TRUE(std::isnan(merge(row.state, from_lse(kMaxFloat)).state.l));
 
-    for (const float slope : {0.5f, -0.5f, kMostNatural, 0.f}) EXPECT_EQ(log2_slope(slope), slope * kLog2e);
-    EXPECT_EQ(log2_slope(kMostFloat), kMostFloat);
-    EXPECT_EQ(log2_slope(-3e38f), -kMostFloat);
+    for (const float slope : {0.5f, -0.5f, kMaxBaseE, 0.f}) EXPECT_EQ(log2_slope(slope), slope * kLog2e);
+    EXPECT_EQ(log2_slope(kMaxFloat), kMaxFloat);
+    EXPECT_EQ(log2_slope(-3e38f), -kMaxFloat);
     EXPECT_EQ(log2_slope(kNegInf), kNegInf);
     EXPECT_TRUE(std::isnan(log2_slope(NAN)));
 }

@@ -57,7 +57,7 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
     if (!testing_the_cpu()) return d.q_dtype;
     char text[256] = "";
     const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
-    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_few_matrix")) ? d.q_dtype : int32_t(FA_F32);
+    return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
 }
 
 }  // namespace test

@@ -62,13 +62,13 @@ def merge(
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> Array | tuple[Array, Floats]:
-    """Folds attention over parts of the keys into attention over all of them.
+    """Merges attention over parts of the keys into attention over all of them.
 
     o_parts: float32 (parts, batch, rows, heads, dim), packed (parts, total_q, heads, dim) with cu_seqlens_q; lse_parts: float32
         (parts, batch, heads, rows), packed (parts, heads, total_q); or lists of such arrays, as attention(…, return_lse=True,
         out_dtype="float32") gives them. A part that saw no key (LSE −inf) does not count.
     sinks: (heads,) logits, if no part has had them.
-    into: (o, lse) in float32 that hold a state already: the parts are folded into it, in place, and it is returned.
+    into: (o, lse) in float32 that hold a state already: the parts are merged into it, in place, and it is returned.
     out_dtype, o_scale: of a new out; an 8-bit one stores saturate(out · o_scale).
     layout: "bhsd": o_parts is (parts, batch, heads, rows, dim) and out as in `attention`.
 
@@ -136,15 +136,15 @@ def _with_batch(strides: tuple[int, ...], packed: bool) -> tuple[int, ...]:
 def _point_outputs(
     request: Request, order: Order, o: Any, lse: Any, shapes: tuple[tuple[int, ...], tuple[int, ...]], *, with_lse: bool
 ) -> None:
-    """The arrays that the call writes: those of the caller, to fold into, or new ones."""
+    """The arrays that the call writes: those of the caller, to merge into, or new ones."""
     desc, packed = request.desc, len(shapes[0]) == 3
-    fold = request.args.flags & _abi.FA_MERGE_ACCUMULATE
+    accumulate = request.args.flags & _abi.FA_MERGE_ACCUMULATE
     writable("into[0]", o, unit=True)
     _, lse_strides = writable("into[1]", lse, unit=False)
     if (o.shape, lse.shape) != shapes:
         raise ValueError(f"into has shapes {o.shape} and {lse.shape}: expected {shapes[0]} and {shapes[1]}")
     desc.q_dtype = _abi.FA_F32
-    desc.o_dtype = dtype_code("into[0]" if fold else "out_dtype", o.dtype, ("float32",) if fold else QUERIES)
+    desc.o_dtype = dtype_code("into[0]" if accumulate else "out_dtype", o.dtype, ("float32",) if accumulate else QUERIES)
     dtype_code("into[1]", lse.dtype, ("float32",))
     request.strided("o", order.seen(o, o.ndim), packed=packed, written=True)
     if with_lse:

@@ -160,7 +160,7 @@ bool matrix_softmax_backward(const BackwardCall& g, const QueryTile& t, const Ke
     TileScoreMod task;
     if (!prepare_score_mod(c, t, key, keys, x.w, &task)) return false;
     const int64_t step = (key - block.key) / kKeyBlock;
-    if (mk.softmax_backward_tiles && task.kind == Tile::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
+    if (mk.softmax_backward_tiles && task.kind == TileClass::full && keys == kKeyBlock && !c.has_score_mod && !c.has_dropout &&
         factor > 0) {
         const MatrixOperands& m = x.matrix;
         unmasked.list[unmasked.count++] = {.k = m.k + step * step_values(c.p->d.dim_qk),

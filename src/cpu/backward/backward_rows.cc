@@ -46,7 +46,7 @@ void write_line(const BackwardCall& g, const float* line, int64_t dim, void* to,
 }
 
 float lse_of(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head) {
-    return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, head, position)];
+    return g.inputs.lse[lse_index(*g.c.p, g.c.p->d.lse_stride, s, batch, position, head)];
 }
 
 void load_dout(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t position, int64_t head, float* line) {
@@ -73,7 +73,7 @@ float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t
     load_dout(g, s, batch, position, head, dout);
     g.c.k->widen[type_index(p.d.o_dtype)](element(g.inputs.o, at, p.d.o_dtype), dim, o);
     const double sum = g.c.k->dot(dout, o, dim);  // what it is taken from cancels
-    return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, head, position)]) : sum);
+    return float(g.a->dlse ? sum - double(g.a->dlse[lse_index(p, g.a->dlse_stride, s, batch, position, head)]) : sum);
 }
 
 void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,

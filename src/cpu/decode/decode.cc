@@ -414,7 +414,7 @@ Method decode_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMaxPanelHeads) : 2;
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
-    return {.name = "few",
+    return {.name = "decode",
             .rows = int(rows),
             .panel = int(panel),
             .panel_of_heads = true,

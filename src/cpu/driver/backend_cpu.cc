@@ -185,7 +185,7 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
     if (!plan->explain) return FA_OK;
     const char* const names[] = {"flash", "standard", "flash1"};
     snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
-             names[d.algorithm], s.method.matrix ? "few_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
+             names[d.algorithm], s.method.matrix ? "decode_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
              (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
              threads_text(c.threads, workers).text);
     return FA_OK;

@@ -88,16 +88,6 @@ struct QueryTile {
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
 
-// Element index of a row of q, o or their like, and of its LSE. Packed tensors have no batch.
-static inline int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t position,
-                                  int64_t head) {
-    return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + position) * stride[1] + head * stride[2];
-}
-static inline int64_t lse_index(const Problem& p, const int64_t stride[3], const Sequence& s, int64_t batch, int64_t head,
-                                int64_t position) {
-    return (p.packed_q() ? 0 : batch * stride[0]) + head * stride[1] + (s.q_begin + position) * stride[2];
-}
-
 // Iterates over the position and the head of the tile's lanes, without a division for each.
 struct RowCursor {
     int64_t position, group_head, group;
@@ -180,7 +170,7 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors);
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.
-static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMostNatural ? factor : __builtin_nanf(""); }
+static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMaxBaseE ? factor : __builtin_nanf(""); }
 
 // Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
 bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride);
@@ -197,7 +187,7 @@ bool alibi_by_lanes(const Problem& p);
 void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s);
 // Gathers w.addend, before the scores: w.s is its buffer meanwhile.
 enum class AddendKind { none, some, nothing_kept };
-AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t key, int keys, Scratch& w);
+AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w);
 // Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
 void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w);
 
@@ -212,7 +202,7 @@ struct KeyBlock {
 // score_tile() without its product: what comes before it (false when no key is kept), and after it, from what the product, times
 // c.factor, left in w.s.
 struct TileScoreMod {
-    Tile kind;
+    TileClass kind;
     AddendKind addend;
 };
 bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task);

@@ -6,16 +6,6 @@ namespace fa {
 namespace cpu {
 namespace {
 
-MaskRule mask_rule(const Problem& p, const Sequence& s) {
-    MaskRule r{s.off, -1, -1, p.d.chunk};
-    if (p.d.flags & FA_WINDOW) {
-        r.left = p.d.window_left;
-        r.right = p.d.window_right;
-    }
-    if (p.causal()) r.right = 0;
-    return r;
-}
-
 // Whether a tile's rows of q or o are floats at equal distances, and as many as lanes: then they are transposed in place of a copy.
 bool evenly_spaced(const Problem& p, const QueryTile& t, int32_t dtype) {
     return dtype == FA_F32 && p.group == 1 && t.rows == t.width;
@@ -116,7 +106,7 @@ void merge_states(const Call& c, const QueryTile& t, const PartialState& part, P
     const int64_t dim_v = c.p->d.dim_v;
     float a[kMaxRows], b[kMaxRows];
     for (int lane = 0; lane < t.width; lane++) {
-        const Fold f = fold({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
+        const Merged f = merge({into.m[lane], into.l[lane]}, {part.m[lane], part.l[lane]});
         into.m[lane] = f.state.m;
         into.l[lane] = f.state.l;
         a[lane] = f.scale_a;
@@ -142,7 +132,7 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch&
         RowState row{state.m[lane], state.l[lane] * kAccDescale};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
-            const Fold f = fold(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
+            const Merged f = merge(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
             row = f.state;
             scale = f.scale_a;
         }
@@ -174,7 +164,7 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch&
     }
     RowCursor row(t, p.group);
     for (int lane = 0; p.has(FA_OPERAND_LSE) && lane < t.rows; lane++, row.next()) {
-        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, t.kv_head * p.group + row.group_head, row.position);
+        const int64_t at = lse_index(p, p.d.lse_stride, t.seq, t.batch, row.position, t.kv_head * p.group + row.group_head);
         c.a->lse[at] = log_sum_exp({state.m[lane], state.l[lane]});
     }
     if (c.count) w.counters.written += t.rows * (dim * type_bytes(p.d.o_dtype) + (p.has(FA_OPERAND_LSE) ? 4 : 0));
@@ -195,7 +185,7 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
         const int64_t position = t.position(lane, p.group), head = t.head(lane, p.group);
         const int64_t at = query_index(p, p.d.o_stride, t.seq, t.batch, position, head);
         c.k->narrow[type_index(p.d.o_dtype)](w.line, p.d.dim_v, element(c.a->o, at, p.d.o_dtype));
-        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, head, position)] = kNegInf;
+        if (p.has(FA_OPERAND_LSE)) c.a->lse[lse_index(p, p.d.lse_stride, t.seq, batch, position, head)] = kNegInf;
     }
 }
 

@@ -71,7 +71,7 @@ void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* 
     c.k->add_alibi(s, t.vectors, keys, slope, distance);
 }
 
-AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t key, int keys, Scratch& w) {
+AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w) {
     const Problem& p = *c.p;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
     if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
@@ -83,12 +83,12 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, Tile kind, int64_t k
     const float* lines = w.s;
     int64_t stride = kTileKeys;
     int kept = -1;  // not counted yet
-    if (kind == Tile::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1) {
+    if (kind == TileClass::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1) {
         const int64_t* bs = p.d.bias_stride;
         lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
         stride = bs[2];
         for (int r = 0; r < t.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
-    } else if (kind == Tile::full && !bias) {
+    } else if (kind == TileClass::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);
     } else {
         RowCursor at(t, p.group);

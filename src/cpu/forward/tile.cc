@@ -20,7 +20,7 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
 
 int64_t last_position(const Problem& p, const QueryTile& t) { return t.position(t.rows - 1, p.group); }
 
-Tile classify(const Problem& p, const QueryTile& t, int64_t key, int keys) {
+TileClass classify(const Problem& p, const QueryTile& t, int64_t key, int keys) {
     const int64_t top = t.position(0, p.group);
     return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
 }
@@ -80,7 +80,7 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
 
 bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
     task->kind = classify(*c.p, t, key, keys);
-    if (task->kind == Tile::empty) return false;
+    if (task->kind == TileClass::empty) return false;
     task->addend = gather_addend(c, t, task->kind, key, keys, w);
     return task->addend != AddendKind::nothing_kept;
 }
@@ -91,7 +91,7 @@ void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, c
     if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
     if (c.has_score_mod)
         c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
-    if (task.kind == Tile::partial) {
+    if (task.kind == TileClass::partial) {
         tile_bands(c, t, key, keys, w);
         c.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
     }
@@ -210,7 +210,7 @@ void write_scores(const Call& c, const QueryTile& t, const PartialState& state, 
                 const float s = kept ? w.s[j * t.width + lane] : kNegInf;
                 float* to = row + (key + j) * stride[3];
                 if (stage != FA_SCORES_PROBABILITY) *to = s * unit;
-                else *to = s == kNegInf ? 0.f : weight(s, final_row.m) * normaliser(final_row);
+                else *to = s == kNegInf ? 0.f : prob(s, final_row.m) * normaliser(final_row);
             }
         }
     }

@@ -132,12 +132,12 @@ static void gemm_tn(const float* a, int64_t stride, int rows, const float* b, in
 
 static double dot(const float* a, const float* b, int64_t count) {
     typedef double Doubles __attribute__((vector_size(8 * kLanes)));
-    Doubles sums{};
+    Doubles acc{};
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes)
-        sums += __builtin_convertvector(load(a + i), Doubles) * __builtin_convertvector(load(b + i), Doubles);
+        acc += __builtin_convertvector(load(a + i), Doubles) * __builtin_convertvector(load(b + i), Doubles);
     double sum = 0;
-    for (int lane = 0; lane < kLanes; lane++) sum += sums[lane];
+    for (int lane = 0; lane < kLanes; lane++) sum += acc[lane];
     for (; i < count; i++) sum += double(a[i]) * double(b[i]);
     return sum;
 }

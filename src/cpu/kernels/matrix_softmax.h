@@ -244,11 +244,11 @@ void finish_state(const MatrixShape& shape, const RowBlock& block, int rows, flo
     const float unit = acc_scale(shape.type);
     for (int first = 0; first < rows; first += 16) {
         const __mmask16 given = __mmask16(first_bits(rows - first));
-        V row_sums[16];
+        V row_sum[16];
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) row_sums[i] = load(block.l[block.l_index] + (first + i) * 16);
-        transpose_add_lanes(row_sums);
-        _mm512_mask_storeu_ps(l + first, given, row_sums[0] * unit);
+        for (int i = 0; i < 16; i++) row_sum[i] = load(block.l[block.l_index] + (first + i) * 16);
+        transpose_add_lanes(row_sum);
+        _mm512_mask_storeu_ps(l + first, given, row_sum[0] * unit);
         _mm512_mask_storeu_ps(m + first, given, float(p_scale_log2(shape.type)) - load(block.neg_ref + first));
     }
     if (!o) return;

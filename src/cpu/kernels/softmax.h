@@ -56,7 +56,7 @@ static void online_softmax(float* s, int keys, float* m, float* l, float* rescal
     for (int n = 0; n < N; n++) {
         if (j < keys) row_max[0][n] = max_v(load(s + j * width + n * kLanes), row_max[0][n]);
         row_max[0][n] = max_v(row_max[1][n], row_max[0][n]);
-        row_ref[n] = row_max[0][n] == none ? zero : row_max[0][n];  // origin() of the specification
+        row_ref[n] = row_max[0][n] == none ? zero : row_max[0][n];  // safe_max() of the specification
         row_sum[0][n] = row_sum[1][n] = zero;
     }
     for (j = 0; j + 2 <= keys; j += 2)

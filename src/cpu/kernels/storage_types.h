@@ -1,11 +1,9 @@
-// Sizes of the storage types (f32 … int8), their index in the tables of conversions, and addresses of elements.
+// The storage types (f32 … int8): their index in the tables of conversions, and addresses of elements.
 #pragma once
-#include <flashattn.h>
+#include "backend/storage_types.h"
 
 namespace fa {
 namespace cpu {
-
-static inline int64_t type_bytes(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
 
 // Where tables of storage formats have a type: f32, f16, bf16, e4m3, e5m2 and i8 at 1 … 6, 0 unused.
 constexpr int kTypes = 7;

@@ -51,7 +51,7 @@ struct MergedRow {
     void add(const float* part, float part_lse) {
         const RowState s = from_lse(part_lse);
         if (s.l == 0.f) return;
-        const Fold f = fold(state, s);
+        const Merged f = merge(state, s);
         state = f.state;
         for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
     }
@@ -78,7 +78,7 @@ void merge_row(const void* context, int64_t index) {
                        a.lse_parts[part * sl[0] + batch * sl[1] + h * sl[2] + row * sl[3]]);
         }
         if (x.p.has(FA_OPERAND_SINKS)) {
-            const Fold f = fold(merged.state, sink_state(a.sinks[h]));
+            const Merged f = merge(merged.state, sink_state(a.sinks[h]));
             for (int64_t c = 0; c < d.dim_v; c++) merged.acc[c] *= f.scale_a;
             merged.state = f.state;
         }

@@ -140,9 +140,9 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
     if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows) * sizeof(uint32_t);
     const Schedule schedule = schedule_of(arch_kernel, device, p);
-    const int64_t sums = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys *
+    const int64_t partials = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys *
                          backward_kernel(arch_kernel).max_dim;
-    return uint64_t(schedule.counters() + sums) * sizeof(float);
+    return uint64_t(schedule.counters() + partials) * sizeof(float);
 }
 
 rt::Status prepare_arch_backward(const rt::Device& device) {

@@ -42,7 +42,7 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
     const int thread = rt::opaque(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
     const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column),
                *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
-    float* sums = a.x.dq_acc + padded_row_of(a, t) * HeadDim + thread * 4;
+    float* dq_acc = a.x.dq_acc + padded_row_of(a, t) * HeadDim + thread * 4;
     int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
     float delta = 0.f;
     FA_UNROLL_BY(1)
@@ -51,9 +51,9 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
         if (left > 0) one = *reinterpret_cast<const uint4*>(o), other = *reinterpret_cast<const uint4*>(dout);
         if (a.x.dq_acc) {
             const float zero[4] = {};
-            rt::store4(sums, zero), rt::store4(sums + 128, zero);
+            rt::store4(dq_acc, zero), rt::store4(dq_acc + 128, zero);
         }
-        sums += kRowsAtOnce * HeadDim;
+        dq_acc += kRowsAtOnce * HeadDim;
         o += a.preprocess.o_step, dout += a.preprocess.dout_step, left -= kRowsAtOnce;
         const uint32_t words[] = {one.x, one.y, one.z, one.w}, others[] = {other.x, other.y, other.z, other.w};
         float sum = 0.f;
@@ -149,8 +149,8 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     const int last = own + lane * kRowsAtOnce;
     float lse = kPosInf, dlse = 0.f, delta = 0.f;
     if (lane < kIterations && last < rows) {
-        lse = x.a.lse[lse_index(x.p, seq, batch, row0 + last, head)];
-        if (x.g.dlse) dlse = x.g.dlse[dlse_index(x, seq, batch, row0 + last, head)];
+        lse = x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row0 + last, head)];
+        if (x.g.dlse) dlse = x.g.dlse[lse_index(x.p, x.g.dlse_stride, seq, batch, row0 + last, head)];
     }
     const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
     const Bf16* const dout =

@@ -253,10 +253,10 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
 
     const auto make_ds = [&] {
         FA_UNROLL for (int i = 0; i < 8; i++) {
-            float weight[4];
-            rt::ld_shared_v4(p + i * 512, weight);
+            float prob[4];
+            rt::ld_shared_v4(p + i * 512, prob);
             FA_UNROLL for (int e = 0; e < 2; e++) {
-                const float x = weight[2 * e] * acc_dp[4 * i + 2 * e], y = weight[2 * e + 1] * acc_dp[4 * i + 2 * e + 1];
+                const float x = prob[2 * e] * acc_dp[4 * i + 2 * e], y = prob[2 * e + 1] * acc_dp[4 * i + 2 * e + 1];
                 ds[2 * i + e] = rt::pack_bf16(x, y);
             }
         }

@@ -44,12 +44,12 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
                                         : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2,
                                                    wg.row_sum[r] * Traits::kPUnscale};
             if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
-                const Fold f = fold(state, sink_state(x.a.sinks[t.head]));
+                const Merged f = merge(state, sink_state(x.a.sinks[t.head]));
                 state = f.state;
                 if (!Consumer::kRecomputePlace || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
             }
             if (x.p.has(FA_OPERAND_LSE) && place.c == 0 && e.in_bounds[r])
-                x.a.lse[lse_index(x.p, seq, t.batch, row, t.head)] = log_sum_exp(state);
+                x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, t.batch, row, t.head)] = log_sum_exp(state);
         }
     e.out = output_of(wg, t, row0, place.c);
 }

@@ -117,7 +117,7 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
         if (!move[r]) continue;
         if (!is_first) {
             const float factor =
-                rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - origin(row_max[r]) * wg.score_mod_op.scale_log2);
+                rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - safe_max(row_max[r]) * wg.score_mod_op.scale_log2);
             wg.row_sum[r] *= factor;
             FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_o[i] *= factor;

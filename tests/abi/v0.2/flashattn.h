@@ -528,7 +528,7 @@ enum { /* flags of the args: bits 0 … 7 are common to all, a call's own begin 
     FA_ARGS_STREAM = 1 << 0, /* stream acts, which must be of the handle's device (NULL: the legacy default stream); else the handle's */
     /* fa_backward: dq, dk and dv are f32, whatever the inputs' types; all gradients are added to what is there */
     FA_BACKWARD_ACCUMULATE = 1 << 8,
-    FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: fold the parts into it */
+    FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: merge the parts into it */
     FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
     FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by each token and head's largest magnitude and store the de-scale factor */
     FA_ROTARY_OF_K = 1 << 10          /* (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's */
@@ -659,8 +659,8 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 
 /* --------------------------------------------------------------------------------------------------------------- merge */
 
-/* Folds partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
- * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are folded in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
+/* Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
+ * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
  * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
  * FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
