@@ -164,7 +164,7 @@ void check_online(Example& e) {
     e.expect("output", {row.o * fa::normaliser(row.state)}, kSlack);
 }
 
-void check_fold(Example& e) {
+void check_merge_of_two(Example& e) {
     vector<double> scores = e.numbers("a scores"), values = e.numbers("a values");
     const Partial a = block_of(scores, values);
     const vector<double> b_scores = e.numbers("b scores"), b_values = e.numbers("b values");
@@ -364,7 +364,7 @@ struct Check {
 const Check kChecks[] = {
     {"scores", check_scores},     {"attention", check_attention},
     {"softmax", check_softmax},   {"online", check_online},
-    {"merge", check_fold},         {"lse", check_lse},
+    {"merge_of_two", check_merge_of_two},         {"lse", check_lse},
     {"merge", check_merge},       {"row", check_row},
     {"band", check_band},         {"tiles", check_tiles},
     {"splits", check_splits},     {"dropout", check_dropout},
