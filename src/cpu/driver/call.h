@@ -1,5 +1,4 @@
-// One forward call on the CPU: what stays fixed during it (Call), the tile of query rows that a worker holds (QueryTile), its
-// online
+// One forward call on the CPU: what stays fixed during it (Call), the tile of query rows that a worker holds (QueryTile), its online
 // softmax state (PartialState), and the worker's scratch memory.
 #pragma once
 #include "backend/backend.h"
