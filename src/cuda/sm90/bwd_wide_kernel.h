@@ -1,5 +1,5 @@
 // The backward kernel for Hopper (sm_90a), heads of 136 to 256 dims. bwd_kernel.h has what is common to both;
-// docs/hopper_backward.md tells why this one differs.
+// docs/hopper.md tells why this one differs.
 //
 // dk and dv of 128 keys would fill all registers of a multiprocessor. So a pair of CTAs shares 128 keys, 64 each: both read the
 // same rows, of which each loads one half for both, and they exchange dS, so that dq is added to memory once for 128 keys: each CTA
