@@ -1,5 +1,5 @@
 // The forward kernel for Hopper (sm_90a): f16 and bf16 attention by wgmma and TMA, warp-specialised and persistent, as
-// FlashAttention-3's. docs/hopper.md tells how it works and what was tried.
+// FlashAttention-3's. docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
 //
 // A CTA has a producer warpgroup and two to four consumer warpgroups. Of the producer, warp 0 schedules tiles and loads q
 // (tile_scheduler.h), warp 1 loads k and warp 2 loads v (producer.h, paged_kv.h). Each consumer owns 64 rows of the tile and goes
