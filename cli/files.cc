@@ -97,4 +97,12 @@ void OutputFile::commit() {
     partial_.reset();
 }
 
+bool same_file(const std::string& one, const std::string& other) {
+    namespace fs = std::filesystem;
+    if (one == kStandard || other == kStandard) return one == other;
+    std::error_code unknown;
+    const auto place = [&](const std::string& path) { return fs::weakly_canonical(fs::absolute(target_of(path)), unknown); };
+    return place(one) == place(other) && !unknown;
+}
+
 }  // namespace tool

@@ -46,4 +46,7 @@ class OutputFile {
     FILE* file_ = nullptr;
 };
 
+// Would a file that is written to one path replace what was written to the other? Links and folders count by what they name.
+bool same_file(const std::string& one, const std::string& other);
+
 }  // namespace tool

@@ -66,7 +66,7 @@ void check_paths(const RunOptions& o) {
         if (reader) misuse(reader, " and ", option, " are both -; standard input is one file");
         reader = option;
     }
-    if (o.lse == o.out) misuse("--lse and --out are both ", o.out, "; expected two files");
+    if (!o.lse.empty() && same_file(o.lse, o.out)) misuse("--lse and --out are both ", o.out, "; expected two files");
     if (o.explain && (o.out == kStandard || o.lse == kStandard))
         misuse("--explain is given, and ", o.out == kStandard ? "--out" : "--lse", " is -; standard output holds one of them");
 }

@@ -133,7 +133,9 @@ class Errors(ToolCase):
         self.refuse([*FILES, "--out", "none/o.npy"], "none/o.npy", "cannot be written")
         self.refuse([*FILES, "--out", "folder"], "folder", "cannot be written")
         self.refuse([*FILES, *out, "--lse", "none/lse.npy"], "none/lse.npy")
-        self.refuse([*FILES, *out, "--lse", "o.npy"], "--lse", "--out", status=(2,))
+        (self.folder / "link.npy").symlink_to("o.npy")
+        for same in ("o.npy", "./o.npy", str(self.folder / "o.npy"), "link.npy"):
+            self.refuse([*FILES, *out, "--lse", same], "--lse", "--out", status=(2,))
         self.refuse([*FILES, "--out", "/dev/full"], "/dev/full", "No space left")
 
     def test_an_old_output_survives_a_failure(self):
