@@ -36,7 +36,7 @@ fa_status_t no_such_isa(int64_t isa, Message* m) {
     snprintf(wanted, sizeof wanted, "%lld", (long long)isa);
     for (const Word& word : kIsaWords) {
         if (word.value == isa) snprintf(wanted, sizeof wanted, "%s", word.text);
-        if (comes_again(word) || !select_kernels(word.value)) continue;
+        if (!select_kernels(word.value)) continue;
         const size_t used = strlen(offered);
         snprintf(offered + used, sizeof offered - used, "%s%s", used ? ", " : "", word.text);
     }

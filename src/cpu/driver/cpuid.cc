@@ -26,7 +26,8 @@ namespace cpu {
 #endif
 #define FA_ON_ANY(...) __VA_ARGS__
 
-#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
+#define FA_CPU_ISA(architecture, table, word, isa) FA_CPU_TABLE(architecture, table, isa)
+#define FA_CPU_TABLE(architecture, table, isa) FA_ON_##architecture(extern const Kernels kKernels_##table;)
 #include "backend/isa.def"
 
 namespace {
@@ -36,7 +37,8 @@ struct Level {
     const Kernels* kernels;
 };
 const Level kLevels[] = {
-#define FA_CPU_ISA(architecture, table, word, isa) FA_ON_##architecture({isa, &kKernels_##table},)
+#define FA_CPU_ISA(architecture, table, word, isa) FA_CPU_TABLE(architecture, table, isa)
+#define FA_CPU_TABLE(architecture, table, isa) FA_ON_##architecture({isa, &kKernels_##table},)
 #include "backend/isa.def"
 };
 
