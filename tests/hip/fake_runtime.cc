@@ -48,11 +48,7 @@ void log(const char* format, Args... args) {
 // The processor numbers of the AMDGPU ELF header, from LLVM's manual.
 unsigned machine_of(const std::string& arch) {
     const std::string processor = arch.substr(0, arch.find(':'));
-    return processor == "gfx906"    ? 0x2f
-           : processor == "gfx908"  ? 0x30
-           : processor == "gfx90a"  ? 0x3f
-           : processor == "gfx1030" ? 0x36
-                                    : 0;
+    return processor == "gfx90a" ? 0x3f : processor == "gfx1030" ? 0x36 : 0;
 }
 
 // Does the ELF file hold this symbol?
