@@ -9,7 +9,7 @@
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 4;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 5;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -35,12 +35,19 @@ struct Host {
     uint64_t openmp_stack_bytes;  // of an OpenMP thread, as the environment asks for it; 0: the system's default
 };
 
-// What a call would do, for fa_supports, fa_explain and fa_workspace_size alike: query and execution cannot disagree.
+// What a backend decides from a descriptor, once: kernels, launch shapes or schedule, the map of the workspace. It follows from
+// the descriptor, the device and the handle's parameters alone. What depends on the args' addresses is in it as each of the
+// choices. A call takes it as it is, and fa_supports, fa_explain and fa_workspace_size ask the same object: query and execution
+// cannot disagree.
+//
+// A backend derives its own from it: plain data, at most Backend.plan_bytes, without pointers into itself. Core keeps it with the
+// handle and forgets it when a parameter is set.
 struct Plan {
-    bool explain;  // set by core: words are wanted, which cost as much as all the rest
-    uint64_t workspace;
-    char text[384];  // kernel, tiles, splits; "" unless explain
+    Problem problem;     // both by core
+    int32_t op;          // FA_OP_…
+    uint64_t workspace;  // bytes
 };
+constexpr uint64_t kPlanAlignment = 64, kMaxExplanation = 384;
 
 struct Context;  // a backend's own part of a handle
 
@@ -60,17 +67,20 @@ struct Backend {
     fa_status_t (*set)(Context*, int32_t key, int64_t value, Message*);  // keys of this backend; bounds already checked
     fa_status_t (*get)(Context*, int32_t key, int64_t* value, Message*);
 
-    // op: FA_OP_… . FA_OK, or FA_UNSUPPORTED with the reason.
-    fa_status_t (*plan)(Context*, const Problem*, int32_t op, Plan*, Message*);
+    uint64_t plan_bytes;  // of the largest
+    // Fills the rest in from problem and op. FA_OK, or FA_UNSUPPORTED with the reason.
+    fa_status_t (*plan)(const Context*, Plan*, Message*);
+    // Kernel, tiles, splits of a call now, in at most n bytes, kMaxExplanation or fewer.
+    void (*explain)(const Context*, const Plan*, char* text, uint64_t n);
 
-    // Args are checked and complete: default strides filled in, host metadata verified when it can be read. workspace is NULL or
-    // at least the planned size.
-    fa_status_t (*forward)(Context*, const Problem*, const fa_forward_args_t*, Message*);
+    // The plan is of the operation. Args are checked and complete: default strides filled in, host metadata verified when it can be
+    // read. workspace is NULL or at least the planned size.
+    fa_status_t (*forward)(Context*, const Plan*, const fa_forward_args_t*, Message*);
     // forward points to the forward's args, checked as well.
-    fa_status_t (*backward)(Context*, const Problem*, const fa_backward_args_t*, Message*);  // NULL where plan always refuses it
-    fa_status_t (*merge)(Context*, const Problem*, const fa_merge_args_t*, Message*);
-    fa_status_t (*append_kv)(Context*, const Problem*, const fa_append_kv_args_t*, Message*);
-    fa_status_t (*rotary)(Context*, const Problem*, const fa_rotary_args_t*, Message*);
+    fa_status_t (*backward)(Context*, const Plan*, const fa_backward_args_t*, Message*);  // NULL where plan always refuses it
+    fa_status_t (*merge)(Context*, const Plan*, const fa_merge_args_t*, Message*);
+    fa_status_t (*append_kv)(Context*, const Plan*, const fa_append_kv_args_t*, Message*);
+    fa_status_t (*rotary)(Context*, const Plan*, const fa_rotary_args_t*, Message*);
 
     fa_status_t (*allocate)(Context*, uint64_t bytes, void** pointer, Message*);
     fa_status_t (*release)(Context*, void* pointer, Message*);

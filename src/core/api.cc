@@ -1,5 +1,4 @@
 // The entry points that take a handle: enter, check, plan, run, leave.
-#include <string.h>
 #include "core/check.h"
 #include "core/handle.h"
 #include "core/rules.h"
@@ -14,7 +13,7 @@ struct Operation {
     int32_t op;
     const char* name;
     fa_status_t (*check)(const Problem&, const Args* user, bool host_metadata, Checked* out, Regions*, Message*);
-    fa_status_t (*Backend::*run)(Context*, const Problem*, const Args*, Message*);
+    fa_status_t (*Backend::*run)(Context*, const Plan*, const Args*, Message*);
 };
 
 fa_status_t check_plain_forward(const Problem& p, const fa_forward_args_t* user, bool host_metadata, fa_forward_args_t* out,
@@ -33,10 +32,14 @@ constexpr Operation<fa_merge_args_t> kMerge = {FA_OP_MERGE, "fa_merge", check_me
 constexpr Operation<fa_append_kv_args_t> kAppendKv = {FA_OP_APPEND_KV, "fa_append_kv", check_append_kv, &Backend::append_kv};
 constexpr Operation<fa_rotary_args_t> kRotary = {FA_OP_ROTARY, "fa_rotary", check_rotary, &Backend::rotary};
 
-void log_call(const fa_handle_s& h, const char* name, const fa_attention_desc_t& d, const Plan& plan, fa_status_t status) {
+void log_call(const fa_handle_s& h, const char* name, const Plan& plan, fa_status_t status) {
+    if (!logs(h.log, FA_LOG_DEBUG)) return;
+    const fa_attention_desc_t& d = plan.problem.d;
+    char text[kMaxExplanation];
+    h.backend->explain(h.context, &plan, text, sizeof text);
     log_line(h.log, FA_LOG_DEBUG, "%s: batch %lld, heads %lld/%lld, seqlen %lld/%lld, dim %lld/%lld: %s: %s", name,
              (long long)d.batch, (long long)d.heads_q, (long long)d.heads_k, (long long)d.seqlen_q, (long long)d.seqlen_k,
-             (long long)d.dim_qk, (long long)d.dim_v, plan.text, fa_status_name(status));
+             (long long)d.dim_qk, (long long)d.dim_v, text, fa_status_name(status));
 }
 
 // The call on copies in device memory. Copies have the handle's stream: work of another one is waited for. A workspace in host memory is
@@ -59,59 +62,33 @@ fa_status_t run_staged(fa_handle_s& h, const Regions& regions, Args* args, const
     return status == FA_OK ? staging.copy_out() : status;
 }
 
-// Is it the same, at whatever address and of whatever size? struct_size comes first.
-bool same(const fa_attention_desc_t* desc, const fa_attention_desc_t& known) {
-    return memcmp(desc, &known, sizeof known.struct_size) == 0 && memcmp(desc, &known, sizeof known) == 0;
-}
-
-// resolve(), unless the handle's last descriptor for the operation was the same.
-fa_status_t resolve_again(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, const Problem** problem) {
-    Resolved& last = h.resolved[op];
-    *problem = &last.problem;
-    if (desc && last.known && same(desc, last.desc)) return FA_OK;
-    last.known = false;
-    const fa_status_t status = resolve(desc, op, &last.problem, &h.message);
-    if (status != FA_OK) return status;
-    memcpy(&last.desc.struct_size, desc, sizeof last.desc.struct_size);
-    last.known = last.desc.struct_size == sizeof last.desc;
-    if (last.known) memcpy(&last.desc, desc, sizeof last.desc);
-    return FA_OK;
-}
-
 template <class Args, class Checked>
 fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const Args* user, const Operation<Args, Checked>& operation) {
     return within(handle, operation.name, [&](fa_handle_s& h) -> fa_status_t {
         Message* m = &h.message;
-        const Problem* problem;
-        Plan plan;
-        plan.explain = logs(h.log, FA_LOG_DEBUG);
+        const Plan* plan;
         Checked args;
         Regions regions;
-        fa_status_t status = resolve_again(h, desc, operation.op, &problem);
-        if (status == FA_OK) status = operation.check(*problem, user, h.host_metadata, &args, &regions, m);
-        if (status == FA_OK) status = h.backend->plan(h.context, problem, operation.op, &plan, m);
-        if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan.workspace)
+        fa_status_t status = plan_of(h, desc, operation.op, Asker::call, &plan);
+        if (status == FA_OK) status = operation.check(plan->problem, user, h.host_metadata, &args, &regions, m);
+        if (status == FA_OK && args.workspace != nullptr && args.workspace_size < plan->workspace)
             status = fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: expected %llu or more",
-                          (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace);
+                          (unsigned long long)args.workspace_size, (unsigned long long)plan->workspace);
         if (status != FA_OK) return status;
-        const auto run = [&] { return (h.backend->*operation.run)(h.context, problem, &args, m); };
+        const auto run = [&] { return (h.backend->*operation.run)(h.context, plan, &args, m); };
         status = h.staged ? run_staged(h, regions, &args, run) : run();
-        log_call(h, operation.name, problem->d, plan, status);
+        log_call(h, operation.name, *plan, status);
         return status;
     });
-}
-
-fa_status_t make_plan(fa_handle_s& h, const fa_attention_desc_t* desc, int32_t op, Plan* plan) {
-    Problem problem;
-    const fa_status_t status = resolve(desc, op, &problem, &h.message);
-    return status != FA_OK ? status : h.backend->plan(h.context, &problem, op, plan, &h.message);
 }
 
 }  // namespace
 }  // namespace fa
 
+using fa::Asker;
 using fa::fail;
 using fa::Plan;
+using fa::plan_of;
 using fa::within;
 
 fa_status_t fa_forward(fa_handle_t handle, const fa_attention_desc_t* desc, const void* q, const void* k, const void* v, void* o) {
@@ -145,8 +122,8 @@ fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const
 
 fa_status_t fa_supports(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op) {
     return within(handle, __func__, FA_LOG_DEBUG, [&](fa_handle_s& h) -> fa_status_t {
-        Plan plan{};
-        return fa::make_plan(h, desc, op, &plan);
+        const Plan* plan;
+        return plan_of(h, desc, op, Asker::question, &plan);
     });
 }
 
@@ -157,14 +134,17 @@ fa_status_t fa_explain(fa_handle_t handle, const fa_attention_desc_t* desc, int3
             fa::describe(h, text, n);
             return FA_OK;
         }
-        Plan plan{};
-        plan.explain = true;
-        const fa_status_t status = fa::make_plan(h, desc, op, &plan);
-        if (status == FA_OK)
-            snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, plan.text,
-                     (unsigned long long)plan.workspace);
-        else snprintf(text, n, "%s", h.message.text);
-        return status;
+        const Plan* plan;
+        const fa_status_t status = plan_of(h, desc, op, Asker::question, &plan);
+        if (status != FA_OK) {
+            snprintf(text, n, "%s", h.message.text);
+            return status;
+        }
+        char how[fa::kMaxExplanation];
+        h.backend->explain(h.context, plan, how, sizeof how);
+        snprintf(text, n, "%s, device %d: %s; workspace of %llu bytes", h.backend->name, h.device, how,
+                 (unsigned long long)plan->workspace);
+        return FA_OK;
     });
 }
 
@@ -189,9 +169,9 @@ fa_status_t fa_backend_supports(int32_t backend, int32_t device, const fa_attent
 fa_status_t fa_workspace_size(fa_handle_t handle, const fa_attention_desc_t* desc, int32_t op, uint64_t* bytes) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (bytes == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the size");
-        Plan plan{};
-        const fa_status_t status = fa::make_plan(h, desc, op, &plan);
-        if (status == FA_OK) *bytes = plan.workspace;
+        const Plan* plan;
+        const fa_status_t status = plan_of(h, desc, op, Asker::question, &plan);
+        if (status == FA_OK) *bytes = plan->workspace;
         return status;
     });
 }

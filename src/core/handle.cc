@@ -91,6 +91,10 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     h.device = info.device;
     h.memory = info.memory;
     status = choose_backend(h, info, env, m);
+    if (status == FA_OK) {
+        status = make_plans(h, m);
+        if (status != FA_OK) h.backend->destroy(h.context, false);
+    }
     if (status != FA_OK) {
         log_line(h.log, FA_LOG_ERROR, "fa_create: %s: %s", fa_status_name(status), m->text);
         release(memory);
@@ -185,6 +189,7 @@ fa_status_t fa_destroy(fa_handle_t handle) {
     const bool forked = handle->owner != fa::current_process();
     if (!forked) fa::release_staging(*handle);
     handle->backend->destroy(handle->context, forked);
+    fa::release_plans(*handle);
     fa::release(handle);
     return FA_OK;
 }

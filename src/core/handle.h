@@ -3,18 +3,8 @@
 #include <sys/types.h>
 #include <atomic>
 #include "core/log.h"
+#include "core/plans.h"
 #include "core/registry.h"
-
-namespace fa {
-
-// A descriptor as the caller wrote it, and what became of it.
-struct Resolved {
-    bool known;
-    fa_attention_desc_t desc;
-    Problem problem;
-};
-
-}  // namespace fa
 
 struct fa_handle_s {
     const fa::Backend* backend;
@@ -29,7 +19,7 @@ struct fa_handle_s {
     bool staged;         // pointers are to host memory, which the backend cannot read
     void* staging;       // device memory for them, kept between calls
     uint64_t staging_bytes;
-    fa::Resolved resolved[FA_OP_BACKWARD + 1];  // the last of each operation: series of calls share one, and most of a call's checks are of it
+    fa::Plans plans;
     fa::Message message;
     fa::Message passed_over[fa::kBackends];  // by registry row: why AUTO did not take that backend
 };

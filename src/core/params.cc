@@ -55,7 +55,10 @@ fa_status_t fa_param_set(fa_handle_t handle, int32_t key, int64_t value) {
         if (value < p->min || value > p->max)
             return fail(&h.message, FA_INVALID_ARGUMENT, "%s is %lld: expected %lld to %lld", p->name, (long long)value,
                         (long long)p->min, (long long)p->max);
-        if (p->owner == Owner::backend) return h.backend->set(h.context, key, value, &h.message);
+        if (p->owner == Owner::backend) {
+            fa::forget_plans(h);
+            return h.backend->set(h.context, key, value, &h.message);
+        }
         h.log.level = int32_t(value);
         return FA_OK;
     });

@@ -108,17 +108,26 @@ fa_status_t get(Context*, int32_t key, int64_t* value, Message* m) {
     return fail(m, FA_UNSUPPORTED, "parameter %d belongs to the CPU backend, this handle's is %s", key, rt::kName);
 }
 
-fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* out, Message* m) {
-    *out = Plan{out->explain, 0, {}};
-    if (op == FA_OP_BACKWARD) return explain_backward(*c, *p, out, m);
-    if (op != FA_OP_FORWARD) {
-        const char* const name = op == FA_OP_MERGE ? "merge_rows" : op == FA_OP_APPEND_KV ? "append_rows" : "rotate_rows";
-        if (out->explain)
-            snprintf(out->text, sizeof out->text, "kernel %s on %s (%s)", name, c->properties.name, c->properties.arch);
-        return FA_OK;
-    }
-    if (p->d.algorithm != FA_ALGORITHM_FLASH) return explain_study(*c, *p, out, m);
-    return explain_forward(c, *p, out, m);
+union AnyPlan {
+    ForwardPlan forward;
+    StudyPlan study;
+    BackwardPlan backward;
+    RowsPlan rows;
+};
+
+fa_status_t plan(const Context* c, Plan* plan, Message* m) {
+    OnDevice on(c->device);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), m);
+    if (plan->op != FA_OP_FORWARD) return plan_rows(static_cast<RowsPlan*>(plan), m);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return plan_study(c->properties, static_cast<StudyPlan*>(plan), m);
+    return plan_forward(*c, static_cast<ForwardPlan*>(plan), m);
+}
+
+void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
+    if (plan->op == FA_OP_BACKWARD) return explain_backward(*c, *static_cast<const BackwardPlan*>(plan), text, n);
+    if (plan->op != FA_OP_FORWARD) return explain_rows(*c, *static_cast<const RowsPlan*>(plan), text, n);
+    if (plan->problem.d.algorithm != FA_ALGORITHM_FLASH) return explain_study(*c, *static_cast<const StudyPlan*>(plan), text, n);
+    return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
 }
 
 // ---- memory
@@ -172,7 +181,9 @@ constexpr Backend backend_table() {
     b.destroy = destroy;
     b.set = set;
     b.get = get;
+    b.plan_bytes = sizeof(AnyPlan);
     b.plan = plan;
+    b.explain = explain;
     b.forward = forward;
     b.backward = backward;
     b.merge = merge;

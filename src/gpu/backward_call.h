@@ -1,4 +1,5 @@
-// The backward's calls: planning, fa_explain, and the launches of a backward: preprocess, tiles, and the sums of dbias and dsinks.
+// The backward's calls: its plan, what fa_explain says of it, and the launches: preprocess, tiles, and the sums of dbias and
+// dsinks.
 #pragma once
 #include "gpu/bwd_bias.h"
 #include "gpu/bwd_rows.h"
@@ -9,15 +10,24 @@ namespace fa {
 namespace gpu {
 namespace {
 
-// A backward call, but for its pointers. Neither arch_kernel nor instance: none is planned.
-struct BackwardPlan {
-    const ArchBackwardKernel* arch_kernel;
+// What is known of a call's tensors: that those which are read consist of aligned 16-byte vectors; and that an arch kernel takes
+// all of them.
+enum Tensors { kAnyTensors, kVec16Tensors, kArchKernelTensors };
+
+// The kernels for such tensors.
+struct BackwardLaunch {
+    const ArchBackwardKernel* arch_kernel;  // or
     const BackwardInstance* instance;
-    BackwardParams params;
     int64_t by_keys_parts, by_rows_parts;
-    int64_t by_keys_blocks, by_rows_blocks, key_blocks;    // of launches; of backward_preprocess for keys
-    uint64_t rows_bytes, dq_acc_bytes, arch_kernel_bytes;  // of delta, and of lse_log2; of dq_acc
-    uint64_t bytes() const { return 2 * rows_bytes + dq_acc_bytes + arch_kernel_bytes; }
+    int64_t by_keys_blocks, by_rows_blocks, row_blocks;  // of launches; of backward_preprocess for rows
+    int64_t dq_acc_columns;
+    uint64_t dq_acc_bytes, arch_kernel_bytes;
+};
+struct BackwardPlan : Plan {
+    BackwardParams params;  // but for what the launch and args add
+    int64_t key_blocks;     // of backward_preprocess
+    uint64_t rows_bytes;    // of delta, and of lse_log2
+    BackwardLaunch launch[kArchKernelTensors + 1];
 };
 
 rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
@@ -51,12 +61,11 @@ rt::Status prepare_backward(const rt::Device& d) {
 }
 
 // Whether dq is added up in dq_acc, in any order: which of the gradients are wanted is not known here.
-bool uses_dq_acc(const BackwardPlan& b) {
-    return b.instance && b.instance->dq_by_atomics && !(b.params.p.d.flags & FA_DETERMINISTIC);
+bool uses_dq_acc(const Problem& p, const BackwardLaunch& b) {
+    return b.instance && b.instance->dq_by_atomics && !(p.d.flags & FA_DETERMINISTIC);
 }
 
-void plan_instance(const Context& c, bool aligned, BackwardPlan* plan) {
-    const Problem& p = plan->params.p;
+void plan_instance(const Context& c, const Problem& p, bool aligned, BackwardLaunch* plan) {
     const fa_attention_desc_t& d = p.d;
     plan->instance = choose_backward(c.properties, p, aligned);
     const BackwardInstance& one = *plan->instance;
@@ -64,58 +73,57 @@ void plan_instance(const Context& c, bool aligned, BackwardPlan* plan) {
     plan->by_rows_parts = ceil_div(d.dim_qk, one.columns);
     plan->by_keys_blocks = d.batch * d.heads_k * ceil_div(d.seqlen_k, one.block_keys) * plan->by_keys_parts;
     plan->by_rows_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, one.block_rows) * plan->by_rows_parts;
-    plan->params.dq_acc_columns = uses_dq_acc(*plan) ? one.columns : 0;
+    plan->row_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows);
+    plan->dq_acc_columns = uses_dq_acc(p, *plan) ? one.columns : 0;
 }
 
-// What is known of the tensors: that those which are read consist of aligned 16-byte vectors; and that an arch kernel takes all
-// of them.
-enum class Tensors { any, vec16, arch_kernel };
+BackwardLaunch plan_launch(const Context& c, const Problem& p, Tensors tensors) {
+    BackwardLaunch plan{};
+    if constexpr (rt::kArchKernels) {
+        if (tensors == kArchKernelTensors) plan.arch_kernel = arch_backward_for(c.properties, p);
+        if (plan.arch_kernel) {
+            plan.arch_kernel_bytes = arch_backward_bytes(*plan.arch_kernel, c.properties, p);
+            plan.dq_acc_columns = plan.arch_kernel->dq_acc_columns;  // and it prepares rows itself
+        }
+    }
+    if (!plan.arch_kernel) plan_instance(c, p, tensors != kAnyTensors, &plan);
+    plan.dq_acc_bytes = uint64_t(round_up(p.d.heads_q * padded_rows_of(p) * plan.dq_acc_columns * 4, 256));
+    return plan;
+}
 
-fa_status_t plan_backward(const Context& c, const Problem& p, Tensors tensors, BackwardPlan* plan, Message* m) {
+fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
+    const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
-    *plan = BackwardPlan{};
+    plan->params = BackwardParams{};
     BackwardParams& x = plan->params;
     set_problem(p, &x);
     x.padded_rows = padded_rows_of(p);
-    x.row_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, kPaddedRows);
-    if (!p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K))
-        plan->key_blocks = d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows);
     x.features = features_of(p, false, false);
-    if constexpr (rt::kArchKernels) {
-        if (tensors == Tensors::arch_kernel) plan->arch_kernel = arch_backward_for(c.properties, p);
-        if (plan->arch_kernel) {
-            plan->arch_kernel_bytes = arch_backward_bytes(*plan->arch_kernel, c.properties, p);
-            x.dq_acc_columns = plan->arch_kernel->dq_acc_columns;
-            x.row_blocks = 0;  // it prepares rows itself
-        }
+    const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
+    plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
+    plan->rows_bytes = uint64_t(round_up(d.heads_q * x.padded_rows * 4, 256));
+    plan->workspace = 0;
+    for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kArchKernelTensors}) {
+        const BackwardLaunch& b = plan->launch[tensors] = plan_launch(c, p, tensors);
+        if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
+            return fail(m, FA_UNSUPPORTED,
+                        "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
+                        (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
+        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.arch_kernel_bytes;
+        plan->workspace = bytes > plan->workspace ? bytes : plan->workspace;
     }
-    if (!plan->arch_kernel) plan_instance(c, tensors != Tensors::any, plan);
-    if (max_of(max_of(plan->by_keys_blocks, plan->by_rows_blocks), x.row_blocks + plan->key_blocks) >= kMaxBlocks)
-        return fail(m, FA_UNSUPPORTED,
-                    "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
-                    (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
-    const int64_t rows = d.heads_q * x.padded_rows;
-    plan->rows_bytes = uint64_t(round_up(rows * 4, 256));
-    plan->dq_acc_bytes = uint64_t(round_up(rows * x.dq_acc_columns * 4, 256));
     return FA_OK;
 }
 
-fa_status_t explain_backward(const Context& c, const Problem& p, Plan* out, Message* m) {
-    BackwardPlan b;
-    for (const Tensors tensors : {Tensors::any, Tensors::vec16, Tensors::arch_kernel}) {
-        const fa_status_t status = plan_backward(c, p, tensors, &b, m);
-        if (status != FA_OK) return status;
-        out->workspace = b.bytes() > out->workspace ? b.bytes() : out->workspace;
-    }
-    if (!out->explain) return FA_OK;
+void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
+    const BackwardLaunch& b = plan.launch[kArchKernelTensors];
     if (b.arch_kernel)
-        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", b.arch_kernel->name,
-                 c.properties.name, c.properties.arch, b.arch_kernel->rows, b.arch_kernel->keys);
+        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys", b.arch_kernel->name, c.properties.name,
+                 c.properties.arch, b.arch_kernel->rows, b.arch_kernel->keys);
     else
-        snprintf(out->text, sizeof out->text, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s", b.instance->family,
-                 b.instance->columns, c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
-                 uses_dq_acc(b) ? "dq added up in any order" : "dk and dv by keys, dq by rows");
-    return FA_OK;
+        snprintf(text, n, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s", b.instance->family, b.instance->columns,
+                 c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
+                 uses_dq_acc(plan.problem, b) ? "dq added up in any order" : "dk and dv by keys, dq by rows");
 }
 
 fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backward_args_t& a, Message* m) {
@@ -140,9 +148,8 @@ fa_status_t launch_blocks(void (*kernel)(BackwardParams), int64_t blocks, int th
     return blocks == 0 ? FA_OK : launched(m, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, x), name);
 }
 
-// dq, dk and dv by the planned kernels.
-fa_status_t launch_tiles(const BackwardPlan& b, rt::Stream stream, Message* m) {
-    BackwardParams x = b.params;
+// dq, dk and dv by the instance's kernels.
+fa_status_t launch_instance(const BackwardLaunch& b, BackwardParams x, rt::Stream stream, Message* m) {
     const BackwardInstance& one = *b.instance;
     fa_status_t status = FA_OK;
     x.parts = b.by_keys_parts;
@@ -154,14 +161,15 @@ fa_status_t launch_tiles(const BackwardPlan& b, rt::Stream stream, Message* m) {
     return launch_blocks(one.by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
 }
 
-fa_status_t launch_backward(const Context& c, const BackwardPlan& b, void* memory, rt::Stream stream, Message* m) {
-    const BackwardParams& x = b.params;
-    const int64_t blocks = x.row_blocks + b.key_blocks;
+// memory: of the arch kernel.
+fa_status_t launch_backward(const Context& c, const BackwardPlan& plan, const BackwardLaunch& b, const BackwardParams& x,
+                            void* memory, rt::Stream stream, Message* m) {
+    const int64_t blocks = b.row_blocks + plan.key_blocks;
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, x, "backward_preprocess", m);
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && b.arch_kernel)
             status = launched(m, launch_arch_backward(*b.arch_kernel, c.properties, x, memory, stream), b.arch_kernel->name);
-    if (status == FA_OK && b.instance) status = launch_tiles(b, stream, m);
+    if (status == FA_OK && b.instance) status = launch_instance(b, x, stream, m);
     if (status == FA_OK && x.g.dbias)
         status = launch_blocks(sum_bias, bias_blocks(x.p.d, x.g).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
     if (status == FA_OK && x.g.dsinks)
@@ -182,40 +190,53 @@ void init_sources(BackwardParams* x) {
     x->source[3] = source(x->a.v, p.d.v_stride, p.d.dim_v, p.packed_k());
 }
 
-fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, Message* m) {
-    const fa_forward_args_t& f = *a->forward;
-    OnDevice on(c->device);
+Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
+    const fa_forward_args_t& f = *a.forward;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    const int64_t dout_bytes = (a->dout_stride[0] | a->dout_stride[1] | a->dout_stride[2]) * type_bytes(p->d.q_dtype);
-    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a->dout) | address(a->dq) |
-                          address(a->dk) | address(a->dv) | uintptr_t(dout_bytes);
-    const bool aligned = all % 16 == 0;
-    Tensors tensors = aligned ? Tensors::vec16 : Tensors::any;
+    const int64_t dout_bytes = (a.dout_stride[0] | a.dout_stride[1] | a.dout_stride[2]) * type_bytes(p.d.q_dtype);
+    const uintptr_t all = address(f.q) | address(f.k) | address(f.v) | address(f.o) | address(a.dout) | address(a.dq) |
+                          address(a.dk) | address(a.dv) | uintptr_t(dout_bytes);
+    if (all % 16 != 0) return kAnyTensors;
     if constexpr (rt::kArchKernels)
-        if (aligned && arch_backward_reads(*p, *a)) tensors = Tensors::arch_kernel;
-    BackwardPlan b;
-    fa_status_t status = plan_backward(*c, *p, tensors, &b, m);
+        if (arch_backward_reads(p, a)) return kArchKernelTensors;
+    return kVec16Tensors;
+}
+
+// The plan's parameters with those of the launch and the args.
+void set_args(const BackwardPlan& plan, const BackwardLaunch& b, const fa_backward_args_t& a, char* memory, BackwardParams* x) {
+    const fa_attention_desc_t& d = plan.problem.d;
+    const fa_forward_args_t& f = *a.forward;
+    x->row_blocks = b.row_blocks;
+    x->dq_acc_columns = b.dq_acc_columns;
+    x->a = f;
+    x->g = a;
+    x->g.forward = nullptr;
+    x->q_aligned = vec4_aligned(f.q, d.q_stride, d.q_dtype);
+    x->k_aligned = vec4_aligned(f.k, d.k_stride, d.k_dtype);
+    x->v_aligned = vec4_aligned(f.v, d.v_stride, d.v_dtype);
+    x->o_aligned = vec4_aligned(f.o, d.o_stride, d.o_dtype);
+    x->dout_aligned = vec4_aligned(a.dout, a.dout_stride, d.q_dtype);
+    init_sources(x);
+    x->delta = reinterpret_cast<float*>(memory);
+    x->lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
+    if (b.dq_acc_bytes && a.dq) x->dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
+}
+
+fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
+    const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
+    OnDevice on(c->device);
+    const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
     rt::Stream stream;
-    if (status == FA_OK) status = check_gradients(*c, *p, *a, m);
+    fa_status_t status = check_gradients(*c, plan.problem, *a, m);
     if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
+    const uint64_t arch_kernel_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(c, stream, a->workspace, b.bytes(), &memory, m);
+    status = workspace(c, stream, a->workspace, arch_kernel_at + b.arch_kernel_bytes, &memory, m);
     if (status != FA_OK) return status;
-    BackwardParams& x = b.params;
-    x.a = f;
-    x.g = *a;
-    x.g.forward = nullptr;
-    x.q_aligned = vec4_aligned(f.q, p->d.q_stride, p->d.q_dtype);
-    x.k_aligned = vec4_aligned(f.k, p->d.k_stride, p->d.k_dtype);
-    x.v_aligned = vec4_aligned(f.v, p->d.v_stride, p->d.v_dtype);
-    x.o_aligned = vec4_aligned(f.o, p->d.o_stride, p->d.o_dtype);
-    x.dout_aligned = vec4_aligned(a->dout, a->dout_stride, p->d.q_dtype);
-    init_sources(&x);
-    x.delta = reinterpret_cast<float*>(memory);
-    x.lse_log2 = reinterpret_cast<float*>(memory + b.rows_bytes);
-    if (b.dq_acc_bytes && a->dq) x.dq_acc = reinterpret_cast<float*>(memory + 2 * b.rows_bytes);
-    status = launch_backward(*c, b, memory + 2 * b.rows_bytes + b.dq_acc_bytes, stream, m);
+    BackwardParams x = plan.params;
+    set_args(plan, b, *a, memory, &x);
+    status = launch_backward(*c, plan, b, x, memory + arch_kernel_at, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

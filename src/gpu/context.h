@@ -6,22 +6,6 @@
 #include "gpu/instance.h"
 
 namespace fa {
-namespace gpu {
-
-// A forward call, but for its pointers.
-struct ForwardPlan {
-    const Instance* instance;       // or
-    const ArchKernel* arch_kernel;  // takes the call; neither: none is planned
-    bool aligned;                   // do all tensors begin at multiples of 16 bytes?
-    ForwardParams params;
-    int64_t grid;
-    bool cluster_merge;     // may a tile's splits merge in their cluster?
-    int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits; 0: rows are many
-    uint64_t partial_bytes, state_bytes, arch_kernel_bytes;
-    uint64_t bytes() const { return partial_bytes + state_bytes + arch_kernel_bytes; }
-};
-
-}  // namespace gpu
 
 // What a GPU handle owns. Scratch memory is kept between calls and grows; a call on another stream than the last waits for that
 // one's.
@@ -39,8 +23,6 @@ struct Context {
     gpu::ArchKernelMemory arch_memory;
     // Where kernels were found able to read, by some bits of the address: the query costs 0.2 us each time.
     mutable const void* readable[64];
-    // For the last descriptor: calls come in series, and choosing splits takes longer than all else on the host.
-    gpu::ForwardPlan planned;
 };
 
 namespace gpu {

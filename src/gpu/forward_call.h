@@ -1,5 +1,5 @@
-// The forward's calls: which kernel and how many splits (planning, kept for the last descriptor), fa_explain, and the launches of a
-// forward, its merge and its scores output.
+// The forward's calls: its plan (which kernel and how many splits), what fa_explain says of it, and the launches of a forward, its
+// merge and its scores output.
 #pragma once
 #include "gpu/choose.h"
 #include "gpu/context.h"
@@ -9,6 +9,16 @@
 namespace fa {
 namespace gpu {
 namespace {
+
+struct ForwardPlan : Plan {
+    const ArchKernel* arch_kernel;  // takes calls whose tensors all begin at multiples of 16 bytes; NULL: none does
+    const Instance* instance;       // takes the others
+    ForwardParams params;           // but for what args add
+    int64_t grid;                   // of the instance
+    bool cluster_merge;             // may a tile's splits merge in their cluster?
+    int32_t merge_columns;          // of o, for each of the blocks that merge a row's splits; 0: rows are many
+    uint64_t partial_bytes, state_bytes, arch_kernel_bytes;
+};
 
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
@@ -42,31 +52,26 @@ rt::Status prepare_forward(const rt::Device& d) {
     return rt::kSuccess;
 }
 
-fa_status_t make_plan(const Context& c, const Problem& p, bool aligned, ForwardPlan* plan, Message* m) {
+fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
+    const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
-    *plan = ForwardPlan{};
-    const ArchKernel* arch_kernel = nullptr;
-    if constexpr (rt::kArchKernels) arch_kernel = arch_kernel_for(c.properties, p);
-    if (arch_kernel && prefers_splits(c.properties, p, arch_kernel->rows)) arch_kernel = nullptr;
+    plan->arch_kernel = nullptr;
+    if constexpr (rt::kArchKernels) plan->arch_kernel = arch_kernel_for(c.properties, p);
+    if (plan->arch_kernel && prefers_splits(c.properties, p, plan->arch_kernel->rows)) plan->arch_kernel = nullptr;
+    const Instance& kernel = choose_instance(c.properties, p);
+    plan->instance = &kernel;
+    plan->params = ForwardParams{};
     ForwardParams& x = plan->params;
     set_problem(p, &x);
     x.rows = d.seqlen_q * p.group;
-    if (arch_kernel && aligned) {
-        plan->arch_kernel = arch_kernel;
-        x.blocks = ceil_div(x.rows, arch_kernel->rows);
-        x.value_parts = 1;
-    } else {
-        const Instance& kernel = choose_instance(c.properties, p);
-        plan->instance = &kernel;
-        x.blocks = ceil_div(x.rows, kernel.rows);
-        x.value_parts = ceil_div(d.dim_v, kernel.columns);
-        x.q_dims = resident_dims(c.properties, kernel.shared_bytes, d.dim_qk);
-    }
+    x.blocks = ceil_div(x.rows, kernel.rows);
+    x.value_parts = ceil_div(d.dim_v, kernel.columns);
+    x.q_dims = resident_dims(c.properties, kernel.shared_bytes, d.dim_qk);
     const int64_t heads = d.batch * d.heads_k, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
     x.split_size = d.split_size;
-    // The workspace that is asked for is what aligned tensors need: others must not need more.
-    x.num_splits = d.num_splits ? d.num_splits : arch_kernel ? 1 : 0;
-    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, *plan->instance, tiles).count;
+    // Unaligned tensors must not need more workspace than aligned ones.
+    x.num_splits = d.num_splits ? d.num_splits : plan->arch_kernel ? 1 : 0;
+    if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, kernel, tiles).count;
     x.splits = x.split_size > 0 ? ceil_div(max_of(d.seqlen_k, 1), x.split_size)
                                 : max_of(min_of(x.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
@@ -82,45 +87,33 @@ fa_status_t make_plan(const Context& c, const Problem& p, bool aligned, ForwardP
                     "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
                     (long long)tiles, (long long)x.splits);
     plan->grid = tiles * x.splits;
-    plan->aligned = aligned;
+    plan->arch_kernel_bytes = 0;
     if constexpr (rt::kArchKernels)
-        if (plan->arch_kernel) plan->arch_kernel_bytes = arch_kernel_bytes(*arch_kernel, c.properties, p);
+        if (plan->arch_kernel) plan->arch_kernel_bytes = arch_kernel_bytes(*plan->arch_kernel, c.properties, p);
     plan->merge_columns = merge_columns(c.properties, p, all);
-    plan->cluster_merge = plan->instance && can_merge_in_cluster(p, *plan->instance, x.splits);
+    plan->cluster_merge = can_merge_in_cluster(p, kernel, x.splits);
     if constexpr (rt::kArchKernels)
-        if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, *plan->instance, tiles, x.splits);
-    if (x.splits > 1) plan->partial_bytes = uint64_t(round_up(x.splits * all * d.dim_v * 4, 256));
-    if (x.splits > 1 || p.has(FA_OPERAND_SCORES))
-        plan->state_bytes = uint64_t(round_up(x.splits * all * int64_t(sizeof(RowState)), 256));
+        if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, kernel, tiles, x.splits);
+    plan->partial_bytes = x.splits > 1 ? uint64_t(round_up(x.splits * all * d.dim_v * 4, 256)) : 0;
+    const bool states = x.splits > 1 || p.has(FA_OPERAND_SCORES);
+    plan->state_bytes = states ? uint64_t(round_up(x.splits * all * int64_t(sizeof(RowState)), 256)) : 0;
+    const uint64_t portable_bytes = plan->partial_bytes + plan->state_bytes;
+    plan->workspace = portable_bytes > plan->arch_kernel_bytes ? portable_bytes : plan->arch_kernel_bytes;
     return FA_OK;
 }
 
-fa_status_t plan_forward(Context* c, const Problem& p, bool aligned, Message* m) {
-    const bool planned = c->planned.instance || c->planned.arch_kernel;
-    if (planned && c->planned.aligned == aligned && memcmp(&c->planned.params.p, &p, sizeof p) == 0) return FA_OK;
-    const fa_status_t status = make_plan(*c, p, aligned, &c->planned, m);
-    if (status != FA_OK) c->planned = ForwardPlan{};
-    return status;
-}
-
-fa_status_t explain_forward(Context* c, const Problem& p, Plan* out, Message* m) {
-    const fa_status_t status = plan_forward(c, p, true, m);
-    const ForwardPlan& f = c->planned;
-    if (status != FA_OK) return status;
-    out->workspace = f.bytes();
-    if (!out->explain) return FA_OK;
+void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_t n) {
     if (f.arch_kernel) {
-        snprintf(out->text, sizeof out->text, "kernel %s on %s (%s), tiles of %d rows x %d keys", f.arch_kernel->name,
-                 c->properties.name, c->properties.arch, f.arch_kernel->rows, f.arch_kernel->keys);
-        return FA_OK;
+        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys", f.arch_kernel->name, c.properties.name,
+                 c.properties.arch, f.arch_kernel->rows, f.arch_kernel->keys);
+        return;
     }
     const char* const merged = f.cluster_merge   ? "s, merged by their cluster"
                                : f.merge_columns ? "s, merged by merge_splits"
                                                  : "s, merged by merge_split_rows";
-    snprintf(out->text, sizeof out->text, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys, up to %lld split%s",
-             f.instance->family, f.instance->rows, f.instance->columns, c->properties.name, c->properties.arch, f.instance->rows,
-             f.instance->keys, (long long)f.params.splits, f.params.splits == 1 ? "" : merged);
-    return FA_OK;
+    snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys, up to %lld split%s", f.instance->family,
+             f.instance->rows, f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys,
+             (long long)f.params.splits, f.params.splits == 1 ? "" : merged);
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
@@ -137,10 +130,9 @@ bool kv_offsets_fit(const ForwardParams& x) {
 
 bool is_general(const ForwardParams& x) { return x.score_mod || x.p.d.dropout_p > 0 || !kv_offsets_fit(x); }
 
-// The kernels of a forward, each after the other.
-fa_status_t launch_forward(const ForwardPlan& f, rt::Stream stream, Message* m) {
-    const ForwardParams& x = f.params;
-    const Problem& p = x.p;
+// The instance's kernels, each after the other.
+fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::Stream stream, Message* m) {
+    const Problem& p = f.problem;
     const Instance& one = *f.instance;
     void (*const kernel)(ForwardParams) = is_general(x) ? one.kernel : p.paged() ? one.paged : one.plain;
     const uint64_t shared = uint64_t(one.shared_bytes(x.q_dims));
@@ -169,48 +161,59 @@ fa_status_t launch_forward(const ForwardPlan& f, rt::Stream stream, Message* m) 
     return launched(m, s, "write_scores");
 }
 
-fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
+// The plan's parameters with those of the args.
+void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, ForwardParams* x) {
+    const Problem& p = f.problem;
+    const fa_attention_desc_t& d = p.d;
+    x->a = a;
+    x->k_aligned = vec4_aligned(a.k, d.k_stride, d.k_dtype);
+    x->v_aligned = vec4_aligned(a.v, d.v_stride, d.k_dtype);
+    x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, d.o_stride, d.o_dtype) && d.dropout_p == 0 &&
+                 !p.has(FA_OPERAND_O_SCALE);
+    const int64_t* strides = d.mask_stride;
+    x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 &&
+                    (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
+    x->q_width = copy_width(a.q, d.q_stride, d.dim_qk, d.q_dtype);
+    x->k_width = copy_width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
+    x->v_width = copy_width(a.v, d.v_stride, d.dim_v, d.k_dtype);
+    x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(*x));
+    x->cluster_merge = f.cluster_merge && !is_general(*x);
+    x->partial_o = f.partial_bytes && !x->cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;
+    x->state = f.state_bytes && !x->cluster_merge ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
+}
+
+fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
+    const Problem& p = planned->problem;
     OnDevice on(c->device);
-    if (p->d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *p, *a, m);
+    if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, m);
+    const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
+    if (f.grid == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
-    fa_status_t status = plan_forward(c, *p, (address(a->q) | address(a->k) | address(a->v) | address(a->o)) % 16 == 0, m);
-    ForwardPlan& f = c->planned;
-    if (status != FA_OK || f.grid == 0) return status;
-    status = check_tensors(*c, *p, *a, m);
+    const bool aligned = (address(a->q) | address(a->k) | address(a->v) | address(a->o)) % 16 == 0;
+    const ArchKernel* const arch_kernel = aligned ? f.arch_kernel : nullptr;
+    fa_status_t status = check_tensors(*c, p, *a, m);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
     void* zeros = nullptr;
-    const bool small = f.arch_kernel && f.arch_kernel_bytes && f.arch_kernel_bytes <= kArchKernelBytes;
-    if constexpr (rt::kArchKernels)
+    if constexpr (rt::kArchKernels) {
+        const bool small = arch_kernel && f.arch_kernel_bytes && f.arch_kernel_bytes <= kArchKernelBytes;
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
             status = launched(m, arch_kernel_memory(&c->arch_memory, stream, &zeros), "setting up a handle's memory");
+    }
+    const uint64_t bytes = arch_kernel ? f.arch_kernel_bytes : f.partial_bytes + f.state_bytes;
     char* memory = nullptr;
-    if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, f.bytes(), &memory, m);
+    if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, bytes, &memory, m);
     if (status != FA_OK) return status;
-    ForwardParams& x = f.params;
-    x.a = *a;
-    x.k_aligned = vec4_aligned(a->k, p->d.k_stride, p->d.k_dtype);
-    x.v_aligned = vec4_aligned(a->v, p->d.v_stride, p->d.k_dtype);
-    x.o_plain = p->d.o_dtype == p->d.q_dtype && p->d.dim_v % 4 == 0 && vec4_aligned(a->o, p->d.o_stride, p->d.o_dtype) &&
-                p->d.dropout_p == 0 && !p->has(FA_OPERAND_O_SCALE);
-    const int64_t* strides = p->d.mask_stride;
-    x.mask_vec16 = p->has(FA_OPERAND_MASK) && strides[3] == 1 &&
-                    (strides[0] | strides[1] | strides[2] | int64_t(address(a->mask))) % 16 == 0;
-    x.q_width = copy_width(a->q, p->d.q_stride, p->d.dim_qk, p->d.q_dtype);
-    x.k_width = copy_width(a->k, p->d.k_stride, p->d.dim_qk, p->d.k_dtype);
-    x.v_width = copy_width(a->v, p->d.v_stride, p->d.dim_v, p->d.k_dtype);
-    x.features = features_of(*p, x.score_mod, p->paged() || !kv_offsets_fit(x));
-    x.cluster_merge = f.cluster_merge && !is_general(x);
-    x.partial_o = f.partial_bytes && !x.cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;
-    x.state = f.state_bytes && !x.cluster_merge ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
-    if (f.instance) status = launch_forward(f, stream, m);
+    ForwardParams x = f.params;
+    set_args(f, *a, memory, &x);
+    if (!arch_kernel) status = launch_instance(f, x, stream, m);
     if constexpr (rt::kArchKernels)
-        if (f.arch_kernel) {
+        if (arch_kernel) {
             const rt::Status s =
-                launch_arch_kernel(*f.arch_kernel, c->properties, x, zeros ? zeros : memory, zeros != nullptr, stream);
-            status = launched(m, s, f.arch_kernel->name);
+                launch_arch_kernel(*arch_kernel, c->properties, x, zeros ? zeros : memory, zeros != nullptr, stream);
+            status = launched(m, s, arch_kernel->name);
         }
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }

@@ -16,35 +16,58 @@ rt::Status prepare_rows(const rt::Device& d) {
     return rt::kSuccess;
 }
 
-// On the stream that the call names by `flags` and `named`, for kernels whose grid covers rows.
-template <class Params>
-fa_status_t launch_rows(Context* c, uint32_t flags, void* named, void (*kernel)(Params), int64_t rows, int rows_per_block,
-                        int threads, const Params& x, const char* name, Message* m) {
+struct RowsPlan : Plan {
+    int64_t rows;  // with heads, of merge and rotary; append_kv learns from its args how many are new
+};
+
+fa_status_t check_rows(int64_t rows, int rows_per_block, const char* name, Message* m) {
+    if (ceil_div(rows, rows_per_block) < kMaxBlocks) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
+                (long long)(kMaxBlocks * rows_per_block));
+}
+
+const char* rows_kernel_name(int32_t op) {
+    return op == FA_OP_MERGE ? "merge_rows" : op == FA_OP_APPEND_KV ? "append_rows" : "rotate_rows";
+}
+
+fa_status_t plan_rows(RowsPlan* plan, Message* m) {
+    const fa_attention_desc_t& d = plan->problem.d;
+    plan->rows = plan->op == FA_OP_APPEND_KV ? 0 : d.batch * d.heads_q * d.seqlen_q;
+    plan->workspace = 0;
+    return check_rows(plan->rows, plan->op == FA_OP_MERGE ? 1 : kTeams, rows_kernel_name(plan->op), m);
+}
+
+void explain_rows(const Context& c, const RowsPlan& plan, char* text, uint64_t n) {
+    snprintf(text, n, "kernel %s on %s (%s)", rows_kernel_name(plan.op), c.properties.name, c.properties.arch);
+}
+
+// On the stream that the call names, for kernels whose grid covers rows.
+template <class Args, class Params>
+fa_status_t launch_rows(Context* c, const Plan& plan, const Args& a, void (*kernel)(Params), int64_t rows, int rows_per_block,
+                        int threads, const Params& x, Message* m) {
     OnDevice on(c->device);
     rt::Stream stream;
-    const fa_status_t status = stream_of(c, flags, named, &stream, m);
-    if (status != FA_OK) return status;
-    const int64_t blocks = ceil_div(rows, rows_per_block);
-    if (blocks >= kMaxBlocks)
-        return fail(m, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
-                    (long long)(kMaxBlocks * rows_per_block));
-    return blocks == 0 ? FA_OK : launched(m, rt::launch_after(kernel, blocks, threads, 0, stream, x), name);
+    const fa_status_t status = stream_of(c, a.flags, a.stream, &stream, m);
+    if (status != FA_OK || rows == 0) return status;
+    return launched(m, rt::launch_after(kernel, ceil_div(rows, rows_per_block), threads, 0, stream, x), rows_kernel_name(plan.op));
 }
 
-fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
-    const int64_t rows = p->d.batch * p->d.heads_q * p->d.seqlen_q;
-    return launch_rows(c, a->flags, a->stream, merge_rows, rows, 1, kRowThreads, merge_params(*p, *a), "merge_rows", m);
+fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) {
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(c, *plan, *a, merge_rows, rows, 1, kRowThreads, merge_params(plan->problem, *a), m);
 }
 
-fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
-    const int64_t rows = p->d.batch * a->seqlen_new * p->d.heads_k;  // of k, and as many of v
-    return launch_rows(c, a->flags, a->stream, append_rows, rows, kTeams / 2, kMoveThreads, append_params(*p, *a), "append_rows",
-                       m);
+fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
+    const Problem& p = plan->problem;
+    const int64_t rows = p.d.batch * a->seqlen_new * p.d.heads_k;  // of k, and as many of v
+    const fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
+    return status != FA_OK ? status
+                           : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
 }
 
-fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
-    const int64_t rows = p->d.batch * p->d.seqlen_q * p->d.heads_q;
-    return launch_rows(c, a->flags, a->stream, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(*p, *a), "rotate_rows", m);
+fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) {
+    const int64_t rows = static_cast<const RowsPlan*>(plan)->rows;
+    return launch_rows(c, *plan, *a, rotate_rows, rows, kTeams, kMoveThreads, rotary_params(plan->problem, *a), m);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The calls of the study baselines: planning, fa_explain, and launches of study.h's kernels.
+// The calls of the study baselines: their plan, what fa_explain says of it, and launches of study.h's kernels.
 #pragma once
 #include "gpu/choose.h"
 #include "gpu/context.h"
@@ -37,15 +37,15 @@ rt::Status prepare_study(const rt::Device& d) {
 // Bytes of scores that standard holds at once, unless one head has more: far beyond any cache, so that they really go to memory.
 constexpr int64_t kSMatrixBytes = int64_t(1) << 30;
 
-struct StudyPlan {
+struct StudyPlan : Plan {
     const StudyInstance* instance;
-    StudyParams params;
+    StudyParams params;            // but for what args add
     int64_t heads, heads_at_once;  // in all, and in the matrix at a time
     uint64_t s_matrix_bytes, states_bytes, state_bytes;
-    uint64_t workspace() const { return s_matrix_bytes + states_bytes + state_bytes; }
 };
 
-fa_status_t plan_s_matrix(const Problem& p, StudyPlan* s, Message* m) {
+fa_status_t plan_s_matrix(StudyPlan* s, Message* m) {
+    const Problem& p = s->problem;
     const ForwardParams& x = s->params.x;
     constexpr int64_t limit = int64_t(1) << 31;
     const int64_t key_tiles = s->params.pitch / kKeys;
@@ -58,12 +58,13 @@ fa_status_t plan_s_matrix(const Problem& p, StudyPlan* s, Message* m) {
     return FA_OK;
 }
 
-fa_status_t plan_study(const rt::Device& device, const Problem& p, StudyPlan* s, Message* m) {
+fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
+    const Problem& p = s->problem;
     const fa_attention_desc_t& d = p.d;
     if (d.num_splits > 1 || d.split_size > 0)
         return fail(m, FA_UNSUPPORTED, "num_splits is %d and split_size %lld: the study baselines do not split keys",
                     d.num_splits, (long long)d.split_size);
-    *s = StudyPlan{};
+    s->params = StudyParams{};
     s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
     ForwardParams& x = s->params.x;
     x.p = p;
@@ -83,27 +84,23 @@ fa_status_t plan_study(const rt::Device& device, const Problem& p, StudyPlan* s,
                     (long long)d.batch, (long long)d.heads_q, (long long)d.seqlen_q);
     const bool standard = d.algorithm == FA_ALGORITHM_STANDARD;
     s->states_bytes = uint64_t(round_up((standard ? 1 : x.value_parts) * all * int64_t(sizeof(RowState)), 256));
-    if (p.has(FA_OPERAND_SCORES)) s->state_bytes = uint64_t(round_up(all * int64_t(sizeof(RowState)), 256));
-    return standard ? plan_s_matrix(p, s, m) : FA_OK;
+    s->state_bytes = p.has(FA_OPERAND_SCORES) ? uint64_t(round_up(all * int64_t(sizeof(RowState)), 256)) : 0;
+    s->heads_at_once = s->heads;
+    s->s_matrix_bytes = 0;
+    const fa_status_t status = standard ? plan_s_matrix(s, m) : FA_OK;
+    s->workspace = s->s_matrix_bytes + s->states_bytes + s->state_bytes;
+    return status;
 }
 
-fa_status_t explain_study(const Context& c, const Problem& p, Plan* out, Message* m) {
-    StudyPlan s;
-    const fa_status_t status = plan_study(c.properties, p, &s, m);
-    if (status != FA_OK) return status;
-    out->workspace = s.workspace();
-    if (!out->explain) return FA_OK;
-    const bool standard = p.d.algorithm == FA_ALGORITHM_STANDARD;
-    snprintf(out->text, sizeof out->text,
-             "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time", standard ? "standard" : "flash1",
-             kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows, kKeys,
-             (long long)(standard ? s.heads_at_once : s.heads), (long long)s.heads);
-    return FA_OK;
+void explain_study(const Context& c, const StudyPlan& s, char* text, uint64_t n) {
+    const bool standard = s.problem.d.algorithm == FA_ALGORITHM_STANDARD;
+    snprintf(text, n, "kernel study_%s_%dx%d on %s (%s), tiles of %d rows x %d keys, %lld of %lld heads at a time",
+             standard ? "standard" : "flash1", kStudyRows, s.instance->columns, c.properties.name, c.properties.arch, kStudyRows,
+             kKeys, (long long)s.heads_at_once, (long long)s.heads);
 }
 
 // The three passes, for as many heads as the matrix holds, then for the next.
-fa_status_t launch_standard(const StudyPlan& s, rt::Stream stream, Message* m) {
-    StudyParams y = s.params;
+fa_status_t launch_standard(const StudyPlan& s, StudyParams y, rt::Stream stream, Message* m) {
     const uint64_t shared = uint64_t(s.instance->shared_bytes(y.x.q_dims));
     for (; y.first_head < s.heads; y.first_head += s.heads_at_once) {
         const int64_t heads = min_of(s.heads_at_once, s.heads - y.first_head), tiles = heads * y.x.blocks,
@@ -118,29 +115,29 @@ fa_status_t launch_standard(const StudyPlan& s, rt::Stream stream, Message* m) {
     return FA_OK;
 }
 
-fa_status_t forward_study(Context* c, const Problem& p, const fa_forward_args_t& a, Message* m) {
-    StudyPlan s;
-    fa_status_t status = plan_study(c->properties, p, &s, m);
-    ForwardParams& x = s.params.x;
-    if (status != FA_OK || s.heads * x.rows == 0) return status;
-    status = check_tensors(*c, p, a, m);
+fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_t& a, Message* m) {
+    const Problem& p = s.problem;
+    if (s.heads * s.params.x.rows == 0) return FA_OK;
+    fa_status_t status = check_tensors(*c, p, a, m);
     if (status != FA_OK) return status;
     rt::Stream stream;
     status = stream_of(c, a.flags, a.stream, &stream, m);
     if (status != FA_OK) return status;
     char* memory;
-    status = workspace(c, stream, a.workspace, s.workspace(), &memory, m);
+    status = workspace(c, stream, a.workspace, s.workspace, &memory, m);
     if (status != FA_OK) return status;
+    StudyParams y = s.params;
+    ForwardParams& x = y.x;
     x.a = a;
     x.k_aligned = vec4_aligned(a.k, p.d.k_stride, p.d.k_dtype);
     x.v_aligned = vec4_aligned(a.v, p.d.v_stride, p.d.k_dtype);
-    s.params.s_matrix = reinterpret_cast<float*>(memory);
-    s.params.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
+    y.s_matrix = reinterpret_cast<float*>(memory);
+    y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
-    const uint64_t shared = uint64_t(s.instance->shared_bytes(s.params.x.q_dims));
+    const uint64_t shared = uint64_t(s.instance->shared_bytes(x.q_dims));
     const int64_t parts = s.heads * x.value_parts;
-    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, stream, m);
-    else status = launched(m, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, s.params), "flash1_head");
+    if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, m);
+    else status = launched(m, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
     if (status == FA_OK && x.state) {
         set_factor(p.d, true, &x);
         const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;

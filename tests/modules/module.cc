@@ -76,21 +76,26 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
     return FA_OK;
 }
 
-fa_status_t plan(Context* c, const Problem*, int32_t op, Plan* plan, Message* m) {
-    if (op != FA_OP_FORWARD) return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", op);
+fa_status_t plan(const Context*, Plan* plan, Message* m) {
+    if (plan->op != FA_OP_FORWARD)
+        return fail(m, FA_UNSUPPORTED, "the fake backend only pretends to go forward, not op %d", plan->op);
     plan->workspace = kWorkspace;
-    snprintf(plan->text, sizeof plan->text, "fake kernel on %s memory", c->memory == FA_MEMORY_HOST ? "host" : "device");
     return FA_OK;
 }
 
-fa_status_t forward(Context*, const Problem* p, const fa_forward_args_t* a, Message*) {
-    const int64_t n = p->d.batch * p->d.seqlen_q * p->d.heads_q * p->d.dim_v;
+void explain(const Context* c, const Plan*, char* text, uint64_t n) {
+    snprintf(text, n, "fake kernel on %s memory", c->memory == FA_MEMORY_HOST ? "host" : "device");
+}
+
+fa_status_t forward(Context*, const Plan* plan, const fa_forward_args_t* a, Message*) {
+    const fa_attention_desc_t& d = plan->problem.d;
+    const int64_t n = d.batch * d.seqlen_q * d.heads_q * d.dim_v;
     for (int64_t i = 0; i < n; i++) static_cast<float*>(a->o)[i] = kAnswer;
     return FA_OK;
 }
 
 template <class Args>
-fa_status_t never(Context*, const Problem*, const Args*, Message* m) {
+fa_status_t never(Context*, const Plan*, const Args*, Message* m) {
     return fail(m, FA_INTERNAL, "a call was made that plan() had refused");
 }
 
@@ -111,9 +116,9 @@ fa_status_t copy(Context*, void* to, const void* from, uint64_t bytes, Message*)
 
 fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, FA_DEVICE_ERROR, "the fake device is always broken"); }
 
-[[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID,  "fake",  usable, device_count, device_info, create,
-                                            destroy,  set,      get,     plan,   forward,      nullptr,     never,       never,
-                                            never,    allocate, release, copy,   synchronize};
+[[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID, "fake",       usable,  device_count, device_info, create,  destroy,
+                                            set,      get,     sizeof(Plan), plan,    explain,      forward,     nullptr, never,
+                                            never,    never,   allocate,     release, copy,         synchronize};
 
 }  // namespace
 }  // namespace fa

@@ -222,7 +222,7 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
                          const Threads& threads, int64_t workers, char* memory, Message* m) {
     BackwardCall g;
     g.inputs = *a.forward;
-    g.c = make_call(p, g.inputs, k, tile_method(p, k), Method{}, false);
+    g.c = make_call(plan_call(p, k, tile_method(p, k), Method{}, false), p, g.inputs);
     g.a = &a;
     g.block_keys = s.block_keys;
     g.matrix = s.matrix;

@@ -1,5 +1,6 @@
 // The CPU backend: the handle's Context, its parameters, and the table of functions that the core calls (backend/backend.h).
-// Planning asks forward/ and backward/ for a schedule; a call then runs that schedule on the workspace and the workers chosen here.
+// A plan holds the kernel table and the schedule that forward/ and backward/ make; a call runs it on the workspace and the workers
+// chosen here.
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include "backend/isa.h"
@@ -21,15 +22,26 @@ struct Context {
     int64_t extra_bytes;
     char* scratch;
     uint64_t scratch_bytes;
-    bool planned;  // the schedule is of this problem
-    Problem problem;
-    cpu::Schedule schedule;
 };
 
 namespace cpu {
 namespace {
 
 constexpr uint64_t kAlignment = 256;
+
+struct ForwardPlan : Plan {
+    Schedule schedule;
+    Call call;  // but for what args add
+};
+struct BackwardPlan : Plan {
+    const Kernels* kernels;
+    BackwardSchedule schedule;
+};
+struct RowsPlan : Plan {  // merge, append_kv, rotary
+    const Kernels* kernels;
+};
+constexpr uint64_t kPlanBytes = sizeof(ForwardPlan);
+static_assert(kPlanBytes >= sizeof(BackwardPlan) && kPlanBytes >= sizeof(RowsPlan), "a forward's is the largest");
 
 fa_status_t no_such_isa(int64_t isa, Message* m) {
     char wanted[24], offered[64] = "";
@@ -111,7 +123,6 @@ fa_status_t set_pool(Context* c, int64_t pool, Message* m) {
 }
 
 fa_status_t set(Context* c, int32_t key, int64_t value, Message* m) {
-    c->planned = false;
     switch (key) {
         case FA_PARAM_THREADS: c->threads.wanted = value; return FA_OK;
         case FA_PARAM_COUNT_WORK: c->count = value != 0; return FA_OK;
@@ -144,15 +155,6 @@ fa_status_t get(Context* c, int32_t key, int64_t* value, Message* m) {
     }
 }
 
-// Calls come with the problem that was just planned, and mostly with that of the call before.
-const Schedule& schedule_of(Context& c, const Problem& p) {
-    if (c.planned && memcmp(&c.problem, &p, sizeof p) == 0) return c.schedule;
-    memcpy(&c.problem, &p, sizeof p);  // padding and all
-    c.schedule = make_schedule(p, *c.kernels, c.count);
-    c.planned = true;
-    return c.schedule;
-}
-
 struct ThreadsText {
     char text[64];
 };
@@ -162,11 +164,21 @@ ThreadsText threads_text(const Threads& threads, int64_t workers) {
     return t;
 }
 
-int64_t forward_workers(const Context& c, const Schedule& s) {
-    return worker_count(c.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
+// A workspace is planned for as many workers as the process may have. How many a call has depends on the thread that makes it, too.
+using CountWorkers = int64_t(const Threads&, int64_t items, double flops);
+int64_t forward_workers(const Context& c, const Schedule& s, CountWorkers* count) {
+    return count(c.threads, s.items * (s.parallel_splits ? s.max_splits : 1), s.flops);
+}
+int64_t backward_workers(const Context& c, const BackwardSchedule& s, CountWorkers* count) {
+    return count(c.threads, max_of(s.items(), s.tiles), s.flops);
+}
+template <class AnySchedule>
+uint64_t workspace_bytes(const AnySchedule& s, int64_t workers) {
+    return uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
 }
 
-fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
+fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
+    const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
     const bool study = d.algorithm != FA_ALGORITHM_FLASH;
     if (study && (d.num_splits > 1 || d.split_size > 0))
@@ -179,48 +191,55 @@ fa_status_t plan_forward(Context& c, const Problem& p, Plan* plan, Message* m) {
          elements > INT64_MAX / 65536))
         return fail(m, FA_UNSUPPORTED, "seqlen_q %lld times seqlen_k %lld: too many scores for the standard algorithm to store",
                     (long long)d.seqlen_q, (long long)d.seqlen_k);
-    const Schedule& s = schedule_of(c, p);
-    const int64_t workers = forward_workers(c, s);
-    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
-    if (!plan->explain) return FA_OK;
-    const char* const names[] = {"flash", "standard", "flash1"};
-    snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s",
-             names[d.algorithm], s.method.matrix ? "decode_matrix" : s.method.name, c.kernels->name, s.method.rows, kTileKeys,
-             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
-             threads_text(c.threads, workers).text);
+    plan->schedule = make_schedule(p, *c.kernels, c.count);
+    plan->call = plan_call(p, *c.kernels, plan->schedule.method, plan->schedule.decode, c.count);
+    plan->workspace = workspace_bytes(plan->schedule, forward_workers(c, plan->schedule, worker_limit));
     return FA_OK;
 }
 
-int64_t backward_workers(const Context& c, const BackwardSchedule& s) {
-    return worker_count(c.threads, max_of(s.items(), s.tiles), s.flops);
+void explain_forward(const Context& c, const ForwardPlan& plan, char* text, uint64_t n) {
+    const char* const names[] = {"flash", "standard", "flash1"};
+    const Schedule& s = plan.schedule;
+    snprintf(text, n, "kernel cpu_%s_%s_%s, tiles of %d rows x %d keys, up to %lld split%s%s, %s", names[plan.problem.d.algorithm],
+             s.method.matrix ? "decode_matrix" : s.method.name, plan.call.k->name, s.method.rows, kTileKeys,
+             (long long)s.max_splits, s.max_splits == 1 ? "" : "s", s.parallel_splits ? " side by side" : "",
+             threads_text(c.threads, forward_workers(c, s, worker_count)).text);
 }
 
-fa_status_t plan_backward(const Context& c, const Problem& p, Plan* plan, Message* m) {
+fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
+    const Problem& p = plan->problem;
     // Accumulators of dq for all rows of a head are the only memory that can outgrow the machine's address space.
     constexpr double kMaxDqBytes = double(int64_t(1) << 48);
     if (double(p.d.seqlen_q) * double(p.group) * double(p.d.dim_qk) * sizeof(float) > kMaxDqBytes)
         return fail(m, FA_UNSUPPORTED,
                     "seqlen_q is %lld, with %lld query heads to a kv head: too many rows for the backward to hold dq of",
                     (long long)p.d.seqlen_q, (long long)p.group);
-    const BackwardSchedule s = make_backward_schedule(p, *c.kernels);
-    const int64_t workers = backward_workers(c, s);
-    plan->workspace = uint64_t(s.shared_bytes) + uint64_t(workers) * uint64_t(s.worker_bytes);
-    if (!plan->explain) return FA_OK;
-    snprintf(plan->text, sizeof plan->text,
-             "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s",
-             c.kernels->name, c.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
-             threads_text(c.threads, workers).text);
+    plan->kernels = c.kernels;
+    plan->schedule = make_backward_schedule(p, *c.kernels);
+    plan->workspace = workspace_bytes(plan->schedule, backward_workers(c, plan->schedule, worker_limit));
     return FA_OK;
 }
 
-fa_status_t plan(Context* c, const Problem* p, int32_t op, Plan* plan, Message* m) {
-    *plan = Plan{plan->explain, 0, {}};
-    if (op == FA_OP_FORWARD) return plan_forward(*c, *p, plan, m);
-    if (op == FA_OP_BACKWARD) return plan_backward(*c, *p, plan, m);
-    const char* const name = op == FA_OP_MERGE ? "merge" : op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
-    if (plan->explain)
-        snprintf(plan->text, sizeof plan->text, "kernel cpu_%s_%s, row by row", name, c->kernels->name);
+void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
+    const BackwardSchedule& s = plan.schedule;
+    snprintf(text, n, "kernel cpu_backward_%s, tiles of %d rows x %d keys, blocks of %d keys, %lld part%s of dq, %s",
+             plan.kernels->name, plan.kernels->rows, kTileKeys, s.block_keys, (long long)s.chunks, s.chunks == 1 ? "" : "s",
+             threads_text(c.threads, backward_workers(c, s, worker_count)).text);
+}
+
+fa_status_t plan(const Context* c, Plan* plan, Message* m) {
+    if (plan->op == FA_OP_FORWARD) return plan_forward(*c, static_cast<ForwardPlan*>(plan), m);
+    if (plan->op == FA_OP_BACKWARD) return plan_backward(*c, static_cast<BackwardPlan*>(plan), m);
+    static_cast<RowsPlan*>(plan)->kernels = c->kernels;
+    plan->workspace = 0;
     return FA_OK;
+}
+
+void explain(const Context* c, const Plan* plan, char* text, uint64_t n) {
+    if (plan->op == FA_OP_FORWARD) return explain_forward(*c, *static_cast<const ForwardPlan*>(plan), text, n);
+    if (plan->op == FA_OP_BACKWARD) return explain_backward(*c, *static_cast<const BackwardPlan*>(plan), text, n);
+    const char* const name = plan->op == FA_OP_MERGE ? "merge" : plan->op == FA_OP_APPEND_KV ? "append_kv" : "rotary";
+    snprintf(text, n, "kernel cpu_%s_%s, row by row", name, static_cast<const RowsPlan*>(plan)->kernels->name);
 }
 
 // The caller's workspace, or the handle's own memory grown to `bytes`.
@@ -234,63 +253,55 @@ char* workspace(Context* c, void* given, uint64_t bytes) {
     return c->scratch;
 }
 
-// The share of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
+// The memory of `workers` workers, or of as many as fit the caller's workspace: more threads may be allowed now than when it was
 // sized.
-fa_status_t take_workspace(Context* c, int64_t shared, int64_t share, void* given, uint64_t size, int64_t* workers, char** memory,
+template <class AnySchedule>
+fa_status_t take_workspace(Context* c, const AnySchedule& s, void* given, uint64_t size, int64_t* workers, char** memory,
                            Message* m) {
-    const uint64_t bytes = uint64_t(shared) + uint64_t(*workers) * uint64_t(share);
-    if (given && bytes > size) {
-        *workers = (int64_t(size) - shared) / share;
-        if (*workers < 1)
-            return fail(m, FA_WORKSPACE_TOO_SMALL, "workspace_size is %llu: %llu needed", (unsigned long long)size,
-                        (unsigned long long)bytes);
-    }
+    const uint64_t bytes = workspace_bytes(s, *workers);
+    if (given && bytes > size) *workers = (int64_t(size) - s.shared_bytes) / s.worker_bytes;
     *memory = workspace(c, given, bytes);
     return *memory ? FA_OK : fail(m, FA_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", (unsigned long long)bytes);
 }
 
-fa_status_t forward(Context* c, const Problem* p, const fa_forward_args_t* a, Message* m) {
+fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    const Schedule& s = schedule_of(*c, *p);
-    int64_t workers = forward_workers(*c, s);
+    const ForwardPlan& plan = *static_cast<const ForwardPlan*>(planned);
+    const Schedule& s = plan.schedule;
+    int64_t workers = forward_workers(*c, s, worker_count);
     char* memory;
-    const fa_status_t status =
-        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
+    const fa_status_t status = take_workspace(c, s, a->workspace, a->workspace_size, &workers, &memory, m);
     if (status != FA_OK) return status;
     Counters counters{};
-    const fa_status_t ran =
-        run_forward(make_call(*p, *a, *c->kernels, s.method, s.decode, c->count), s, c->threads, workers, memory, &counters, m);
-    if (ran == FA_OK && c->count) {
+    const fa_status_t ran = run_forward(make_call(plan.call, plan.problem, *a), s, c->threads, workers, memory, &counters, m);
+    if (ran == FA_OK && plan.call.count) {
         c->counters = counters;
         c->extra_bytes = s.extra_bytes;
     }
     return ran;
 }
 
-fa_status_t backward(Context* c, const Problem* p, const fa_backward_args_t* a, Message* m) {
+fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
     if (a->stream) return no_streams(a->stream, m);
-    const BackwardSchedule s = make_backward_schedule(*p, *c->kernels);
-    int64_t workers = backward_workers(*c, s);
+    const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
+    int64_t workers = backward_workers(*c, plan.schedule, worker_count);
     char* memory;
-    const fa_status_t status =
-        take_workspace(c, s.shared_bytes, s.worker_bytes, a->workspace, a->workspace_size, &workers, &memory, m);
-    return status != FA_OK ? status : run_backward(*p, *a, *c->kernels, s, c->threads, workers, memory, m);
+    const fa_status_t status = take_workspace(c, plan.schedule, a->workspace, a->workspace_size, &workers, &memory, m);
+    return status != FA_OK ? status : run_backward(plan.problem, *a, *plan.kernels, plan.schedule, c->threads, workers, memory, m);
 }
 
-fa_status_t merge(Context* c, const Problem* p, const fa_merge_args_t* a, Message* m) {
-    if (a->stream) return no_streams(a->stream, m);
-    return run_merge(*p, *a, *c->kernels, c->threads, m);
+// Each row by itself.
+template <class Args>
+fa_status_t rows(Context* c, const Plan* plan, const Args& a,
+                 fa_status_t (*run)(const Problem&, const Args&, const Kernels&, const Threads&, Message*), Message* m) {
+    if (a.stream) return no_streams(a.stream, m);
+    return run(plan->problem, a, *static_cast<const RowsPlan*>(plan)->kernels, c->threads, m);
 }
-
-fa_status_t append_kv(Context* c, const Problem* p, const fa_append_kv_args_t* a, Message* m) {
-    if (a->stream) return no_streams(a->stream, m);
-    return run_append_kv(*p, *a, *c->kernels, c->threads, m);
+fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Message* m) { return rows(c, plan, *a, run_merge, m); }
+fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
+    return rows(c, plan, *a, run_append_kv, m);
 }
-
-fa_status_t rotary(Context* c, const Problem* p, const fa_rotary_args_t* a, Message* m) {
-    if (a->stream) return no_streams(a->stream, m);
-    return run_rotary(*p, *a, *c->kernels, c->threads, m);
-}
+fa_status_t rotary(Context* c, const Plan* plan, const fa_rotary_args_t* a, Message* m) { return rows(c, plan, *a, run_rotary, m); }
 
 fa_status_t allocate(Context* c, uint64_t bytes, void** pointer, Message* m) {
     *pointer = bytes ? c->host.allocate(bytes, kAlignment) : nullptr;
@@ -323,7 +334,9 @@ const Backend kCpuBackend = {.abi = kBackendAbi,
                              .destroy = cpu::destroy,
                              .set = cpu::set,
                              .get = cpu::get,
+                             .plan_bytes = cpu::kPlanBytes,
                              .plan = cpu::plan,
+                             .explain = cpu::explain,
                              .forward = cpu::forward,
                              .backward = cpu::backward,
                              .merge = cpu::merge,

@@ -131,7 +131,9 @@ int64_t state_bytes(const Problem& p, const Method& m);
 Scratch locate_scratch(const Problem& p, const Method& m, const Method& decode, char* memory);
 PartialState locate_state(const Problem& p, const Method& m, char* memory);
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count);
+// What a plan keeps of a Call, and that with the args.
+Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method& decode, bool count);
+Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a);
 
 // forward/q_rows.cc: the query side.
 // Initialises the tile of rows [block · block_rows, …); false when the block holds no valid row.

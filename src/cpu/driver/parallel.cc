@@ -72,11 +72,9 @@ int64_t available_threads() {
     return n > 0 ? n : 1;
 }
 
-int64_t worker_count(const Threads& threads, int64_t items, double flops) {
+int64_t worker_limit(const Threads& threads, int64_t items, double flops) {
     const int64_t pool = pool_of(threads);
     if (items <= 1 || (threads.wanted == 0 && flops < kSmallWork)) return 1;
-    if (pool == FA_POOL_OPENMP && (!openmp_usable() || inside_openmp_region())) return 1;
-    if (pool == FA_POOL_OWN && threads.wanted == 0 && inside_openmp_region()) return 1;
     int64_t n = threads.wanted;
     if (n == 0 && pool == FA_POOL_CALLER) n = available_threads();
     else if (n == 0 || pool == FA_POOL_OWN) n = team_size(threads);
@@ -84,6 +82,14 @@ int64_t worker_count(const Threads& threads, int64_t items, double flops) {
     const double worth = flops / (kSmallWork / 2);
     if (threads.wanted == 0 && pool == FA_POOL_OWN && worth < double(n)) n = int64_t(worth);
     return min_of(n, items);
+}
+
+int64_t worker_count(const Threads& threads, int64_t items, double flops) {
+    const int64_t pool = pool_of(threads);
+    if (items <= 1 || (threads.wanted == 0 && flops < kSmallWork)) return 1;
+    if (pool == FA_POOL_OPENMP && (!openmp_usable() || inside_openmp_region())) return 1;
+    if (pool == FA_POOL_OWN && threads.wanted == 0 && inside_openmp_region()) return 1;
+    return worker_limit(threads, items, flops);
 }
 
 fa_status_t run_workers(const Threads& threads, int64_t workers, void (*body)(void*, int64_t), void* arg, Message* m) {

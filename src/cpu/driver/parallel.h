@@ -23,7 +23,8 @@ const char* pool_name(int64_t pool);
 constexpr double kFlopsOfByte = 4;
 
 // How many workers a call should use with `items` pieces of work that take as long as `flops` of f32 tiles: one when waking others
-// takes longer, when already inside a parallel region, or in a forked child where OpenMP would hang.
+// takes longer; worker_count(): and when already inside a parallel region, or in a forked child where OpenMP would hang.
+int64_t worker_limit(const Threads& threads, int64_t items, double flops);
 int64_t worker_count(const Threads& threads, int64_t items, double flops);
 
 // Runs body(arg, 0) … body(arg, workers − 1), each of which takes work until none is left: where the pool is the library's own, one

@@ -1,5 +1,5 @@
-// Lays out a worker's buffers in the workspace, and makes the Call of a forward: the score mod's flags, scale factors and dropout
-// that stay fixed during it.
+// Lays out a worker's buffers in the workspace, and makes the Call of a forward: the score mod's flags and scale factors when it is
+// planned, dropout and pointers when it runs.
 #include "cpu/driver/call.h"
 
 namespace fa {
@@ -61,25 +61,31 @@ PartialState locate_state(const Problem& p, const Method& m, char* memory) {
     return lay_out_state(p, m, arena);
 }
 
-Call make_call(const Problem& p, const fa_forward_args_t& a, const Kernels& k, const Method& m, const Method& decode, bool count) {
-    Call c;
-    c.p = &p;
-    c.a = &a;
+Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method& decode, bool count) {
+    Call c{};
     c.k = &k;
     c.method = m;
     c.decode = decode;
-    c.shared = nullptr;
-    c.first_head = 0;
     c.has_addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
     c.has_score_mod = c.has_addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
     c.factor = score_factor(c.has_score_mod ? p.d.scale : p.d.scale * kLog2e);
     c.has_dropout = p.d.dropout_p > 0;
-    const bool state = p.has(FA_OPERAND_RNG_STATE);
-    c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
-    c.dropout_rescale = c.has_dropout ? c.dropout.rescale : 1.f;
-    c.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    c.dropout_rescale = c.o_scale = 1.f;
     c.blocks = ceil_div(p.d.seqlen_q * p.group, m.rows);
     c.count = count;
+    return c;
+}
+
+Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a) {
+    Call c = planned;
+    c.p = &p;
+    c.a = &a;
+    if (c.has_dropout) {
+        const bool state = p.has(FA_OPERAND_RNG_STATE);
+        c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);
+        c.dropout_rescale = c.dropout.rescale;
+    }
+    if (p.has(FA_OPERAND_O_SCALE)) c.o_scale = a.o_scale[0];
     return c;
 }
 
