@@ -1,4 +1,5 @@
-# What a user of the installed tree sees: header, libraries, tool, pkg-config file, CMake package, licence, manual page.
+# What a user of the installed tree sees: header, libraries, tool, pkg-config file, CMake package, licence, manual pages. In components, as
+# packages divide it: runtime, dev, tools, doc, and cuda and hip, which their modules name.
 include(CMakePackageConfigHelpers)
 
 # Everything finds everything else by relative paths, so that the tree may be moved. From full paths, for a folder may be given as one.
@@ -21,18 +22,33 @@ configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cma
 write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 
 # Each library has an export of its own: a distribution may ship either without the other.
-install(TARGETS flashattn EXPORT flashattnTargets)
-install(TARGETS flashattn_static EXPORT flashattnStaticTargets)
-install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir})
-install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${package_dir})
+install(TARGETS flashattn EXPORT flashattnTargets LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
+install(TARGETS flashattn_static EXPORT flashattnStaticTargets COMPONENT dev)
+install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT dev)
+install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT dev)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
-        DESTINATION ${package_dir})
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir})
+        DESTINATION ${package_dir} COMPONENT dev)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
 if(TARGET flashattn_cli)
   file(RELATIVE_PATH library_from_tool ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(flashattn_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${library_from_tool}")
-  install(TARGETS flashattn_cli)
-  install(FILES docs/flashattn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(TARGETS flashattn_cli COMPONENT tools)
+  install(FILES docs/flashattn.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools)
 endif()
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
+file(GLOB pages docs/*.md)
+install(FILES README.md CHANGELOG.md ${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
+
+# The manual pages of functions and structs are written from the header's comments.
+find_package(Python3 3.9 COMPONENTS Interpreter)
+if(Python3_Interpreter_FOUND)
+  set(script ${CMAKE_CURRENT_SOURCE_DIR}/tools/generate_man.py)
+  set(man3 ${CMAKE_CURRENT_BINARY_DIR}/man3)
+  add_custom_command(OUTPUT ${man3}/flashattn.3 COMMAND ${Python3_EXECUTABLE} -B ${script} ${man3} VERBATIM COMMENT "Writing manual pages"
+    DEPENDS ${script} tools/header_manual.py include/flashattn.h docs/flashattn.1)
+  add_custom_target(flashattn_man ALL DEPENDS ${man3}/flashattn.3)
+  install(DIRECTORY ${man3}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3 COMPONENT dev)
+else()
+  message(STATUS "No Python: manual pages of section 3 are left out")
+endif()

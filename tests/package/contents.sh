@@ -13,6 +13,11 @@ done
 objdump -p "$LIBDIR/libflashattn.so.0" | grep -q "SONAME *libflashattn.so.0$" || fail "wrong SONAME"
 ! needs "$LIBDIR/libflashattn.so.0" | grep -E 'stdc|cuda|hip|amd' || fail "the library asks for more than C"
 
+# Manual pages of functions, wherever there is a Python to write them.
+! command -v python3 >/dev/null || for page in flashattn fa_forward fa_attention_desc_t flashattn_constants; do
+    [ -s "$PREFIX/share/man/man3/$page.3" ] || fail "the manual page $page(3) is missing"
+done
+
 if [ -e "$PREFIX/bin/flashattn" ]; then
     [ -s "$PREFIX/share/man/man1/flashattn.1" ] || fail "the manual page is missing"
     "$PREFIX/bin/flashattn" info >"$scratch/info" || fail "flashattn info exits with $?"
