@@ -69,16 +69,20 @@ for preset in "${presets[@]}"; do
         hip_targets=$!
     fi
     enter "Testing $preset"
-    # For --full: to build the CUDA module once more takes minutes, the emulator without one barrier after the other more than one, and what
+    # For --full: to build the CUDA module once more takes minutes, and the HIP module one, the emulator without one barrier after the other more than one, and what
     # the tool verifies on the emulator, and 8-bit caches in waves of 64, other tests cover in part.
     without=()
-    [ "$preset" != release ] || [ "${1-}" = --full ] || without=(-E 'Package.Bundle|BarriersMatter|Emulator.Cli.emulated|Emulator.Stored.Wave64')
+    [ "$preset" != release ] || [ "${1-}" = --full ] || without=(-E 'Package.(Bundle|Module)|BarriersMatter|Emulator.Cli.emulated|Emulator.Stored.Wave64')
     ctest --preset "$preset" --progress "${without[@]}"
 done
 if [ "${1-}" != "" ]; then
     enter "Compiling the HIP kernels for newer targets"  # what is left of it
     wait "$hip_targets" || { cat build/hip_targets.log; exit 1; }
     tail -1 build/hip_targets.log
+fi
+if [ "${1-}" != "" ]; then
+    enter "Building the site"
+    tools/build_site
 fi
 enter "Seconds of each step: passed, and worked by all processors"
 printf '%s\n' "${steps[@]}"

@@ -86,4 +86,12 @@ object tile.cc.o <<<'int f(void) { return 1; }'
 printf '#!/bin/sh\necho "  0: ld1w {z0.s}, p0/z, [x0]"\n' | file objdump
 chmod +x "$tree/objdump"
 OBJDUMP=$tree/objdump finds "uses z0.s, but is run on every CPU" "$tools/check_isa_objects" "$tree/tile.cc.o"
+mkdir -p "$tree/site"
+file site/index.html <<<'<p id="there"><a href="#there">a</a> <a href="other.html#named">b</a> <a href="https://example.org">c</a>'
+file site/other.html <<<'<p id="named">'
+"$tools/check_links" "$tree/site" >/dev/null
+for fault in '<a href="gone.html">:gone.html is not there' '<a href="other.html#gone">:names nothing' '<img src="https://example.org/x.png">:fetches'; do
+    file site/index.html <<<"${fault%:*}"
+    finds "${fault##*:}" "$tools/check_links" "$tree/site"
+done
 echo "each check finds its fault"
