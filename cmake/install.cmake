@@ -24,7 +24,7 @@ write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY Same
 # Each library has an export of its own: a distribution may ship either without the other.
 install(TARGETS flashattn EXPORT flashattnTargets LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev)
 install(TARGETS flashattn_static EXPORT flashattnStaticTargets COMPONENT dev)
-install(FILES include/flashattn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+install(FILES include/flashattn.h include/flashattn.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
 install(EXPORT flashattnTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT dev)
 install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT dev)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what repeats include/flashattn.h, from clang's reading of it: the declarations for Python and Rust, the assertions of its layout,
-and the library's list of the pointers in args.
+"""Writes what repeats include/flashattn.h, from clang's reading of it: the declarations for Python and Rust, the header for C++, the
+assertions of its layout, and the library's list of the pointers in args.
 
 generate_abi.py           writes the files
 generate_abi.py --check   fails where a file would change
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import generate_abi_texts
+import generate_calls
 
 CLANGS = ("clang-19", "clang")
 MACRO = re.compile(r"^#define (FA_[A-Z0-9_]+) (\(|\d)(.*)", re.M)  # of a number: neither an attribute nor an initialiser
@@ -109,7 +110,7 @@ def main(arguments):
     for release in sorted((root / "tests" / "abi").glob("v*/flashattn.h")):
         faults += [f"{release.parent.name}: {fault}" for fault in what_did_not_grow(read_header(options.clang, release), abi)]
     if not faults:
-        for name, text in generate_abi_texts.files(abi).items():
+        for name, text in (generate_abi_texts.files(abi) | generate_calls.files(abi, options.header)).items():
             path = root / name
             if path.exists() and path.read_text() == text:
                 continue

@@ -2,7 +2,7 @@
 . "$(dirname "$0")/common.sh"
 
 version=$1
-for file in include/flashattn.h share/doc/flashattn/LICENSE; do
+for file in include/flashattn.h include/flashattn.hpp share/doc/flashattn/LICENSE; do
     [ -s "$PREFIX/$file" ] || fail "$file is missing"
 done
 for file in libflashattn.a libflashattn.so.0 pkgconfig/flashattn.pc cmake/flashattn/flashattnConfig.cmake; do

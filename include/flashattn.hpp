@@ -1,0 +1,906 @@
+/* libflashattn for C++17: flashattn.h behind values that know their size and free themselves. Header only; flashattn.h is the manual
+ * of what is computed, and its names are the names here.
+ *
+ *     std::vector<float> q(8192), k(8192), v(8192), o(8192);
+ *     flashattn::Handle handle;
+ *     flashattn::Attention a;
+ *     a.batch = 1, a.heads_q = 4, a.seqlen_q = a.seqlen_k = 32, a.dim_qk = 64;
+ *     a.causal(FA_ALIGN_TOP_LEFT);
+ *     handle.forward(a, q, k, v, o);
+ *
+ * An args struct has a tensor for each pointer of the C struct; one that is given sets its bit in desc.operands, and a tensor's element
+ * type fills the descriptor's where that is 0, and must agree with it where it is not. Before each call the library is asked how far it
+ * would go behind each pointer: a tensor that is too short gives FA_INVALID_ARGUMENT, and nothing is touched.
+ *
+ * Errors are thrown as flashattn::Error. With FLASHATTN_NO_EXCEPTIONS defined, as it is where the compiler has none, each call returns
+ * a Status or a Result instead; a program may hold units of both kinds.
+ *
+ * Written by tools/generate_abi.py from tools/templates/flashattn.hpp and flashattn.h: change these, then run it again. */
+#ifndef FLASHATTN_HPP
+#define FLASHATTN_HPP
+
+#include <flashattn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#if !defined(FLASHATTN_NO_EXCEPTIONS) && !defined(__cpp_exceptions)
+#define FLASHATTN_NO_EXCEPTIONS
+#endif
+#ifndef FLASHATTN_NO_EXCEPTIONS
+#include <stdexcept>
+#endif
+
+#if FA_VERSION < 200 || FA_VERSION_MAJOR != 0
+#error "flashattn.hpp is of another version than flashattn.h"
+#endif
+
+namespace flashattn {
+
+/* ------------------------------------------------------------------------------------------------------------- element types */
+
+/* The bits of a value whose type C++17 has no name for. */
+struct F16 {
+    uint16_t bits;
+};
+struct BF16 {
+    uint16_t bits;
+};
+struct E4M3 {
+    uint8_t bits;
+};
+struct E5M2 {
+    uint8_t bits;
+};
+
+/* The type's number in flashattn.h. A program specialises it for half-precision types of its own:
+ *     template <> struct flashattn::DtypeOf<_Float16> : std::integral_constant<int32_t, FA_F16> {}; */
+template <class T>
+struct DtypeOf;
+template <>
+struct DtypeOf<float> : std::integral_constant<int32_t, FA_F32> {};
+template <>
+struct DtypeOf<F16> : std::integral_constant<int32_t, FA_F16> {};
+template <>
+struct DtypeOf<BF16> : std::integral_constant<int32_t, FA_BF16> {};
+template <>
+struct DtypeOf<E4M3> : std::integral_constant<int32_t, FA_E4M3> {};
+template <>
+struct DtypeOf<E5M2> : std::integral_constant<int32_t, FA_E5M2> {};
+template <>
+struct DtypeOf<int8_t> : std::integral_constant<int32_t, FA_I8> {};
+
+/* ------------------------------------------------------------------------------------------------------------- spans, tensors */
+
+/* Pointer and number of elements; does not own them. Made from a pointer and a count, an array, or whatever has data() and size().
+ * Without a pointer it is an operand that is not given. */
+template <class T>
+class Span {
+  public:
+    constexpr Span() = default;
+    constexpr Span(T* data, size_t size) : data_(data), size_(size) {}
+    template <size_t n>
+    constexpr Span(T (&array)[n]) : data_(array), size_(n) {}
+    template <class C, class = std::enable_if_t<std::is_convertible_v<decltype(std::declval<C&>().data()), T*>>>
+    constexpr Span(C&& from) : data_(from.data()), size_(from.size()) {}
+
+    constexpr T* data() const { return data_; }
+    constexpr size_t size() const { return size_; }
+
+  private:
+    T* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+/* Elements of a type that the descriptor names: Tensor is written, ConstTensor read. */
+template <class Pointer>
+class AnyTensor {
+    template <class C>
+    using ElementOf = std::remove_pointer_t<decltype(std::declval<C&>().data())>;
+    static constexpr bool kReadOnly = std::is_same_v<Pointer, const void*>;
+
+  public:
+    static constexpr uint64_t kUnknown = UINT64_MAX;
+
+    constexpr AnyTensor() = default;
+    /* Memory of any type, as FA_Q8_0 and the like, which C++ has no element type for. bytes kUnknown: nobody checks. */
+    constexpr AnyTensor(int32_t dtype, Pointer data, uint64_t bytes = kUnknown) : data_(data), bytes_(bytes), dtype_(dtype) {}
+    template <class T, int32_t dtype = DtypeOf<std::remove_const_t<T>>::value>
+    constexpr AnyTensor(T* data, size_t size) : data_(data), bytes_(size * sizeof(T)), dtype_(dtype) {}
+    template <class T, size_t n, int32_t dtype = DtypeOf<std::remove_const_t<T>>::value>
+    constexpr AnyTensor(T (&array)[n]) : AnyTensor(array, n) {}
+    template <class C, class T = ElementOf<C>, int32_t dtype = DtypeOf<std::remove_const_t<T>>::value>
+    constexpr AnyTensor(C&& from) : AnyTensor(from.data(), from.size()) {}
+    template <class P, class = std::enable_if_t<kReadOnly && std::is_same_v<P, void*>>>
+    constexpr AnyTensor(const AnyTensor<P>& written) : AnyTensor(written.dtype(), written.data(), written.bytes()) {}
+
+    constexpr Pointer data() const { return data_; }
+    constexpr uint64_t bytes() const { return bytes_; }
+    constexpr int32_t dtype() const { return dtype_; }
+
+  private:
+    Pointer data_ = nullptr;
+    uint64_t bytes_ = 0;
+    int32_t dtype_ = 0;
+};
+using Tensor = AnyTensor<void*>;
+using ConstTensor = AnyTensor<const void*>;
+
+/* ------------------------------------------------------------------------------------------------------------------- errors */
+
+/* What a call gave, and the library's sentence. */
+class [[nodiscard]] Status {
+  public:
+    Status() = default;
+    Status(fa_status_t code, std::string message) : code_(code), message_(std::move(message)) {}
+
+    bool ok() const { return code_ == FA_OK; }
+    explicit operator bool() const { return ok(); }
+    fa_status_t code() const { return code_; }
+    const std::string& message() const { return message_; }
+    const char* name() const { return fa_status_name(code_); }
+
+  private:
+    fa_status_t code_ = FA_OK;
+    std::string message_;
+};
+
+// Code compiled with and without exceptions has different functions, so that both kinds may meet in one program.
+#ifdef FLASHATTN_NO_EXCEPTIONS
+inline namespace by_result {
+
+/* A value, or why there is none. */
+template <class T>
+class [[nodiscard]] Result {
+  public:
+    Result(Status status, T value) : status_(std::move(status)), value_(std::move(value)) {}
+    bool ok() const { return status_.ok(); }
+    explicit operator bool() const { return ok(); }
+    const Status& status() const { return status_; }
+    T& value() & { return value_; } /* only if ok */
+    T&& value() && { return std::move(value_); }
+    T* operator->() { return &value_; }
+    T& operator*() { return value_; }
+
+  private:
+    Status status_;
+    T value_;
+};
+using Done = Status;
+
+namespace detail {
+inline Status finish(Status status) { return status; }
+template <class T>
+Result<T> finish(Status status, T value) {
+    return {std::move(status), std::move(value)};
+}
+}  // namespace detail
+#else
+inline namespace by_exception {
+
+/* what() is the name of the status and the sentence. */
+class Error : public std::runtime_error {
+  public:
+    explicit Error(Status status)
+        : std::runtime_error(std::string(status.name()) + ": " + status.message()), status_(std::move(status)) {}
+    fa_status_t code() const { return status_.code(); }
+    const Status& status() const { return status_; }
+
+  private:
+    Status status_;
+};
+template <class T>
+using Result = T;
+using Done = void;
+
+namespace detail {
+inline void finish(Status status) {
+    if (!status) throw Error(std::move(status));
+}
+template <class T>
+T finish(Status status, T value) {
+    finish(std::move(status));
+    return value;
+}
+}  // namespace detail
+#endif
+
+/* ----------------------------------------------------------------------------------------------------------- the descriptor */
+
+/* The descriptor with its defaults; all its fields are there by their names. The functions set what belongs together. */
+struct Attention : fa_attention_desc_t {
+    Attention() : fa_attention_desc_t(FA_ATTENTION_DESC_INIT) {}
+    Attention(const fa_attention_desc_t& desc) : fa_attention_desc_t(desc) {}
+
+    /* alignment_: FA_ALIGN_…, where the diagonal lies. */
+    Attention& causal(int32_t alignment_) {
+        flags |= FA_CAUSAL;
+        alignment = alignment_;
+        return *this;
+    }
+    /* Keys kept to the left and right of the diagonal, inclusive; −1: all. */
+    Attention& window(int64_t left, int64_t right, int32_t alignment_) {
+        flags |= FA_WINDOW;
+        window_left = left;
+        window_right = right;
+        alignment = alignment_;
+        return *this;
+    }
+    Attention& scaled(float scale_) {
+        flags |= FA_SCALE_EXPLICIT;
+        scale = scale_;
+        return *this;
+    }
+    /* Literal strides (batch, row, head, unit); of LSE (batch, head, row). */
+    Attention& q_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_Q, q_stride, batch_, row, head, unit);
+    }
+    Attention& k_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_K, k_stride, batch_, row, head, unit);
+    }
+    Attention& v_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_V, v_stride, batch_, row, head, unit);
+    }
+    Attention& o_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_O, o_stride, batch_, row, head, unit);
+    }
+    Attention& lse_strides(int64_t batch_, int64_t head, int64_t row) {
+        return literal(FA_STRIDED_LSE, lse_stride, batch_, head, row);
+    }
+
+  private:
+    template <size_t n, class... Strides>
+    Attention& literal(uint32_t bit, int64_t (&field)[n], Strides... strides) {
+        static_assert(sizeof...(strides) == n);
+        strided |= bit;
+        size_t at = 0;
+        ((field[at++] = strides), ...);
+        return *this;
+    }
+};
+
+/* ----------------------------------------------------------------------------------------------------- the args of each call */
+
+/* fa_forward_ex: fa_forward_args_t of flashattn.h. */
+struct ForwardArgs {
+    uint32_t flags = 0;
+    ConstTensor q{};
+    ConstTensor k{};
+    ConstTensor v{};
+    Tensor o{}; /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
+    Span<float> lse{}; /* natural logarithm, scale and sink included; −inf where o has no key or no row */
+    ConstTensor q_tail{}; /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
+    ConstTensor k_tail{}; /* (reserved) */
+    /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
+     * log2 e, or rows may be NaN; see the strides */
+    ConstTensor q_descale{};
+    ConstTensor k_descale{};
+    ConstTensor v_descale{};
+    ConstTensor k_shift{}; /* (reserved) value = stored · descale + shift; indexed as the factors are */
+    ConstTensor v_shift{}; /* (reserved) */
+    /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
+    Span<const float> o_scale{};
+    ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
+    Span<const float> bias_scale{}; /* (reserved) [heads_q]: s += bias_scale · bias */
+    Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
+    /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
+    Span<const int32_t> key_ranges{};
+    Span<const int32_t> key_list{}; /* (reserved) keys or blocks of keys where masks act; −1: none */
+    Span<const int32_t> key_list_count{}; /* (reserved) entries to read; without: list_max */
+    Span<const int32_t> full_list{}; /* (reserved) blocks where masks do not act */
+    Span<const int32_t> full_list_count{}; /* (reserved) */
+    Span<const float> alibi_slopes{}; /* [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes */
+    Span<const float> sinks{}; /* [heads_q] logits */
+    Span<const int32_t> causal_offset{}; /* [batch] */
+    Span<const int32_t> cu_seqlens_q{}; /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */
+    Span<const int32_t> cu_seqlens_k{}; /* [batch + 1], within total_k */
+    Span<const int32_t> seqused_q{}; /* [batch] rows really used, <= seqlen_q or the packed range */
+    Span<const int32_t> seqused_k{}; /* [batch] keys really used, left padding included, <= seqlen_k or the packed range */
+    Span<const int32_t> leftpad_k{}; /* [batch] slots to skip before key 0 */
+    Span<const int32_t> kv_batch_idx{}; /* [batch] sequence of the cache (row of the page table) that sequence b reads */
+    /* [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read */
+    Span<const int32_t> page_table{};
+    /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
+     * 0 (raw, capped, probability) or −inf (biased) */
+    Span<float> scores{};
+    Span<const uint64_t> rng_state{}; /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
+    Span<uint32_t> device_status{}; /* (reserved) one word, FA_BAD_… bits are or-ed into it */
+    uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
+    uint64_t dropout_offset = 0;
+    void* stream = nullptr; /* with FA_ARGS_STREAM */
+    Span<char> workspace{}; /* none: the handle's own scratch memory */
+};
+
+/* fa_backward: fa_backward_args_t of flashattn.h. */
+struct BackwardArgs {
+    uint32_t flags = 0;
+    ConstTensor dout{};
+    Span<const float> dlse{}; /* NULL: 0 */
+    Tensor dq{};
+    Tensor dk{};
+    Tensor dv{};
+    Span<float> dbias{}; /* only with FA_OPERAND_BIAS; 0 where a key is removed */
+    Span<float> dsinks{}; /* [heads_q]; only with FA_OPERAND_SINKS */
+    int64_t dout_stride[4] = {}; /* (batch, row, head, element) */
+    int64_t dlse_stride[3] = {}; /* (batch, head, row) */
+    int64_t dq_stride[4] = {};
+    int64_t dk_stride[4] = {};
+    int64_t dv_stride[4] = {};
+    int64_t dbias_stride[4] = {}; /* (batch, query head, row, key) */
+    void* stream = nullptr; /* with FA_ARGS_STREAM */
+    Span<char> workspace{}; /* none: the handle's own scratch memory */
+};
+
+/* fa_merge: fa_merge_args_t of flashattn.h. */
+struct MergeArgs {
+    uint32_t flags = 0;
+    Span<const float> o_parts{};
+    Span<const float> lse_parts{};
+    Tensor o{};
+    Span<float> lse{};
+    Span<const float> sinks{};
+    Span<const float> o_scale{};
+    Span<const int32_t> cu_seqlens_q{};
+    Span<const int32_t> seqused_q{};
+    int64_t parts = 0; /* >= 0 */
+    /* (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
+     * [parts][total_q][heads_q][dim_v] (packed: no batch stride) */
+    int64_t o_parts_stride[5] = {};
+    /* (part, batch, head, row); all zero: dense [parts][batch][heads_q][seqlen_q] or
+     * [parts][heads_q][total_q] */
+    int64_t lse_parts_stride[4] = {};
+    void* stream = nullptr; /* with FA_ARGS_STREAM */
+    Span<char> workspace{}; /* none: the handle's own scratch memory */
+};
+
+/* fa_rotary: fa_rotary_args_t of flashattn.h. */
+struct RotaryArgs {
+    uint32_t flags = 0;
+    ConstTensor x{};
+    Tensor out{}; /* may be x itself, with x's strides */
+    Span<const float> cos{}; /* [max_position][rotary_dim / 2], dense */
+    Span<const float> sin{};
+    Span<const int32_t> positions{}; /* [batch][seqlen_q], packed [total_q]; or NULL */
+    Span<const int32_t> position_offset{}; /* [batch]; or NULL */
+    Span<const int32_t> cu_seqlens{}; /* cu_seqlens_q and seqused_q of the forward */
+    Span<const int32_t> seqused{};
+    int64_t out_stride[4] = {}; /* all zero: x's */
+    int64_t max_position = 0;
+    int64_t rotary_begin = 0; /* (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn */
+    int64_t rotary_dim = 0; /* even, 2 … dim_qk */
+    void* stream = nullptr; /* with FA_ARGS_STREAM */
+    Span<char> workspace{}; /* none: the handle's own scratch memory */
+};
+
+/* fa_append_kv: fa_append_kv_args_t of flashattn.h. */
+struct AppendKvArgs {
+    uint32_t flags = 0;
+    ConstTensor k_new{};
+    ConstTensor v_new{};
+    Tensor k{}; /* the cache */
+    Tensor v{};
+    Tensor k_tail{}; /* (reserved) */
+    Tensor k_descale{};
+    Tensor v_descale{};
+    Tensor k_shift{}; /* (reserved) */
+    Tensor v_shift{}; /* (reserved) */
+    Span<const int32_t> cu_seqlens_new{}; /* [batch + 1] or NULL */
+    Span<const int32_t> seqused_new{}; /* [batch] tokens really given, or NULL */
+    Span<const int32_t> positions{}; /* [batch][seqlen_new], packed [total_new], or NULL */
+    Span<const int32_t> seqused_k{}; /* these four by their bits in desc.operands, as in the forward */
+    Span<const int32_t> leftpad_k{};
+    Span<const int32_t> kv_batch_idx{};
+    Span<const int32_t> page_table{};
+    Span<uint32_t> device_status{}; /* (reserved) */
+    Span<const float> cos{}; /* [max_position][rotary_dim / 2] or NULL: no rotation */
+    Span<const float> sin{};
+    int64_t seqlen_new = 0; /* tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed */
+    int64_t total_new = 0; /* with cu_seqlens_new: rows of the packed k_new, v_new */
+    int64_t k_new_stride[4] = {}; /* (batch, row, head, element); all zero: dense */
+    int64_t v_new_stride[4] = {};
+    int64_t max_position = 0;
+    int64_t rotary_begin = 0; /* (reserved) */
+    int64_t rotary_dim = 0;
+    void* stream = nullptr; /* with FA_ARGS_STREAM */
+    Span<char> workspace{}; /* none: the handle's own scratch memory */
+};
+
+namespace detail {
+
+/* Sets the pointers of an args struct, the descriptor's operand bits and types, and remembers how much memory is behind each pointer. */
+class Binding {
+  public:
+    Binding(fa_attention_desc_t& desc, int32_t op, const void* args, bool f32_gradients = false)
+        : desc_(desc), op_(op), args_(static_cast<const char*>(args)), f32_gradients_(f32_gradients) {}
+
+    /* pointer: in the args. type: the descriptor's field that has its type, if any. */
+    template <class Pointer, class Given>
+    void set(const char* name, Pointer*& pointer, const Given& given, uint64_t operand,
+             int32_t fa_attention_desc_t::*type = nullptr) {
+        pointer = given.data();
+        if (!pointer) return;
+        desc_.operands |= operand;
+        if constexpr (std::is_void_v<Pointer>) {
+            // Those of a backward that accumulates are the only outputs whose type the descriptor does not say.
+            int32_t expected = f32_gradients_ && !std::is_const_v<Pointer> ? FA_F32 : desc_.*type;
+            if (expected == 0) expected = desc_.*type = given.dtype();
+            if (expected != given.dtype() && fault_.ok()) {
+                fault_ = invalid(name, "has type " + word(given.dtype()) + ": expected " + word(expected));
+            }
+            rooms_.push_back({name, offset(&pointer), given.bytes()});
+        } else {
+            rooms_.push_back({name, offset(&pointer), given.size() * sizeof(Pointer)});
+        }
+    }
+
+    /* Once the descriptor is whole. */
+    Status check() const {
+        if (!fault_.ok()) return fault_;
+        for (const Room& room : rooms_) {
+            if (room.bytes == Tensor::kUnknown) continue;
+            uint64_t used = 0;
+            const fa_status_t status = fa_extent(&desc_, op_, args_, room.field, &used);
+            if (status != FA_OK) return {status, fa_last_error(nullptr)};
+            if (used > room.bytes) {
+                return invalid(room.name,
+                               "has " + std::to_string(room.bytes) + " bytes: the call would use " + std::to_string(used));
+            }
+        }
+        return {};
+    }
+
+  private:
+    struct Room {
+        const char* name;
+        uint32_t field;
+        uint64_t bytes;
+    };
+    static Status invalid(const char* name, const std::string& what) {
+        return {FA_INVALID_ARGUMENT, std::string(name) + " " + what};
+    }
+    static std::string word(int32_t dtype) {
+        const char* name = fa_dtype_name(dtype);
+        return name ? name : "number " + std::to_string(dtype);
+    }
+    template <class P>
+    uint32_t offset(P* const* pointer) const {
+        return static_cast<uint32_t>(reinterpret_cast<const char*>(pointer) - args_);
+    }
+
+    fa_attention_desc_t& desc_;
+    int32_t op_;
+    const char* args_;
+    bool f32_gradients_;
+    std::vector<Room> rooms_;
+    Status fault_;
+};
+
+inline int32_t op_of(const ForwardArgs&) { return FA_OP_FORWARD; }
+inline fa_forward_args_t blank(const ForwardArgs& given) {
+    fa_forward_args_t args = FA_FORWARD_ARGS_INIT;
+    args.flags = given.flags;
+    args.dropout_seed = given.dropout_seed;
+    args.dropout_offset = given.dropout_offset;
+    args.stream = given.stream;
+    args.workspace = given.workspace.data();
+    args.workspace_size = given.workspace.size();
+    return args;
+}
+inline void bind(Binding& b, fa_forward_args_t& args, const ForwardArgs& given) {
+    b.set("q", args.q, given.q, 0, &fa_attention_desc_t::q_dtype);
+    b.set("k", args.k, given.k, 0, &fa_attention_desc_t::k_dtype);
+    b.set("v", args.v, given.v, 0, &fa_attention_desc_t::v_dtype);
+    b.set("o", args.o, given.o, 0, &fa_attention_desc_t::o_dtype);
+    b.set("lse", args.lse, given.lse, FA_OPERAND_LSE);
+    b.set("q_tail", args.q_tail, given.q_tail, FA_OPERAND_Q_TAIL, &fa_attention_desc_t::q_tail_dtype);
+    b.set("k_tail", args.k_tail, given.k_tail, FA_OPERAND_K_TAIL, &fa_attention_desc_t::k_tail_dtype);
+    b.set("q_descale", args.q_descale, given.q_descale, FA_OPERAND_Q_DESCALE, &fa_attention_desc_t::q_descale_dtype);
+    b.set("k_descale", args.k_descale, given.k_descale, FA_OPERAND_K_DESCALE, &fa_attention_desc_t::k_descale_dtype);
+    b.set("v_descale", args.v_descale, given.v_descale, FA_OPERAND_V_DESCALE, &fa_attention_desc_t::v_descale_dtype);
+    b.set("k_shift", args.k_shift, given.k_shift, FA_OPERAND_K_SHIFT, &fa_attention_desc_t::k_descale_dtype);
+    b.set("v_shift", args.v_shift, given.v_shift, FA_OPERAND_V_SHIFT, &fa_attention_desc_t::v_descale_dtype);
+    b.set("o_scale", args.o_scale, given.o_scale, FA_OPERAND_O_SCALE);
+    b.set("bias", args.bias, given.bias, FA_OPERAND_BIAS, &fa_attention_desc_t::bias_dtype);
+    b.set("bias_scale", args.bias_scale, given.bias_scale, FA_OPERAND_BIAS_SCALE);
+    b.set("mask", args.mask, given.mask, FA_OPERAND_MASK);
+    b.set("key_ranges", args.key_ranges, given.key_ranges, FA_OPERAND_KEY_RANGES);
+    b.set("key_list", args.key_list, given.key_list, FA_OPERAND_KEY_LIST);
+    b.set("key_list_count", args.key_list_count, given.key_list_count, FA_OPERAND_KEY_LIST_COUNT);
+    b.set("full_list", args.full_list, given.full_list, FA_OPERAND_FULL_LIST);
+    b.set("full_list_count", args.full_list_count, given.full_list_count, FA_OPERAND_FULL_LIST_COUNT);
+    b.set("alibi_slopes", args.alibi_slopes, given.alibi_slopes, FA_OPERAND_ALIBI);
+    b.set("sinks", args.sinks, given.sinks, FA_OPERAND_SINKS);
+    b.set("causal_offset", args.causal_offset, given.causal_offset, FA_OPERAND_CAUSAL_OFFSET);
+    b.set("cu_seqlens_q", args.cu_seqlens_q, given.cu_seqlens_q, FA_OPERAND_CU_SEQLENS_Q);
+    b.set("cu_seqlens_k", args.cu_seqlens_k, given.cu_seqlens_k, FA_OPERAND_CU_SEQLENS_K);
+    b.set("seqused_q", args.seqused_q, given.seqused_q, FA_OPERAND_SEQUSED_Q);
+    b.set("seqused_k", args.seqused_k, given.seqused_k, FA_OPERAND_SEQUSED_K);
+    b.set("leftpad_k", args.leftpad_k, given.leftpad_k, FA_OPERAND_LEFTPAD_K);
+    b.set("kv_batch_idx", args.kv_batch_idx, given.kv_batch_idx, FA_OPERAND_KV_BATCH_IDX);
+    b.set("page_table", args.page_table, given.page_table, FA_OPERAND_PAGE_TABLE);
+    b.set("scores", args.scores, given.scores, FA_OPERAND_SCORES);
+    b.set("rng_state", args.rng_state, given.rng_state, FA_OPERAND_RNG_STATE);
+    b.set("device_status", args.device_status, given.device_status, FA_OPERAND_DEVICE_STATUS);
+}
+inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_forward_args_t& args) {
+    return fa_forward_ex(handle, &desc, &args);
+}
+
+inline int32_t op_of(const BackwardArgs&) { return FA_OP_BACKWARD; }
+inline fa_backward_args_t blank(const BackwardArgs& given) {
+    fa_backward_args_t args = FA_BACKWARD_ARGS_INIT;
+    args.flags = given.flags;
+    for (int i = 0; i < 4; i++) args.dout_stride[i] = given.dout_stride[i];
+    for (int i = 0; i < 3; i++) args.dlse_stride[i] = given.dlse_stride[i];
+    for (int i = 0; i < 4; i++) args.dq_stride[i] = given.dq_stride[i];
+    for (int i = 0; i < 4; i++) args.dk_stride[i] = given.dk_stride[i];
+    for (int i = 0; i < 4; i++) args.dv_stride[i] = given.dv_stride[i];
+    for (int i = 0; i < 4; i++) args.dbias_stride[i] = given.dbias_stride[i];
+    args.stream = given.stream;
+    args.workspace = given.workspace.data();
+    args.workspace_size = given.workspace.size();
+    return args;
+}
+inline void bind(Binding& b, fa_backward_args_t& args, const BackwardArgs& given) {
+    b.set("dout", args.dout, given.dout, 0, &fa_attention_desc_t::q_dtype);
+    b.set("dlse", args.dlse, given.dlse, 0);
+    b.set("dq", args.dq, given.dq, 0, &fa_attention_desc_t::q_dtype);
+    b.set("dk", args.dk, given.dk, 0, &fa_attention_desc_t::k_dtype);
+    b.set("dv", args.dv, given.dv, 0, &fa_attention_desc_t::v_dtype);
+    b.set("dbias", args.dbias, given.dbias, 0);
+    b.set("dsinks", args.dsinks, given.dsinks, 0);
+}
+inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_backward_args_t& args) {
+    return fa_backward(handle, &desc, &args);
+}
+
+inline int32_t op_of(const MergeArgs&) { return FA_OP_MERGE; }
+inline fa_merge_args_t blank(const MergeArgs& given) {
+    fa_merge_args_t args = FA_MERGE_ARGS_INIT;
+    args.flags = given.flags;
+    args.parts = given.parts;
+    for (int i = 0; i < 5; i++) args.o_parts_stride[i] = given.o_parts_stride[i];
+    for (int i = 0; i < 4; i++) args.lse_parts_stride[i] = given.lse_parts_stride[i];
+    args.stream = given.stream;
+    args.workspace = given.workspace.data();
+    args.workspace_size = given.workspace.size();
+    return args;
+}
+inline void bind(Binding& b, fa_merge_args_t& args, const MergeArgs& given) {
+    b.set("o_parts", args.o_parts, given.o_parts, 0);
+    b.set("lse_parts", args.lse_parts, given.lse_parts, 0);
+    b.set("o", args.o, given.o, 0, &fa_attention_desc_t::o_dtype);
+    b.set("lse", args.lse, given.lse, FA_OPERAND_LSE);
+    b.set("sinks", args.sinks, given.sinks, FA_OPERAND_SINKS);
+    b.set("o_scale", args.o_scale, given.o_scale, FA_OPERAND_O_SCALE);
+    b.set("cu_seqlens_q", args.cu_seqlens_q, given.cu_seqlens_q, FA_OPERAND_CU_SEQLENS_Q);
+    b.set("seqused_q", args.seqused_q, given.seqused_q, FA_OPERAND_SEQUSED_Q);
+}
+inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_merge_args_t& args) {
+    return fa_merge(handle, &desc, &args);
+}
+
+inline int32_t op_of(const RotaryArgs&) { return FA_OP_ROTARY; }
+inline fa_rotary_args_t blank(const RotaryArgs& given) {
+    fa_rotary_args_t args = FA_ROTARY_ARGS_INIT;
+    args.flags = given.flags;
+    for (int i = 0; i < 4; i++) args.out_stride[i] = given.out_stride[i];
+    args.max_position = given.max_position;
+    args.rotary_begin = given.rotary_begin;
+    args.rotary_dim = given.rotary_dim;
+    args.stream = given.stream;
+    args.workspace = given.workspace.data();
+    args.workspace_size = given.workspace.size();
+    return args;
+}
+inline void bind(Binding& b, fa_rotary_args_t& args, const RotaryArgs& given) {
+    b.set("x", args.x, given.x, 0, &fa_attention_desc_t::q_dtype);
+    b.set("out", args.out, given.out, 0, &fa_attention_desc_t::q_dtype);
+    b.set("cos", args.cos, given.cos, 0);
+    b.set("sin", args.sin, given.sin, 0);
+    b.set("positions", args.positions, given.positions, 0);
+    b.set("position_offset", args.position_offset, given.position_offset, 0);
+    b.set("cu_seqlens", args.cu_seqlens, given.cu_seqlens, FA_OPERAND_CU_SEQLENS_Q);
+    b.set("seqused", args.seqused, given.seqused, FA_OPERAND_SEQUSED_Q);
+}
+inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_rotary_args_t& args) {
+    return fa_rotary(handle, &desc, &args);
+}
+
+inline int32_t op_of(const AppendKvArgs&) { return FA_OP_APPEND_KV; }
+inline fa_append_kv_args_t blank(const AppendKvArgs& given) {
+    fa_append_kv_args_t args = FA_APPEND_KV_ARGS_INIT;
+    args.flags = given.flags;
+    args.seqlen_new = given.seqlen_new;
+    args.total_new = given.total_new;
+    for (int i = 0; i < 4; i++) args.k_new_stride[i] = given.k_new_stride[i];
+    for (int i = 0; i < 4; i++) args.v_new_stride[i] = given.v_new_stride[i];
+    args.max_position = given.max_position;
+    args.rotary_begin = given.rotary_begin;
+    args.rotary_dim = given.rotary_dim;
+    args.stream = given.stream;
+    args.workspace = given.workspace.data();
+    args.workspace_size = given.workspace.size();
+    return args;
+}
+inline void bind(Binding& b, fa_append_kv_args_t& args, const AppendKvArgs& given) {
+    b.set("k_new", args.k_new, given.k_new, 0, &fa_attention_desc_t::q_dtype);
+    b.set("v_new", args.v_new, given.v_new, 0, &fa_attention_desc_t::q_dtype);
+    b.set("k", args.k, given.k, 0, &fa_attention_desc_t::k_dtype);
+    b.set("v", args.v, given.v, 0, &fa_attention_desc_t::v_dtype);
+    b.set("k_tail", args.k_tail, given.k_tail, FA_OPERAND_K_TAIL, &fa_attention_desc_t::k_tail_dtype);
+    b.set("k_descale", args.k_descale, given.k_descale, FA_OPERAND_K_DESCALE, &fa_attention_desc_t::k_descale_dtype);
+    b.set("v_descale", args.v_descale, given.v_descale, FA_OPERAND_V_DESCALE, &fa_attention_desc_t::v_descale_dtype);
+    b.set("k_shift", args.k_shift, given.k_shift, FA_OPERAND_K_SHIFT, &fa_attention_desc_t::k_descale_dtype);
+    b.set("v_shift", args.v_shift, given.v_shift, FA_OPERAND_V_SHIFT, &fa_attention_desc_t::v_descale_dtype);
+    b.set("cu_seqlens_new", args.cu_seqlens_new, given.cu_seqlens_new, 0);
+    b.set("seqused_new", args.seqused_new, given.seqused_new, 0);
+    b.set("positions", args.positions, given.positions, 0);
+    b.set("seqused_k", args.seqused_k, given.seqused_k, FA_OPERAND_SEQUSED_K);
+    b.set("leftpad_k", args.leftpad_k, given.leftpad_k, FA_OPERAND_LEFTPAD_K);
+    b.set("kv_batch_idx", args.kv_batch_idx, given.kv_batch_idx, FA_OPERAND_KV_BATCH_IDX);
+    b.set("page_table", args.page_table, given.page_table, FA_OPERAND_PAGE_TABLE);
+    b.set("device_status", args.device_status, given.device_status, FA_OPERAND_DEVICE_STATUS);
+    b.set("cos", args.cos, given.cos, 0);
+    b.set("sin", args.sin, given.sin, 0);
+}
+inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_append_kv_args_t& args) {
+    return fa_append_kv(handle, &desc, &args);
+}
+
+/* The functions that a handle calls, at an address that stays, and what they threw. */
+struct Callbacks {
+    std::function<void(int32_t, const char*)> log;
+    std::function<void(int64_t, const std::function<void(int64_t)>&)> parallel_for;
+    std::exception_ptr thrown;
+
+    template <class F>
+    bool guarded(F&& call) {
+#ifdef FLASHATTN_NO_EXCEPTIONS
+        call();
+        return true;
+#else
+        try {
+            call();
+            return true;
+        } catch (...) {
+            thrown = std::current_exception();
+            return false;
+        }
+#endif
+    }
+    void rethrow() {
+#ifndef FLASHATTN_NO_EXCEPTIONS
+        if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+#endif
+    }
+    static void on_log(void* user, int32_t level, const char* message) {
+        auto* self = static_cast<Callbacks*>(user);
+        self->guarded([&] { self->log(level, message); });
+    }
+    static fa_status_t on_parallel_for(void* user, int64_t n, void (*body)(void*, int64_t), void* arg) {
+        auto* self = static_cast<Callbacks*>(user);
+        return self->guarded([&] { self->parallel_for(n, [=](int64_t i) { body(arg, i); }); }) ? FA_OK : FA_INVALID_STATE;
+    }
+};
+}  // namespace detail
+
+/* --------------------------------------------------------------------------------------------------------------- the handle */
+
+/* How a handle is made: fa_create_info_t with C++'s functions. */
+struct HandleOptions {
+    int32_t backend = FA_BACKEND_AUTO;
+    int32_t device = 0;
+    int32_t memory = FA_MEMORY_DEFAULT;
+    int32_t log_level = FA_LOG_NONE;
+    void* stream = nullptr;
+    std::string backend_dir;                                  /* "": none */
+    std::function<void(int32_t level, const char* line)> log; /* empty: as fa_create_info_t says of NULL */
+    /* Runs body(0) … body(n − 1) and returns when all are done. What it throws, or log, leaves the call that it was called by. */
+    std::function<void(int64_t n, const std::function<void(int64_t)>& body)> parallel_for;
+};
+
+/* Owns an fa_handle_t. Moves, does not copy; it serves one thread at a time. */
+class Handle {
+  public:
+#ifndef FLASHATTN_NO_EXCEPTIONS
+    explicit Handle(const HandleOptions& options = {}) { *this = create(options); }
+#endif
+    static Result<Handle> create(const HandleOptions& options = {}) {
+        Handle made{nullptr};
+        made.callbacks_->log = options.log;
+        made.callbacks_->parallel_for = options.parallel_for;
+        fa_create_info_t info = FA_CREATE_INFO_INIT;
+        info.backend = options.backend;
+        info.device = options.device;
+        info.memory = options.memory;
+        info.log_level = options.log_level;
+        info.stream = options.stream;
+        if (!options.backend_dir.empty()) info.backend_dir = options.backend_dir.c_str();
+        if (options.log) info.log = detail::Callbacks::on_log, info.log_user = made.callbacks_.get();
+        if (options.parallel_for)
+            info.parallel_for = detail::Callbacks::on_parallel_for, info.parallel_user = made.callbacks_.get();
+        fa_handle_t raw = nullptr;
+        const fa_status_t status = fa_create(&raw, &info);
+        made.raw_.reset(raw);
+        made.callbacks_->rethrow();
+        Status said = status == FA_OK ? Status() : Status(status, fa_last_error(nullptr));
+        return detail::finish(std::move(said), std::move(made));
+    }
+
+    Handle(Handle&&) = default;
+    Handle& operator=(Handle&& other) noexcept {
+        raw_ = std::move(other.raw_);  // first, for the old one may call its callbacks
+        callbacks_ = std::move(other.callbacks_);
+        return *this;
+    }
+
+    fa_handle_t get() const { return raw_.get(); } /* NULL after a move: calls then give FA_INVALID_ARGUMENT */
+
+    /* fa_forward_ex, and without optional operands fa_forward. */
+    Done forward(const Attention& attention, const ForwardArgs& args) { return detail::finish(call(attention, args)); }
+    Done forward(const Attention& attention, ConstTensor q, ConstTensor k, ConstTensor v, Tensor o) {
+        ForwardArgs args;
+        args.q = q, args.k = k, args.v = v, args.o = o;
+        return forward(attention, args);
+    }
+    /* forward: the args that the forward was called with, o and lse as it wrote them. */
+    Done backward(const Attention& attention, const ForwardArgs& forward, const BackwardArgs& args) {
+        return detail::finish(call(attention, forward, args));
+    }
+    Done merge(const Attention& attention, const MergeArgs& args) { return detail::finish(call(attention, args)); }
+    Done rotary(const Attention& attention, const RotaryArgs& args) { return detail::finish(call(attention, args)); }
+    Done append_kv(const Attention& attention, const AppendKvArgs& args) { return detail::finish(call(attention, args)); }
+
+    /* FA_PARAM_…, FA_INFO_…, FA_STAT_… */
+    Done set(int32_t key, int64_t value) { return detail::finish(said(fa_param_set(get(), key, value))); }
+    Result<int64_t> get(int32_t key) const {
+        int64_t value = 0;
+        Status status = said(fa_param_get(get(), key, &value));
+        return detail::finish(std::move(status), value);
+    }
+
+    /* Would the call work? Of a descriptor as the C library reads it: types, and a bit of operands for each optional tensor. */
+    Status supports(const Attention& attention, int32_t op) const { return said(fa_supports(get(), &attention, op)); }
+    /* How it would be computed, or why it cannot be. */
+    std::string explain(const Attention& attention, int32_t op) const { return explain(&attention, op); }
+    std::string explain() const { return explain(nullptr, FA_OP_FORWARD); }
+    Result<uint64_t> workspace_size(const Attention& attention, int32_t op) const {
+        uint64_t bytes = 0;
+        Status status = said(fa_workspace_size(get(), &attention, op, &bytes));
+        return detail::finish(std::move(status), bytes);
+    }
+
+    /* Memory of fa_malloc, which must be gone before the handle. Its elements are not initialised. */
+    template <class T>
+    class Memory {
+      public:
+        T* data() const { return data_.get(); }
+        size_t size() const { return size_; }
+
+      private:
+        friend class Handle;
+        struct Free {
+            fa_handle_t handle;
+            void operator()(T* pointer) const { (void)fa_free(handle, pointer); }
+        };
+        Memory(fa_handle_t handle, T* data, size_t size) : data_(data, Free{handle}), size_(size) {}
+        std::unique_ptr<T, Free> data_;
+        size_t size_;
+    };
+    template <class T>
+    Result<Memory<T>> allocate(size_t elements) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        void* pointer = nullptr;
+        Status status = elements > SIZE_MAX / sizeof(T) ? Status(FA_OUT_OF_MEMORY, "more bytes than there are addresses")
+                                                        : said(fa_malloc(get(), elements * sizeof(T), &pointer));
+        Memory<T> made(get(), static_cast<T*>(pointer), status.ok() ? elements : 0);
+        return detail::finish(std::move(status), std::move(made));
+    }
+    /* Between any two of host and device memory; `to` has at least as many elements as `from`. */
+    template <class T>
+    Done copy(Span<T> to, Span<const std::common_type_t<T>> from) {
+        Status status = to.size() < from.size() ? Status(FA_INVALID_ARGUMENT, "to has fewer elements than from")
+                                                : said(fa_copy(get(), to.data(), from.data(), from.size() * sizeof(T)));
+        return detail::finish(std::move(status));
+    }
+    Done synchronize() { return detail::finish(said(fa_synchronize(get()))); }
+
+  private:
+    struct Destroy {
+        void operator()(fa_handle_t raw) const { (void)fa_destroy(raw); }
+    };
+
+    explicit Handle(std::nullptr_t) : callbacks_(std::make_unique<detail::Callbacks>()) {}
+
+    void rethrow() const {
+        if (callbacks_) callbacks_->rethrow();
+    }
+    Status said(fa_status_t status) const {
+        rethrow();
+        return status == FA_OK ? Status() : Status(status, fa_last_error(get()));
+    }
+    std::string explain(const fa_attention_desc_t* desc, int32_t op) const {
+        char text[FA_TEXT_MAX];
+        (void)fa_explain(get(), desc, op, text, sizeof text);
+        rethrow();
+        return text;
+    }
+    template <class Args>
+    Status call(Attention desc, const Args& given) {
+        auto args = detail::blank(given);
+        detail::Binding binding(desc, detail::op_of(given), &args);
+        detail::bind(binding, args, given);
+        if (Status status = binding.check(); !status) return status;
+        return said(detail::run(get(), desc, args));
+    }
+    Status call(Attention desc, const ForwardArgs& inputs, const BackwardArgs& given) {
+        auto forward_args = detail::blank(inputs);
+        detail::Binding forward_binding(desc, FA_OP_FORWARD, &forward_args);
+        detail::bind(forward_binding, forward_args, inputs);
+        auto args = detail::blank(given);
+        args.forward = &forward_args;
+        detail::Binding binding(desc, FA_OP_BACKWARD, &args, given.flags & FA_BACKWARD_ACCUMULATE);
+        detail::bind(binding, args, given);
+        if (Status status = forward_binding.check(); !status) return status;
+        if (Status status = binding.check(); !status) return status;
+        return said(detail::run(get(), desc, args));
+    }
+
+    std::unique_ptr<detail::Callbacks> callbacks_;  // outlives raw_, which calls them
+    std::unique_ptr<fa_handle_s, Destroy> raw_;
+};
+
+/* ------------------------------------------------------------------------------------------------------- without a handle */
+
+/* major * 10000 + minor * 100 + patch of the library that runs. */
+inline int32_t version() { return fa_version(); }
+
+/* Is this backend usable here? The message says why, or why not. */
+inline Status backend_status(int32_t backend) {
+    char text[FA_TEXT_MAX];
+    const fa_status_t status = fa_backend_status(backend, text, sizeof text);
+    return {status, text};
+}
+
+inline Result<std::vector<fa_device_info_t>> devices(int32_t backend) {
+    int32_t count = 0;
+    fa_status_t status = fa_device_count(backend, &count);
+    std::vector<fa_device_info_t> found(status == FA_OK ? static_cast<size_t>(count) : 0);
+    for (size_t i = 0; i < found.size() && status == FA_OK; i++) {
+        found[i].struct_size = sizeof found[i];
+        status = fa_device_info(backend, static_cast<int32_t>(i), &found[i]);
+    }
+    Status said = status == FA_OK ? Status() : Status(status, fa_last_error(nullptr));
+    return detail::finish(std::move(said), std::move(found));
+}
+
+/* A byte for each of rows × keys pairs: 1 where the key is kept. See fa_dropout_mask. */
+inline Result<std::vector<uint8_t>> dropout_mask(float p, uint64_t seed, uint64_t offset, int64_t batch_head, int64_t row,
+                                                 int64_t rows, int64_t key, int64_t keys) {
+    std::vector<uint8_t> keep(rows > 0 && keys > 0 ? static_cast<size_t>(rows) * static_cast<size_t>(keys) : 0);
+    const fa_status_t status = fa_dropout_mask(p, seed, offset, batch_head, row, rows, key, keys, keep.data());
+    Status said = status == FA_OK ? Status() : Status(status, fa_last_error(nullptr));
+    return detail::finish(std::move(said), std::move(keep));
+}
+
+/* ALiBi's slopes of so many heads; max_bias 0: the usual 8. */
+inline Result<std::vector<float>> alibi_slopes(int64_t heads, float max_bias = 0) {
+    std::vector<float> slopes(heads > 0 ? static_cast<size_t>(heads) : 0);
+    const fa_status_t status = fa_alibi_slopes(heads, max_bias, slopes.data());
+    Status said = status == FA_OK ? Status() : Status(status, fa_last_error(nullptr));
+    return detail::finish(std::move(said), std::move(slopes));
+}
+
+}  // inline namespace
+}  // namespace flashattn
+
+#endif
