@@ -16,7 +16,8 @@ int main() try {
 
     flashattn::Handle handle;
     handle.forward(attention, q, k, v, o);
-    for (int i = 0; i < kSize; i += kDim) std::printf("row %d head %d: %.4f %.4f\n", i / kDim / kHeads, i / kDim % kHeads, o[i], o[i + 1]);
+    for (int i = 0; i < kSize; i += kDim)
+        std::printf("row %d head %d: %.4f %.4f\n", i / kDim / kHeads, i / kDim % kHeads, o[i], o[i + 1]);
 } catch (const flashattn::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
