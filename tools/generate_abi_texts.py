@@ -3,7 +3,6 @@ import re
 import textwrap
 
 PYTHON = "bindings/python/flashattn/_abi.py"
-RUST = "bindings/rust/src/sys.rs"
 LAYOUT = "tests/abi/layout.c"
 POINTERS = "src/core/pointers.cc"
 WIDTH = 132
@@ -25,7 +24,7 @@ FUNCTION = re.compile(r"(.*?) \(\*\)\((.*)\)")
 
 
 def files(abi):
-    return {PYTHON: python(abi), RUST: rust(abi), LAYOUT: layout(abi), POINTERS: pointers(abi)}
+    return {PYTHON: python(abi), LAYOUT: layout(abi), POINTERS: pointers(abi)}
 
 
 def size_of(kind):
@@ -190,26 +189,6 @@ def rust_type(kind):
     if target.startswith("const ") and not target.endswith("*"):
         return "*const " + rust_type(target.removeprefix("const "))
     return "*mut " + rust_type(target)
-
-
-def rust(abi):
-    out = [RUST_HEAD, "\n"]
-    for name, kind in abi.callbacks.items():
-        line = f"pub type {name} = Option<{rust_function(kind)}>;\n"
-        out.append(line if len(line) <= WIDTH + 1 else line.replace(" = ", " =\n    "))
-    out += ["\n", groups(abi, lambda c: f"pub const {c.name}: {RUST_KINDS[c.kind]} = {written(c)};"), "\n"]
-    for name, fields in abi.structs.items():
-        out.append(f"\n#[repr(C)]\n#[derive(Clone, Copy)]\npub struct {name} {{\n")
-        out += [f"    pub {field}: {rust_type(kind)},\n" for field, kind in fields] + ["}\n"]
-    out.append('\nextern "C" {\n')
-    for name, (result, parameters) in abi.functions.items():
-        arguments = [f"{argument}: {rust_type(kind)}" for argument, kind in parameters]
-        line = f"    pub fn {name}({', '.join(arguments)}) -> {rust_type(result)};\n"
-        if len(line) > WIDTH + 1:
-            line = f"    pub fn {name}(\n" + "".join(f"        {a},\n" for a in arguments) + f"    ) -> {rust_type(result)};\n"
-        out.append(line)
-    sizes = ",\n".join(f"    {name}: {offsets(fields)[1]}" for name, fields in abi.structs.items())
-    return "".join(out) + "}\n\n" + RUST_TAIL + f"sized!(\n{sizes}\n);\n"
 
 
 # ------------------------------------------------------------------------------------------------------------------ layout

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import generate_cpp
+import generate_rust
 import header_comments
 
 NO_TENSORS = {"stream", "workspace", "forward"}
@@ -51,9 +52,11 @@ class Call:
 
 def files(abi, header):
     """What the bindings are made of: name, text."""
-    found = calls(abi, header_comments.of_header(header.read_text()))
+    docs = header_comments.of_header(header.read_text())
+    found = calls(abi, docs)
     templates = Path(__file__).resolve().parent / "templates"
-    return {"include/flashattn.hpp": generate_cpp.cpp((templates / "flashattn.hpp").read_text(), abi, found)}
+    return {"include/flashattn.hpp": generate_cpp.cpp((templates / "flashattn.hpp").read_text(), abi, found),
+            **generate_rust.files(abi, docs, found)}
 
 
 def calls(abi, docs):

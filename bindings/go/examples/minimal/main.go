@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"flashattn"
+	flashattn "github.com/libflashattn/libflashattn/bindings/go"
 )
 
 const (

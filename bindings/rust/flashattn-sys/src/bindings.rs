@@ -1,0 +1,914 @@
+//! The C interface as it stands in `flashattn.h`, which is the manual. Written by `tools/generate_abi.py`: change the header, then run it
+//! again.
+#![allow(missing_docs, non_camel_case_types, rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+
+use std::mem::size_of;
+use std::os::raw::{c_char, c_void};
+
+pub type fa_status_t = i32;
+
+#[repr(C)]
+pub struct fa_handle_s {
+    _private: [u8; 0],
+}
+pub type fa_handle_t = *mut fa_handle_s;
+
+pub type fa_log_fn = Option<unsafe extern "C" fn(*mut c_void, i32, *const c_char)>;
+pub type fa_parallel_for_fn =
+    Option<unsafe extern "C" fn(*mut c_void, i64, unsafe extern "C" fn(*mut c_void, i64), *mut c_void) -> fa_status_t>;
+
+pub const FA_VERSION_MAJOR: i32 = 0;
+pub const FA_VERSION_MINOR: i32 = 2;
+pub const FA_VERSION_PATCH: i32 = 0;
+pub const FA_VERSION: i32 = 200;
+pub const FA_TEXT_MAX: i32 = 2048;
+
+pub const FA_OK: i32 = 0;
+/// the call can never be right
+pub const FA_INVALID_ARGUMENT: i32 = 10;
+/// a flag, enum value or struct tail that this version of the library does not know
+pub const FA_UNSUPPORTED_FIELD: i32 = 11;
+/// right, but this backend has no kernel for it
+pub const FA_UNSUPPORTED: i32 = 20;
+pub const FA_OUT_OF_MEMORY: i32 = 30;
+pub const FA_WORKSPACE_TOO_SMALL: i32 = 31;
+/// the backend works, but there is no such device
+pub const FA_NO_DEVICE: i32 = 40;
+/// its module is not installed
+pub const FA_BACKEND_MISSING: i32 = 41;
+/// its module or driver is broken, of another version, or not trusted
+pub const FA_BACKEND_INCOMPATIBLE: i32 = 42;
+/// the device reported a failure
+pub const FA_DEVICE_ERROR: i32 = 50;
+/// handle used by two threads at once, or in a forked child; call not allowed now
+pub const FA_INVALID_STATE: i32 = 60;
+/// a peer did not answer in time
+pub const FA_TIMEOUT: i32 = 70;
+/// a peer, or the transport to it, failed
+pub const FA_PEER_FAILED: i32 = 71;
+/// peers gave different descriptors
+pub const FA_PEERS_DISAGREE: i32 = 72;
+/// a defect of the library: please report it
+pub const FA_INTERNAL: i32 = 90;
+
+/// the first usable of CUDA, HIP, CPU; decided once, in fa_create
+pub const FA_BACKEND_AUTO: i32 = 0;
+pub const FA_BACKEND_CPU: i32 = 1;
+pub const FA_BACKEND_CUDA: i32 = 2;
+pub const FA_BACKEND_HIP: i32 = 3;
+
+/// HOST when the backend is AUTO, DEVICE when it is named
+pub const FA_MEMORY_DEFAULT: i32 = 0;
+/// ordinary memory, on every backend; a GPU backend copies it, synchronously
+pub const FA_MEMORY_HOST: i32 = 1;
+/// the device's own memory; on the CPU that is ordinary memory too
+pub const FA_MEMORY_DEVICE: i32 = 2;
+
+pub const FA_LOG_NONE: i32 = 0;
+pub const FA_LOG_ERROR: i32 = 1;
+/// which backend was chosen and why others were not
+pub const FA_LOG_INFO: i32 = 2;
+/// one line a call
+pub const FA_LOG_DEBUG: i32 = 3;
+
+/// CPU threads, the caller's included; 0: as many as OpenMP's maximum and the thread's affinity allow
+pub const FA_PARAM_THREADS: i32 = 1;
+/// FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED
+pub const FA_PARAM_MAX_ISA: i32 = 2;
+/// FA_LOG_…
+pub const FA_PARAM_LOG_LEVEL: i32 = 3;
+/// 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
+/// one by one, where others may take faster ways that round otherwise (CPU backend)
+pub const FA_PARAM_COUNT_WORK: i32 = 4;
+/// FA_POOL_…: whose CPU threads
+pub const FA_PARAM_THREAD_POOL: i32 = 5;
+/// FA_BACKEND_… that the handle resolved to
+pub const FA_INFO_BACKEND: i32 = 100;
+pub const FA_INFO_DEVICE: i32 = 101;
+/// FA_MEMORY_HOST or _DEVICE
+pub const FA_INFO_MEMORY: i32 = 102;
+/// FA_ISA_… that runs; 0 on a GPU
+pub const FA_INFO_ISA: i32 = 103;
+/// query rows of a tile (Br)
+pub const FA_STAT_TILE_ROWS: i32 = 200;
+/// keys of a tile (Bc)
+pub const FA_STAT_TILE_KEYS: i32 = 201;
+/// floating-point operations of the products q·k and p·v
+pub const FA_STAT_FLOPS: i32 = 202;
+/// bytes moved from memory into tiles
+pub const FA_STAT_BYTES_READ: i32 = 203;
+/// … and from tiles to memory
+pub const FA_STAT_BYTES_WRITTEN: i32 = 204;
+/// extra memory of the algorithm besides inputs, outputs and one thread's tiles
+pub const FA_STAT_EXTRA_BYTES: i32 = 205;
+
+pub const FA_ISA_GENERIC: i32 = 1;
+pub const FA_ISA_AVX2: i32 = 16;
+pub const FA_ISA_AVX512: i32 = 20;
+pub const FA_ISA_AVX512_BF16: i32 = 24;
+pub const FA_ISA_AMX: i32 = 28;
+pub const FA_ISA_AMX_FP16: i32 = 32;
+pub const FA_ISA_NEON: i32 = 64;
+pub const FA_ISA_SVE: i32 = 72;
+
+/// the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
+/// makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
+/// fifth; where others want the cores, or there are pauses, they cost tens of times as much
+pub const FA_POOL_AUTO: i32 = 0;
+/// a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
+/// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
+/// after a team of the parent's own, which the library cannot see. They also end the process where the system
+/// refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
+/// moment. A build without OpenMP: FA_UNSUPPORTED
+pub const FA_POOL_OPENMP: i32 = 1;
+/// one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
+/// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+/// waits for none that is slow to wake. Safe across fork()
+pub const FA_POOL_OWN: i32 = 2;
+/// parallel_for; FA_INVALID_ARGUMENT if none was given
+pub const FA_POOL_CALLER: i32 = 3;
+
+/// one element a unit, up to FA_E5M2, and FA_I8
+pub const FA_F32: i32 = 1;
+pub const FA_F16: i32 = 2;
+pub const FA_BF16: i32 = 3;
+/// 8-bit float, 4 exponent bits, largest 448, no infinity (OCP "fn")
+pub const FA_E4M3: i32 = 16;
+/// 8-bit float, 5 exponent bits, largest 57344
+pub const FA_E5M2: i32 = 17;
+/// (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
+pub const FA_E2M1: i32 = 24;
+/// (reserved) factors only: 2^(byte − 127), byte 255 is NaN
+pub const FA_E8M0: i32 = 28;
+/// k and v only, with de-scale factors
+pub const FA_I8: i32 = 32;
+/// (reserved) two a byte, the even dim in the low half; two's complement
+pub const FA_I4: i32 = 36;
+/// (reserved) the same, 0 … 15
+pub const FA_U4: i32 = 37;
+/// (reserved) masks only: eight a byte, key j in bit j & 7
+pub const FA_BIT: i32 = 48;
+/// 18 bytes: d, qs[16];              d · (x − 8)
+pub const FA_Q4_0: i32 = 258;
+/// 20 bytes: d, m, qs[16];           d · x + m
+pub const FA_Q4_1: i32 = 259;
+/// 22 bytes: d, qh[4], qs[16];       d · (x − 16)
+pub const FA_Q5_0: i32 = 262;
+/// 24 bytes: d, m, qh[4], qs[16];    d · x + m
+pub const FA_Q5_1: i32 = 263;
+/// 34 bytes: d, i8 qs[32];           d · x
+pub const FA_Q8_0: i32 = 264;
+
+/// keep keys j <= i + off
+pub const FA_CAUSAL: u32 = 1 << 0;
+/// window_left and window_right act
+pub const FA_WINDOW: u32 = 1 << 1;
+/// scale acts; else 1 / sqrt(dim_qk)
+pub const FA_SCALE_EXPLICIT: u32 = 1 << 2;
+/// same bits every time; a forward is always so
+pub const FA_DETERMINISTIC: u32 = 1 << 3;
+/// (reserved) v is the dims [0, dim_v) of k, its tail included: args.v is NULL, all v fields but dim_v are 0
+pub const FA_V_IN_K: u32 = 1 << 4;
+
+/// q as given; P no coarser than q's type
+pub const FA_PRECISION_DEFAULT: i32 = 0;
+/// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, and
+/// sums of 8-bit products kept in a matrix unit's own short accumulator. Study baselines ignore it
+pub const FA_PRECISION_NATIVE: i32 = 1;
+
+pub const FA_ALIGN_UNSET: i32 = 0;
+/// off = 0: row 0 stands on key 0
+pub const FA_ALIGN_TOP_LEFT: i32 = 1;
+/// off = keys − rows of the sequence: its last row stands on its last key. Right for decoding
+pub const FA_ALIGN_BOTTOM_RIGHT: i32 = 2;
+/// off = causal_offset[b] (FA_OPERAND_CAUSAL_OFFSET)
+pub const FA_ALIGN_EXPLICIT: i32 = 3;
+
+pub const FA_ALGORITHM_FLASH: i32 = 0;
+/// study baseline, f32: all scores of a head in workspace, softmax over them, then times v
+pub const FA_ALGORITHM_STANDARD: i32 = 1;
+/// study baseline, f32: keys in the outer loop, o rewritten for every block of keys
+pub const FA_ALGORITHM_FLASH1: i32 = 2;
+
+/// scale · q·k, masks not applied
+pub const FA_SCORES_RAW: i32 = 0;
+/// after softcap, masks not applied
+pub const FA_SCORES_CAPPED: i32 = 1;
+/// after bias, ALiBi and every mask: −inf where a key is removed
+pub const FA_SCORES_BIASED: i32 = 2;
+/// after softmax (sink included), before dropout: 0 where a key is removed
+pub const FA_SCORES_PROBABILITY: i32 = 3;
+
+/// keys of the sequence, as masks count them
+pub const FA_LIST_KEYS: i32 = 0;
+/// slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+pub const FA_LIST_SLOTS: i32 = 1;
+
+pub const FA_STRIDED_Q: u32 = 1 << 0;
+pub const FA_STRIDED_K: u32 = 1 << 1;
+pub const FA_STRIDED_V: u32 = 1 << 2;
+pub const FA_STRIDED_O: u32 = 1 << 3;
+pub const FA_STRIDED_LSE: u32 = 1 << 4;
+/// (reserved)
+pub const FA_STRIDED_Q_TAIL: u32 = 1 << 5;
+/// (reserved)
+pub const FA_STRIDED_K_TAIL: u32 = 1 << 6;
+
+pub const FA_OP_FORWARD: i32 = 1;
+pub const FA_OP_MERGE: i32 = 2;
+pub const FA_OP_APPEND_KV: i32 = 3;
+pub const FA_OP_ROTARY: i32 = 4;
+pub const FA_OP_BACKWARD: i32 = 5;
+
+/// stream acts, which must be of the handle's device (NULL: the legacy default stream); else the handle's
+pub const FA_ARGS_STREAM: u32 = 1 << 0;
+pub const FA_BACKWARD_ACCUMULATE: u32 = 1 << 8;
+/// fa_merge: o (f32) and lse hold a state already: merge the parts into it
+pub const FA_MERGE_ACCUMULATE: u32 = 1 << 8;
+/// fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2)
+pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 8;
+/// fa_append_kv: quantise by each token and head's largest magnitude and store the de-scale factor
+pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 9;
+/// (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's
+pub const FA_ROTARY_OF_K: u32 = 1 << 10;
+
+pub const FA_BAD_LENGTH: u32 = 1 << 0;
+pub const FA_BAD_PAGE: u32 = 1 << 1;
+pub const FA_BAD_INDEX: u32 = 1 << 2;
+
+pub const FA_OPERAND_LSE: u64 = 0x1;
+/// (reserved)
+pub const FA_OPERAND_Q_TAIL: u64 = 0x2;
+/// (reserved)
+pub const FA_OPERAND_K_TAIL: u64 = 0x4;
+pub const FA_OPERAND_Q_DESCALE: u64 = 0x8;
+pub const FA_OPERAND_K_DESCALE: u64 = 0x10;
+pub const FA_OPERAND_V_DESCALE: u64 = 0x20;
+/// (reserved)
+pub const FA_OPERAND_K_SHIFT: u64 = 0x40;
+/// (reserved)
+pub const FA_OPERAND_V_SHIFT: u64 = 0x80;
+pub const FA_OPERAND_O_SCALE: u64 = 0x100;
+pub const FA_OPERAND_BIAS: u64 = 0x200;
+/// (reserved)
+pub const FA_OPERAND_BIAS_SCALE: u64 = 0x400;
+pub const FA_OPERAND_MASK: u64 = 0x800;
+/// (reserved)
+pub const FA_OPERAND_KEY_RANGES: u64 = 0x1000;
+/// (reserved)
+pub const FA_OPERAND_KEY_LIST: u64 = 0x2000;
+/// (reserved)
+pub const FA_OPERAND_KEY_LIST_COUNT: u64 = 0x4000;
+/// (reserved)
+pub const FA_OPERAND_FULL_LIST: u64 = 0x8000;
+/// (reserved)
+pub const FA_OPERAND_FULL_LIST_COUNT: u64 = 0x10000;
+pub const FA_OPERAND_ALIBI: u64 = 0x20000;
+pub const FA_OPERAND_SINKS: u64 = 0x40000;
+pub const FA_OPERAND_CAUSAL_OFFSET: u64 = 0x80000;
+pub const FA_OPERAND_CU_SEQLENS_Q: u64 = 0x100000;
+pub const FA_OPERAND_CU_SEQLENS_K: u64 = 0x200000;
+pub const FA_OPERAND_SEQUSED_Q: u64 = 0x400000;
+pub const FA_OPERAND_SEQUSED_K: u64 = 0x800000;
+pub const FA_OPERAND_LEFTPAD_K: u64 = 0x1000000;
+pub const FA_OPERAND_KV_BATCH_IDX: u64 = 0x2000000;
+pub const FA_OPERAND_PAGE_TABLE: u64 = 0x4000000;
+pub const FA_OPERAND_SCORES: u64 = 0x8000000;
+pub const FA_OPERAND_RNG_STATE: u64 = 0x10000000;
+/// (reserved)
+pub const FA_OPERAND_DEVICE_STATUS: u64 = 0x20000000;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_create_info_t {
+    pub struct_size: u32,
+    /// none yet: 0
+    pub flags: u32,
+    /// FA_BACKEND_…
+    pub backend: i32,
+    /// index within the backend; 0 is the first
+    pub device: i32,
+    /// FA_MEMORY_…
+    pub memory: i32,
+    /// FA_LOG_…; 0: FLASHATTN_LOG (error, info, debug) or none
+    pub log_level: i32,
+    /// native stream that calls use unless FA_ARGS_STREAM says otherwise; it outlives the handle; the
+    /// CPU takes NULL
+    pub stream: *mut c_void,
+    /// absolute folder of backend modules, searched before all others; copied; NULL: none
+    pub backend_dir: *const c_char,
+    /// NULL: lines go to the file of FLASHATTN_LOG_FILE, if that is set
+    pub log: fa_log_fn,
+    pub log_user: *mut c_void,
+    /// CPU backend only; NULL: see FA_PARAM_THREAD_POOL
+    pub parallel_for: fa_parallel_for_fn,
+    pub parallel_user: *mut c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_device_info_t {
+    pub struct_size: u32,
+    pub backend: i32,
+    pub device: i32,
+    /// CPU: hardware threads this process may use; GPU: multiprocessors
+    pub compute_units: i32,
+    pub memory_bytes: u64,
+    pub name: [c_char; 128],
+    /// CPU: the best instruction set that the library can use on it; GPU: its architecture
+    pub arch: [c_char; 64],
+}
+
+/// What is computed. For row i and key j of a sequence, in this order:
+/// ```text
+///     s = scale · (q_i · k_j)
+///     s = softcap · tanh(s / softcap)          if softcap > 0
+///     s = s + bias_ij                          not scaled, not capped
+///     s = s − slope · |i + off − j|            ALiBi
+///     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf, outside the valid lengths
+///     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
+///     p = p · keep / (1 − dropout_p)           LSE is not affected
+///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
+/// ```
+/// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
+/// row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
+/// not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
+/// accumulate in f32, before the scale and de-scale factors. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+/// one above 2.35e38 as +inf (its row is NaN).
+///
+/// Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
+/// Example, sliding window of 1024 keys:   d.flags = FA_CAUSAL | FA_WINDOW; d.window_left = 1023; d.alignment = …;
+/// Example, packed sequences:              d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+/// ```text
+///                                         d.batch = 3; d.total_q = d.total_k = 60; d.seqlen_q = d.seqlen_k = 30;  (the longest)
+///                                         cu_seqlens = {0, 10, 30, 60}
+/// ```
+/// Example, decoding from a paged cache:   d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K; d.seqlen_q = 1;
+/// ```text
+///                                         d.seqlen_k = 4096; d.page_size = 16; d.num_pages = 9000; page_table [batch][256]
+/// ```
+/// Example, (batch, head, row, dim) layout: d.strided = FA_STRIDED_Q; d.q_stride = {H·N·D, D, N·D, 1}
+/// Example, one K and V for all batches:   d.strided = FA_STRIDED_K | FA_STRIDED_V; k_stride[0] = v_stride[0] = 0
+/// Example, fp8 cache with scales per head: d.k_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+/// ```text
+///                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
+/// ```
+/// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_attention_desc_t {
+    pub struct_size: u32,
+    /// FA_CAUSAL …
+    pub flags: u32,
+    /// FA_OPERAND_…
+    pub operands: u64,
+    /// FA_STRIDED_…
+    pub strided: u32,
+    /// FA_ALIGN_…
+    pub alignment: i32,
+    /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
+    pub q_dtype: i32,
+    /// those, FA_I8, and (reserved) 4-bit and block types; 0: q's
+    pub k_dtype: i32,
+    /// the same; 0: k's; (reserved) another than k's
+    pub v_dtype: i32,
+    /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
+    pub o_dtype: i32,
+    /// (reserved) FA_F32, FA_F16, FA_BF16; 0: q's
+    pub q_tail_dtype: i32,
+    /// (reserved) the same
+    pub k_tail_dtype: i32,
+    /// FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+    pub q_descale_dtype: i32,
+    /// the same, of k_descale and k_shift (which cannot be FA_E8M0)
+    pub k_descale_dtype: i32,
+    /// the same, of v_descale and v_shift
+    pub v_descale_dtype: i32,
+    /// FA_F32 (0 too), FA_F16, FA_BF16
+    pub bias_dtype: i32,
+    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    pub mask_dtype: i32,
+    /// (reserved) FA_LIST_…
+    pub list_space: i32,
+    /// FA_ALGORITHM_…
+    pub algorithm: i32,
+    /// FA_PRECISION_…
+    pub precision: i32,
+    /// with FA_OPERAND_SCORES
+    pub scores_stage: i32,
+    /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
+    pub num_splits: i32,
+    /// compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU
+    pub reserve_units: i32,
+    /// with FA_SCALE_EXPLICIT; up to ± 2.35e38
+    pub scale: f32,
+    /// > 0 caps scores to ± softcap; 0: off
+    pub softcap: f32,
+    /// probability of dropping, in [0, 1)
+    pub dropout_p: f32,
+    /// sequences; batch, seqlen_q, seqlen_k may be 0
+    pub batch: i64,
+    /// query heads
+    pub heads_q: i64,
+    /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
+    pub heads_k: i64,
+    /// the same for v; 0: heads_k; (reserved) another number than k's
+    pub heads_v: i64,
+    /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
+    pub seqlen_q: i64,
+    /// keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed
+    pub seqlen_k: i64,
+    /// head dimension of q and k, 1 … 1024
+    pub dim_qk: i64,
+    /// head dimension of v and o, 1 … 1024; 0: dim_qk
+    pub dim_v: i64,
+    /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
+    pub dim_tail: i64,
+    /// with cu_seqlens_q: rows of the packed q, o
+    pub total_q: i64,
+    /// with cu_seqlens_k: rows of the packed k, v
+    pub total_k: i64,
+    /// with kv_batch_idx: sequences in the cache
+    pub kv_batch: i64,
+    /// with page_table: keys of a page, >= 1
+    pub page_size: i64,
+    /// with page_table: pages in the cache; ids are 0 … num_pages − 1
+    pub num_pages: i64,
+    /// entries between two rows of the table; 0: ceil(seqlen_k / page_size)
+    pub page_table_stride: i64,
+    /// with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all
+    pub window_left: i64,
+    /// and to the right; −1: all; causal acts as 0
+    pub window_right: i64,
+    /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
+    pub chunk: i64,
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
+    pub split_size: i64,
+    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    pub mask_keys: i64,
+    /// (reserved) intervals of a row in key_ranges; 0: 1
+    pub key_range_max: i64,
+    /// (reserved) entries stored for a block of rows, in key_list and in full_list
+    pub list_max: i64,
+    /// (reserved) rows that share a list; 0: 1
+    pub list_rows: i64,
+    /// (reserved) keys that one entry names; 0: 1
+    pub list_keys: i64,
+    /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
+    pub list_heads: i64,
+    /// (reserved) (batch, head) are taken modulo these before the strides; 0: not
+    pub bias_period: [i64; 2],
+    /// (reserved) the same
+    pub mask_period: [i64; 2],
+    /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
+    pub q_descale_block: [i64; 2],
+    pub k_descale_block: [i64; 2],
+    pub v_descale_block: [i64; 2],
+    /// Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
+    /// * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+    /// * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+    /// * page stride in [0].
+    pub q_stride: [i64; 4],
+    pub k_stride: [i64; 4],
+    pub v_stride: [i64; 4],
+    pub o_stride: [i64; 4],
+    /// (reserved) as q's and k's
+    pub q_tail_stride: [i64; 4],
+    pub k_tail_stride: [i64; 4],
+    /// (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them.
+    pub bias_stride: [i64; 4],
+    pub mask_stride: [i64; 4],
+    pub scores_stride: [i64; 4],
+    /// (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
+    pub lse_stride: [i64; 3],
+    /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
+    /// * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+    /// * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    pub q_descale_stride: [i64; 4],
+    pub k_descale_stride: [i64; 4],
+    pub v_descale_stride: [i64; 4],
+    /// (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own
+    pub key_range_stride: [i64; 4],
+    /// (reserved) (batch, list head, block of rows, entry)
+    pub list_stride: [i64; 4],
+    /// (reserved) (batch, list head, block of rows)
+    pub list_count_stride: [i64; 3],
+    /// slopes[b · stride + head]; 0: one slope per head for all sequences
+    pub alibi_batch_stride: i64,
+}
+
+/// Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given
+/// exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL. Only element
+/// alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are fine. Structs are read
+/// during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory: until the call returns).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_forward_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub q: *const c_void,
+    pub k: *const c_void,
+    pub v: *const c_void,
+    /// rows of a padded q beyond its length are written 0; gaps of a packed one are not touched
+    pub o: *mut c_void,
+    /// natural logarithm, scale and sink included; −inf where o has no key or no row
+    pub lse: *mut f32,
+    /// (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone
+    pub q_tail: *const c_void,
+    /// (reserved)
+    pub k_tail: *const c_void,
+    /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
+    /// log2 e, or rows may be NaN; see the strides
+    pub q_descale: *const c_void,
+    pub k_descale: *const c_void,
+    pub v_descale: *const c_void,
+    /// (reserved) value = stored · descale + shift; indexed as the factors are
+    pub k_shift: *const c_void,
+    /// (reserved)
+    pub v_shift: *const c_void,
+    /// one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale)
+    pub o_scale: *const f32,
+    /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
+    pub bias: *const c_void,
+    /// (reserved) [heads_q]: s += bias_scale · bias
+    pub bias_scale: *const f32,
+    /// the same as bias by mask_stride; nonzero: attend
+    pub mask: *const u8,
+    /// (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed
+    pub key_ranges: *const i32,
+    /// (reserved) keys or blocks of keys where masks act; −1: none
+    pub key_list: *const i32,
+    /// (reserved) entries to read; without: list_max
+    pub key_list_count: *const i32,
+    /// (reserved) blocks where masks do not act
+    pub full_list: *const i32,
+    /// (reserved)
+    pub full_list_count: *const i32,
+    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes
+    pub alibi_slopes: *const f32,
+    /// [heads_q] logits
+    pub sinks: *const f32,
+    /// [batch]
+    pub causal_offset: *const i32,
+    /// [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1])
+    pub cu_seqlens_q: *const i32,
+    /// [batch + 1], within total_k
+    pub cu_seqlens_k: *const i32,
+    /// [batch] rows really used, <= seqlen_q or the packed range
+    pub seqused_q: *const i32,
+    /// [batch] keys really used, left padding included, <= seqlen_k or the packed range
+    pub seqused_k: *const i32,
+    /// [batch] slots to skip before key 0
+    pub leftpad_k: *const i32,
+    /// [batch] sequence of the cache (row of the page table) that sequence b reads
+    pub kv_batch_idx: *const i32,
+    /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
+    pub page_table: *const i32,
+    /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
+    /// 0 (raw, capped, probability) or −inf (biased)
+    pub scores: *mut f32,
+    /// {seed, offset}, read when the call runs; the two fields below must then be 0
+    pub rng_state: *const u64,
+    /// (reserved) one word, FA_BAD_… bits are or-ed into it
+    pub device_status: *mut u32,
+    /// see fa_dropout_mask; not used when dropout_p is 0
+    pub dropout_seed: u64,
+    pub dropout_offset: u64,
+    /// with FA_ARGS_STREAM
+    pub stream: *mut c_void,
+    /// NULL: the handle's own scratch memory, which grows as needed
+    pub workspace: *mut c_void,
+    /// bytes; at least what fa_workspace_size gives
+    pub workspace_size: u64,
+}
+
+/// The gradients of a loss with respect to the forward's inputs, from its gradient with respect to o (dout) and, where the loss has
+/// a term in it, to LSE (dlse). P is computed again, tile by tile, from q, k and LSE; dropout from its seed and offset.
+/// ```text
+///     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
+///     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
+///     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
+///     dbias = dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
+///     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
+/// ```
+/// k and v heads that several query heads share get the sum over them.
+///
+/// The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
+/// `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
+/// used.
+/// Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
+/// here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
+/// call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
+///
+/// A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
+/// share no elements with one another or with inputs; rows and keys of padded tensors beyond the valid lengths get 0, gaps of packed
+/// ones are not touched. A row without keys (LSE of −inf, below −2.35e38 or +inf) has dq = 0 and takes no part, whatever its q and
+/// dout hold. NaN and infinite values spread as in the forward: what is outside the valid lengths never shows; a q, k, v or dout that
+/// is not finite may also spoil the gradients of rows and keys near by (0 · NaN). The CPU backend gives the same bits every time, for
+/// any number of threads; a GPU does under FA_DETERMINISTIC.
+///
+/// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
+/// dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
+/// of their own.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_backward_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub forward: *const fa_forward_args_t,
+    pub dout: *const c_void,
+    /// NULL: 0
+    pub dlse: *const f32,
+    pub dq: *mut c_void,
+    pub dk: *mut c_void,
+    pub dv: *mut c_void,
+    /// only with FA_OPERAND_BIAS; 0 where a key is removed
+    pub dbias: *mut f32,
+    /// [heads_q]; only with FA_OPERAND_SINKS
+    pub dsinks: *mut f32,
+    /// (batch, row, head, element)
+    pub dout_stride: [i64; 4],
+    /// (batch, head, row)
+    pub dlse_stride: [i64; 3],
+    pub dq_stride: [i64; 4],
+    pub dk_stride: [i64; 4],
+    pub dv_stride: [i64; 4],
+    /// (batch, query head, row, key)
+    pub dbias_stride: [i64; 4],
+    pub stream: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+}
+
+/// Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
+/// with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
+/// saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+/// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
+/// FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
+/// allowed and ignored, so the forward's own descriptor serves.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_merge_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    /// >= 0
+    pub parts: i64,
+    pub o_parts: *const f32,
+    pub lse_parts: *const f32,
+    /// (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
+    /// [parts][total_q][heads_q][dim_v] (packed: no batch stride)
+    pub o_parts_stride: [i64; 5],
+    /// (part, batch, head, row); all zero: dense [parts][batch][heads_q][seqlen_q] or
+    /// [parts][heads_q][total_q]
+    pub lse_parts_stride: [i64; 4],
+    pub o: *mut c_void,
+    pub lse: *mut f32,
+    pub sinks: *const f32,
+    pub o_scale: *const f32,
+    pub cu_seqlens_q: *const i32,
+    pub seqused_q: *const i32,
+    pub stream: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+}
+
+/// Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [0, rotary_dim) of each head turn by the angle
+/// of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
+/// position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
+/// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
+/// _SEQUSED_Q; other operands are ignored. Rows beyond a sequence's length are not touched.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_rotary_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub x: *const c_void,
+    /// may be x itself, with x's strides
+    pub out: *mut c_void,
+    /// all zero: x's
+    pub out_stride: [i64; 4],
+    /// [max_position][rotary_dim / 2], dense
+    pub cos: *const f32,
+    pub sin: *const f32,
+    pub max_position: i64,
+    /// (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn
+    pub rotary_begin: i64,
+    /// even, 2 … dim_qk
+    pub rotary_dim: i64,
+    /// [batch][seqlen_q], packed [total_q]; or NULL
+    pub positions: *const i32,
+    /// [batch]; or NULL
+    pub position_offset: *const i32,
+    /// cu_seqlens_q and seqused_q of the forward
+    pub cu_seqlens: *const i32,
+    pub seqused: *const i32,
+    pub stream: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+}
+
+/// Writes new tokens into the cache that the descriptor describes (its k and v strides and types, pages, kv_batch_idx, leftpad_k):
+/// token t of sequence b goes to slot seqused_k[b] + t, or to slot positions[...] (−1: skip this token). Slots include left
+/// padding and must lie in [0, seqlen_k): nothing outside the sequence's own slots is ever written. seqused_k is the length
+/// *before* the call; the caller adds the new tokens afterwards. Without FA_OPERAND_SEQUSED_K and positions, tokens start at the
+/// left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
+/// and sin are given (position = slot − left padding).
+/// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
+/// by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
+/// (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
+/// (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
+/// and head.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_append_kv_args_t {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub k_new: *const c_void,
+    pub v_new: *const c_void,
+    /// tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed
+    pub seqlen_new: i64,
+    /// with cu_seqlens_new: rows of the packed k_new, v_new
+    pub total_new: i64,
+    /// (batch, row, head, element); all zero: dense
+    pub k_new_stride: [i64; 4],
+    pub v_new_stride: [i64; 4],
+    /// the cache
+    pub k: *mut c_void,
+    pub v: *mut c_void,
+    /// (reserved)
+    pub k_tail: *mut c_void,
+    pub k_descale: *mut c_void,
+    pub v_descale: *mut c_void,
+    /// (reserved)
+    pub k_shift: *mut c_void,
+    /// (reserved)
+    pub v_shift: *mut c_void,
+    /// [batch + 1] or NULL
+    pub cu_seqlens_new: *const i32,
+    /// [batch] tokens really given, or NULL
+    pub seqused_new: *const i32,
+    /// [batch][seqlen_new], packed [total_new], or NULL
+    pub positions: *const i32,
+    /// these four by their bits in desc.operands, as in the forward
+    pub seqused_k: *const i32,
+    pub leftpad_k: *const i32,
+    pub kv_batch_idx: *const i32,
+    pub page_table: *const i32,
+    /// (reserved)
+    pub device_status: *mut u32,
+    /// [max_position][rotary_dim / 2] or NULL: no rotation
+    pub cos: *const f32,
+    pub sin: *const f32,
+    pub max_position: i64,
+    /// (reserved)
+    pub rotary_begin: i64,
+    pub rotary_dim: i64,
+    pub stream: *mut c_void,
+    pub workspace: *mut c_void,
+    pub workspace_size: u64,
+}
+
+extern "C" {
+    /// The name of a status, "FA_OK" to "FA_INTERNAL"; "unknown status" for any other value. Never NULL.
+    pub fn fa_status_name(status: fa_status_t) -> *const c_char;
+    /// Version of the library that runs, as major * 10000 + minor * 100 + patch; compare with FA_VERSION.
+    pub fn fa_version() -> i32;
+    pub fn fa_create_info_init(info: *mut fa_create_info_t, struct_size: u32) -> fa_status_t;
+    /// Makes a handle. info NULL: AUTO with host memory. Never falls back from a backend that was named; AUTO passes over backends
+    /// that are not usable (the log and fa_explain say why) and ends at the CPU. On failure *handle is NULL and fa_last_error(NULL)
+    /// has the sentence. Environment, read once through secure_getenv:
+    ///   FLASHATTN_BACKEND_DIR  an absolute folder of backend modules, searched after info.backend_dir
+    ///   FLASHATTN_LOG          none, error, info or debug, where info.log_level is 0; any other word is logged once and counts as unset
+    ///   FLASHATTN_LOG_FILE     the path of a regular file to which lines are appended where info.log is NULL. It is made, for its user
+    /// ```text
+    ///                          alone, if it is not there; a link is not followed. If it cannot be opened, lines are lost: no call fails
+    /// ```
+    ///   FLASHATTN_MAX_ISA      the highest instruction set of the CPU backend, as FA_PARAM_MAX_ISA sets it
+    ///   OMP_STACKSIZE          and its like, with OpenMP's threads: to know whether the system has so much for them
+    /// Errors: FA_INVALID_ARGUMENT (also for a FLASHATTN_MAX_ISA that names no level), FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (it names
+    /// one that this CPU lacks), FA_OUT_OF_MEMORY, FA_NO_DEVICE, FA_BACKEND_MISSING, FA_BACKEND_INCOMPATIBLE, FA_DEVICE_ERROR.
+    pub fn fa_create(handle: *mut fa_handle_t, info: *const fa_create_info_t) -> fa_status_t;
+    /// Frees the handle and its scratch memory; memory of fa_malloc must have been freed before. NULL is fine. As with free(), no call on
+    /// the handle may be going on: nothing guards against that. A call that never returned, because a callback threw or its thread was
+    /// cancelled, does not go on.
+    pub fn fa_destroy(handle: fa_handle_t) -> fa_status_t;
+    /// The sentence behind the last failed call on this handle, "" after one that succeeded; it lives until the next call on the
+    /// handle. With NULL: the calling thread's last message from a function that had no handle (fa_create, fa_device_count, …).
+    pub fn fa_last_error(handle: fa_handle_t) -> *const c_char;
+    /// Is this backend usable here? FA_OK, or the status that fa_create would give for it. The reason, as a sentence, is written into
+    /// text (up to n bytes with the terminating zero; NULL or 0: nothing; FA_TEXT_MAX always suffices). Needs no handle.
+    pub fn fa_backend_status(backend: i32, text: *mut c_char, n: u64) -> fa_status_t;
+    /// Devices of a backend; the CPU has one. A backend that is not usable gives its status and a count of 0.
+    pub fn fa_device_count(backend: i32, count: *mut i32) -> fa_status_t;
+    /// Fills info, whose struct_size the caller has set (to sizeof *info); the rules of sized structs hold for it, too.
+    pub fn fa_device_info(backend: i32, device: i32, info: *mut fa_device_info_t) -> fa_status_t;
+    /// "avx512_bf16" and the like, as FLASHATTN_MAX_ISA spells it; NULL: no such level.
+    pub fn fa_isa_name(isa: i32) -> *const c_char;
+    /// Errors: FA_INVALID_ARGUMENT (unknown key, value out of bounds, read-only key), FA_UNSUPPORTED.
+    pub fn fa_param_set(handle: fa_handle_t, key: i32, value: i64) -> fa_status_t;
+    pub fn fa_param_get(handle: fa_handle_t, key: i32, value: *mut i64) -> fa_status_t;
+    /// Bounds and default of a parameter; any of the three may be NULL. Needs no handle.
+    pub fn fa_param_bounds(key: i32, min: *mut i64, max: *mut i64, initial: *mut i64) -> fa_status_t;
+    /// Name ("threads") and one-line description of a parameter; NULL for an unknown key.
+    pub fn fa_param_name(key: i32) -> *const c_char;
+    pub fn fa_param_doc(key: i32) -> *const c_char;
+    /// Memory that this handle's calls accept, aligned to 256 bytes; fa_copy copies between any two of host and device memory and
+    /// returns when it is done; fa_synchronize waits for all work of the handle's stream. On the CPU: aligned malloc, memcpy, nothing.
+    /// Zero bytes give a NULL pointer and FA_OK.
+    pub fn fa_malloc(handle: fa_handle_t, bytes: u64, pointer: *mut *mut c_void) -> fa_status_t;
+    pub fn fa_free(handle: fa_handle_t, pointer: *mut c_void) -> fa_status_t;
+    pub fn fa_copy(handle: fa_handle_t, to: *mut c_void, from: *const c_void, bytes: u64) -> fa_status_t;
+    pub fn fa_synchronize(handle: fa_handle_t) -> fa_status_t;
+    /// "f32", "q8_0"; NULL: no such type.
+    pub fn fa_dtype_name(dtype: i32) -> *const c_char;
+    /// The unit of a type; either pointer may be NULL. FA_BIT: 8 keys in 1 byte. Errors: FA_UNSUPPORTED_FIELD (no such type).
+    pub fn fa_dtype_unit(dtype: i32, elements: *mut i64, bytes: *mut i64) -> fa_status_t;
+    pub fn fa_attention_desc_init(desc: *mut fa_attention_desc_t, struct_size: u32) -> fa_status_t;
+    /// Would the call work on this handle? FA_OK, FA_UNSUPPORTED, or what is invalid. Bases are assumed aligned to 16 bytes.
+    pub fn fa_supports(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32) -> fa_status_t;
+    /// The same, with words: backend, device, kernel, tiles, splits, or the reason for a refusal. Text is cut to n bytes with its
+    /// terminating zero. desc NULL: the backend, and why others were passed over.
+    pub fn fa_explain(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32, text: *mut c_char, n: u64) -> fa_status_t;
+    /// What fa_explain would answer, with its status, on a handle that is made for this backend and device with everything else at its default.
+    /// Needs no handle and may be called from any thread. FA_BACKEND_AUTO: the backend that fa_create would take. A GPU's context is made
+    /// for the answer, and given back, unless the program holds one.
+    pub fn fa_backend_supports(
+        backend: i32,
+        device: i32,
+        desc: *const fa_attention_desc_t,
+        op: i32,
+        text: *mut c_char,
+        n: u64,
+    ) -> fa_status_t;
+    /// Bytes that make the call free of allocation, enough for all lengths within the descriptor's maxima and for the parameters now
+    /// set. A workspace is aligned to 256 bytes, may hold anything, and serves one call at a time.
+    pub fn fa_workspace_size(handle: fa_handle_t, desc: *const fa_attention_desc_t, op: i32, bytes: *mut u64) -> fa_status_t;
+    /// Bytes from a pointer of the call's args to the end of the last element that the call may touch behind it, from descriptor, sizes and
+    /// strides alone: a caller that knows its buffer's size compares. args: the op's args struct, whose pointers are not followed and need not
+    /// be set; field: the pointer's offset in it, offsetof(fa_forward_args_t, k). 0 bytes: the call does not use this pointer. What a
+    /// backward takes over from the forward is asked for with FA_OP_FORWARD. Needs no handle.
+    /// Errors: those of the call's checks; FA_INVALID_ARGUMENT where field is no pointer to a tensor.
+    pub fn fa_extent(desc: *const fa_attention_desc_t, op: i32, args: *const c_void, field: u32, bytes: *mut u64) -> fa_status_t;
+    pub fn fa_forward_args_init(args: *mut fa_forward_args_t, struct_size: u32) -> fa_status_t;
+    /// Attention without optional operands (desc->operands must be 0).
+    pub fn fa_forward(
+        handle: fa_handle_t,
+        desc: *const fa_attention_desc_t,
+        q: *const c_void,
+        k: *const c_void,
+        v: *const c_void,
+        o: *mut c_void,
+    ) -> fa_status_t;
+    /// Attention with everything.
+    pub fn fa_forward_ex(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_forward_args_t) -> fa_status_t;
+    pub fn fa_backward_args_init(args: *mut fa_backward_args_t, struct_size: u32) -> fa_status_t;
+    pub fn fa_backward(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_backward_args_t) -> fa_status_t;
+    pub fn fa_merge_args_init(args: *mut fa_merge_args_t, struct_size: u32) -> fa_status_t;
+    pub fn fa_merge(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_merge_args_t) -> fa_status_t;
+    pub fn fa_rotary_args_init(args: *mut fa_rotary_args_t, struct_size: u32) -> fa_status_t;
+    pub fn fa_rotary(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_rotary_args_t) -> fa_status_t;
+    pub fn fa_append_kv_args_init(args: *mut fa_append_kv_args_t, struct_size: u32) -> fa_status_t;
+    pub fn fa_append_kv(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_append_kv_args_t) -> fa_status_t;
+    /// The dropout mask, the same on every backend: keep[r · keys + c] is 1 when key (key + c) of row (row + r) is kept, else 0, for
+    /// batch_head = b · heads_q + h. Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0});
+    /// r = word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff r >= floor(p · 2^32).
+    pub fn fa_dropout_mask(
+        p: f32,
+        seed: u64,
+        offset: u64,
+        batch_head: i64,
+        row: i64,
+        rows: i64,
+        key: i64,
+        keys: i64,
+        keep: *mut u8,
+    ) -> fa_status_t;
+    /// ALiBi slopes: 2^(−max_bias · h / heads), h = 1 … heads, for a power of two; otherwise those of the power of two below, then every
+    /// second one of the power of two above. max_bias: finite, 0 or more; 0: the usual 8. Writes `heads` values.
+    pub fn fa_alibi_slopes(heads: i64, max_bias: f32, slopes: *mut f32) -> fa_status_t;
+}
+
+macro_rules! sized {
+    ($($name:ident: $bytes:literal),*) => {$(
+        const _: () = assert!(size_of::<$name>() == $bytes);
+        impl Default for $name {
+            /// What the `_INIT` macro of the header gives: all zero but for `struct_size`.
+            fn default() -> Self {
+                // SAFETY: integers, floats, raw pointers and optional functions; all zero is a value of each.
+                let mut zero: Self = unsafe { std::mem::zeroed() };
+                zero.struct_size = size_of::<Self>() as u32;
+                zero
+            }
+        }
+    )*};
+}
+sized!(
+    fa_create_info_t: 72,
+    fa_device_info_t: 216,
+    fa_attention_desc_t: 888,
+    fa_forward_args_t: 320,
+    fa_backward_args_t: 280,
+    fa_merge_args_t: 176,
+    fa_rotary_args_t: 152,
+    fa_append_kv_args_t: 288
+);

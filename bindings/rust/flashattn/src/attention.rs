@@ -1,0 +1,167 @@
+//! The descriptor as a builder.
+
+use crate::sys;
+
+macro_rules! choices {
+    ($(#[$doc:meta])* $name:ident $($(#[$text:meta])* $variant:ident = $value:ident,)*) => {
+        $(#[$doc])*
+        #[non_exhaustive]
+        #[allow(rustdoc::broken_intra_doc_links)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(i32)]
+        pub enum $name {
+            $($(#[$text])* $variant = sys::$value,)*
+        }
+    };
+}
+include!("generated/types.rs");
+
+/// What is computed: types, sizes, strides, masks. It holds no data. What is not set has its default, which is zero or off; a value that is
+/// larger than the library counts becomes its largest, and is refused there. Types of tensors are those of the slices that a call
+/// gives; they are set here only to ask about calls ([`crate::Handle::explain`]), or to hold a call to them.
+#[derive(Clone, Copy)]
+pub struct Attention {
+    pub(crate) desc: sys::fa_attention_desc_t,
+}
+
+fn size(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+macro_rules! setters {
+    () => {};
+    ($(#[$doc:meta])* dtype $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, value: Dtype) -> Self {
+            self.desc.$field = value as i32;
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* choice $type:ident $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, value: $type) -> Self {
+            self.desc.$field = value as i32;
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* size $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, value: usize) -> Self {
+            self.desc.$field = size(value);
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* small $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, value: usize) -> Self {
+            self.desc.$field = i32::try_from(value).unwrap_or(i32::MAX);
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* real $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, value: f32) -> Self {
+            self.desc.$field = value;
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* array $n:literal $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, values: [usize; $n]) -> Self {
+            self.desc.$field = values.map(size);
+            self
+        }
+        setters! { $($rest)* }
+    };
+    ($(#[$doc:meta])* array $n:literal $bit:ident $field:ident; $($rest:tt)*) => {
+        $(#[$doc])*
+        pub fn $field(mut self, values: [usize; $n]) -> Self {
+            self.desc.strided |= sys::$bit;
+            self.desc.$field = values.map(size);
+            self
+        }
+        setters! { $($rest)* }
+    };
+}
+
+#[allow(rustdoc::broken_intra_doc_links)]
+mod generated_setters {
+    use super::{size, Algorithm, Attention, Dtype, ListSpace, Precision, ScoresStage};
+    use crate::sys;
+    macro_rules! of_attention {
+        ($($all:tt)*) => {
+            impl Attention {
+                setters! { $($all)* }
+            }
+        };
+    }
+    include!("generated/setters.rs");
+}
+
+impl Default for Attention {
+    fn default() -> Self {
+        Attention::new()
+    }
+}
+
+impl Attention {
+    /// A descriptor without sizes.
+    pub fn new() -> Self {
+        Attention { desc: Default::default() }
+    }
+
+    /// Each row sees keys up to its own position.
+    pub fn causal(mut self, alignment: Alignment) -> Self {
+        self.desc.flags |= sys::FA_CAUSAL;
+        self.alignment(alignment)
+    }
+
+    /// Keys kept to the left and to the right of a row's position, inclusive; `None`: all.
+    pub fn window(mut self, left: Option<usize>, right: Option<usize>, alignment: Alignment) -> Self {
+        self.desc.flags |= sys::FA_WINDOW;
+        self.desc.window_left = left.map_or(-1, size);
+        self.desc.window_right = right.map_or(-1, size);
+        self.alignment(alignment)
+    }
+
+    /// Where the diagonal lies. Masks and chunks take it along with them; ALiBi needs it, too.
+    pub fn alignment(mut self, alignment: Alignment) -> Self {
+        self.desc.alignment = alignment as i32;
+        self
+    }
+
+    /// Instead of 1 / sqrt(dim_qk).
+    pub fn scale(mut self, scale: f32) -> Self {
+        self.desc.flags |= sys::FA_SCALE_EXPLICIT;
+        self.desc.scale = scale;
+        self
+    }
+
+    /// The same bits every time; a forward is always so.
+    pub fn deterministic(mut self) -> Self {
+        self.desc.flags |= sys::FA_DETERMINISTIC;
+        self
+    }
+
+    /// (reserved) v is the dims [0, dim_v) of k.
+    pub fn v_in_k(mut self) -> Self {
+        self.desc.flags |= sys::FA_V_IN_K;
+        self
+    }
+
+    /// `FA_OPERAND_…` of [`sys`]: which optional operands a call would have, to ask about it. A call itself sets those that it gives.
+    pub fn operands(mut self, bits: u64) -> Self {
+        self.desc.operands |= bits;
+        self
+    }
+
+    /// The C struct, for calls through [`sys`].
+    pub fn as_raw(&self) -> &sys::fa_attention_desc_t {
+        &self.desc
+    }
+}

@@ -1,0 +1,216 @@
+// Written by tools/generate_abi.py from flashattn.h: change the header, then run it again.
+operands! {
+    Forward, fa_forward_args_t, FA_OP_FORWARD;
+    /// As the pointer of this name in `flashattn.h`.
+    input of q_dtype q 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input of k_dtype k 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input of v_dtype v 0;
+    /// rows of a padded q beyond its length are written 0; gaps of a packed one are not touched
+    output of o_dtype o 0;
+    /// natural logarithm, scale and sink included; −inf where o has no key or no row
+    output f32 lse FA_OPERAND_LSE;
+    /// (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone
+    input of q_tail_dtype q_tail FA_OPERAND_Q_TAIL;
+    /// (reserved)
+    input of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
+    /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
+    /// log2 e, or rows may be NaN; see the strides
+    input of q_descale_dtype q_descale FA_OPERAND_Q_DESCALE;
+    /// As the pointer of this name in `flashattn.h`.
+    input of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
+    /// As the pointer of this name in `flashattn.h`.
+    input of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
+    /// (reserved) value = stored · descale + shift; indexed as the factors are
+    input of k_descale_dtype k_shift FA_OPERAND_K_SHIFT;
+    /// (reserved)
+    input of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
+    /// one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale)
+    input f32 o_scale FA_OPERAND_O_SCALE;
+    /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
+    input of bias_dtype bias FA_OPERAND_BIAS;
+    /// (reserved) [heads_q]: s += bias_scale · bias
+    input f32 bias_scale FA_OPERAND_BIAS_SCALE;
+    /// the same as bias by mask_stride; nonzero: attend
+    input u8 mask FA_OPERAND_MASK;
+    /// (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed
+    input i32 key_ranges FA_OPERAND_KEY_RANGES;
+    /// (reserved) keys or blocks of keys where masks act; −1: none
+    input i32 key_list FA_OPERAND_KEY_LIST;
+    /// (reserved) entries to read; without: list_max
+    input i32 key_list_count FA_OPERAND_KEY_LIST_COUNT;
+    /// (reserved) blocks where masks do not act
+    input i32 full_list FA_OPERAND_FULL_LIST;
+    /// (reserved)
+    input i32 full_list_count FA_OPERAND_FULL_LIST_COUNT;
+    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes
+    input f32 alibi_slopes FA_OPERAND_ALIBI;
+    /// [heads_q] logits
+    input f32 sinks FA_OPERAND_SINKS;
+    /// [batch]
+    input i32 causal_offset FA_OPERAND_CAUSAL_OFFSET;
+    /// [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1])
+    input i32 cu_seqlens_q FA_OPERAND_CU_SEQLENS_Q;
+    /// [batch + 1], within total_k
+    input i32 cu_seqlens_k FA_OPERAND_CU_SEQLENS_K;
+    /// [batch] rows really used, <= seqlen_q or the packed range
+    input i32 seqused_q FA_OPERAND_SEQUSED_Q;
+    /// [batch] keys really used, left padding included, <= seqlen_k or the packed range
+    input i32 seqused_k FA_OPERAND_SEQUSED_K;
+    /// [batch] slots to skip before key 0
+    input i32 leftpad_k FA_OPERAND_LEFTPAD_K;
+    /// [batch] sequence of the cache (row of the page table) that sequence b reads
+    input i32 kv_batch_idx FA_OPERAND_KV_BATCH_IDX;
+    /// [batch or kv_batch][ceil(seqlen_k / page_size)] page ids; unused entries are never read
+    input i32 page_table FA_OPERAND_PAGE_TABLE;
+    /// [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
+    /// 0 (raw, capped, probability) or −inf (biased)
+    output f32 scores FA_OPERAND_SCORES;
+    /// {seed, offset}, read when the call runs; the two fields below must then be 0
+    input u64 rng_state FA_OPERAND_RNG_STATE;
+    /// (reserved) one word, FA_BAD_… bits are or-ed into it
+    output u32 device_status FA_OPERAND_DEVICE_STATUS;
+    /// see fa_dropout_mask; not used when dropout_p is 0
+    word dropout_seed;
+    /// As the field of this name in `flashattn.h`.
+    word dropout_offset;
+}
+operands! {
+    Backward, fa_backward_args_t, FA_OP_BACKWARD;
+    /// As the pointer of this name in `flashattn.h`.
+    input of q_dtype dout 0;
+    /// NULL: 0
+    input f32 dlse 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output of q_dtype dq 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output of k_dtype dk 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output of v_dtype dv 0;
+    /// only with FA_OPERAND_BIAS; 0 where a key is removed
+    output f32 dbias 0;
+    /// [heads_q]; only with FA_OPERAND_SINKS
+    output f32 dsinks 0;
+    /// (batch, row, head, element)
+    array 4 dout_stride;
+    /// (batch, head, row)
+    array 3 dlse_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 dq_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 dk_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 dv_stride;
+    /// (batch, query head, row, key)
+    array 4 dbias_stride;
+}
+operands! {
+    Merge, fa_merge_args_t, FA_OP_MERGE;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 o_parts 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 lse_parts 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output of o_dtype o 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output f32 lse FA_OPERAND_LSE;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 sinks FA_OPERAND_SINKS;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 o_scale FA_OPERAND_O_SCALE;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 cu_seqlens_q FA_OPERAND_CU_SEQLENS_Q;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 seqused_q FA_OPERAND_SEQUSED_Q;
+    /// >= 0
+    size parts;
+    /// (part, batch, row, head, element); all zero: dense [parts][batch][seqlen_q][heads_q][dim_v] or
+    /// [parts][total_q][heads_q][dim_v] (packed: no batch stride)
+    array 5 o_parts_stride;
+    /// (part, batch, head, row); all zero: dense [parts][batch][heads_q][seqlen_q] or
+    /// [parts][heads_q][total_q]
+    array 4 lse_parts_stride;
+}
+operands! {
+    Rotary, fa_rotary_args_t, FA_OP_ROTARY;
+    /// As the pointer of this name in `flashattn.h`.
+    input of q_dtype x 0;
+    /// may be x itself, with x's strides
+    output of q_dtype out 0;
+    /// [max_position][rotary_dim / 2], dense
+    input f32 cos 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 sin 0;
+    /// [batch][seqlen_q], packed [total_q]; or NULL
+    input i32 positions 0;
+    /// [batch]; or NULL
+    input i32 position_offset 0;
+    /// cu_seqlens_q and seqused_q of the forward
+    input i32 cu_seqlens FA_OPERAND_CU_SEQLENS_Q;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 seqused FA_OPERAND_SEQUSED_Q;
+    /// all zero: x's
+    array 4 out_stride;
+    /// As the field of this name in `flashattn.h`.
+    size max_position;
+    /// (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn
+    size rotary_begin;
+    /// even, 2 … dim_qk
+    size rotary_dim;
+}
+operands! {
+    AppendKv, fa_append_kv_args_t, FA_OP_APPEND_KV;
+    /// As the pointer of this name in `flashattn.h`.
+    input of q_dtype k_new 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input of q_dtype v_new 0;
+    /// the cache
+    output of k_dtype k 0;
+    /// As the pointer of this name in `flashattn.h`.
+    output of v_dtype v 0;
+    /// (reserved)
+    output of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
+    /// As the pointer of this name in `flashattn.h`.
+    output of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
+    /// As the pointer of this name in `flashattn.h`.
+    output of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
+    /// (reserved)
+    output of k_descale_dtype k_shift FA_OPERAND_K_SHIFT;
+    /// (reserved)
+    output of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
+    /// [batch + 1] or NULL
+    input i32 cu_seqlens_new 0;
+    /// [batch] tokens really given, or NULL
+    input i32 seqused_new 0;
+    /// [batch][seqlen_new], packed [total_new], or NULL
+    input i32 positions 0;
+    /// these four by their bits in desc.operands, as in the forward
+    input i32 seqused_k FA_OPERAND_SEQUSED_K;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 leftpad_k FA_OPERAND_LEFTPAD_K;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 kv_batch_idx FA_OPERAND_KV_BATCH_IDX;
+    /// As the pointer of this name in `flashattn.h`.
+    input i32 page_table FA_OPERAND_PAGE_TABLE;
+    /// (reserved)
+    output u32 device_status FA_OPERAND_DEVICE_STATUS;
+    /// [max_position][rotary_dim / 2] or NULL: no rotation
+    input f32 cos 0;
+    /// As the pointer of this name in `flashattn.h`.
+    input f32 sin 0;
+    /// tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed
+    size seqlen_new;
+    /// with cu_seqlens_new: rows of the packed k_new, v_new
+    size total_new;
+    /// (batch, row, head, element); all zero: dense
+    array 4 k_new_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 v_new_stride;
+    /// As the field of this name in `flashattn.h`.
+    size max_position;
+    /// (reserved)
+    size rotary_begin;
+    /// As the field of this name in `flashattn.h`.
+    size rotary_dim;
+}

@@ -1,0 +1,136 @@
+// Written by tools/generate_abi.py from flashattn.h: change the header, then run it again.
+of_attention! {
+    /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
+    dtype q_dtype;
+    /// those, FA_I8, and (reserved) 4-bit and block types; 0: q's
+    dtype k_dtype;
+    /// the same; 0: k's; (reserved) another than k's
+    dtype v_dtype;
+    /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
+    dtype o_dtype;
+    /// (reserved) FA_F32, FA_F16, FA_BF16; 0: q's
+    dtype q_tail_dtype;
+    /// (reserved) the same
+    dtype k_tail_dtype;
+    /// FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+    dtype q_descale_dtype;
+    /// the same, of k_descale and k_shift (which cannot be FA_E8M0)
+    dtype k_descale_dtype;
+    /// the same, of v_descale and v_shift
+    dtype v_descale_dtype;
+    /// FA_F32 (0 too), FA_F16, FA_BF16
+    dtype bias_dtype;
+    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    dtype mask_dtype;
+    /// (reserved) FA_LIST_…
+    choice ListSpace list_space;
+    /// FA_ALGORITHM_…
+    choice Algorithm algorithm;
+    /// FA_PRECISION_…
+    choice Precision precision;
+    /// with FA_OPERAND_SCORES
+    choice ScoresStage scores_stage;
+    /// parts that the keys are cut into and computed side by side; 0: chosen from this descriptor alone
+    small num_splits;
+    /// compute units (fa_device_info_t) of a GPU to leave free; no effect on the CPU
+    small reserve_units;
+    /// > 0 caps scores to ± softcap; 0: off
+    real softcap;
+    /// probability of dropping, in [0, 1)
+    real dropout_p;
+    /// sequences; batch, seqlen_q, seqlen_k may be 0
+    size batch;
+    /// query heads
+    size heads_q;
+    /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
+    size heads_k;
+    /// the same for v; 0: heads_k; (reserved) another number than k's
+    size heads_v;
+    /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
+    size seqlen_q;
+    /// keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed
+    size seqlen_k;
+    /// head dimension of q and k, 1 … 1024
+    size dim_qk;
+    /// head dimension of v and o, 1 … 1024; 0: dim_qk
+    size dim_v;
+    /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
+    size dim_tail;
+    /// with cu_seqlens_q: rows of the packed q, o
+    size total_q;
+    /// with cu_seqlens_k: rows of the packed k, v
+    size total_k;
+    /// with kv_batch_idx: sequences in the cache
+    size kv_batch;
+    /// with page_table: keys of a page, >= 1
+    size page_size;
+    /// with page_table: pages in the cache; ids are 0 … num_pages − 1
+    size num_pages;
+    /// entries between two rows of the table; 0: ceil(seqlen_k / page_size)
+    size page_table_stride;
+    /// > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off
+    size chunk;
+    /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
+    size split_size;
+    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    size mask_keys;
+    /// (reserved) intervals of a row in key_ranges; 0: 1
+    size key_range_max;
+    /// (reserved) entries stored for a block of rows, in key_list and in full_list
+    size list_max;
+    /// (reserved) rows that share a list; 0: 1
+    size list_rows;
+    /// (reserved) keys that one entry names; 0: 1
+    size list_keys;
+    /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
+    size list_heads;
+    /// (reserved) (batch, head) are taken modulo these before the strides; 0: not
+    array 2 bias_period;
+    /// (reserved) the same
+    array 2 mask_period;
+    /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
+    array 2 q_descale_block;
+    /// As the field of this name in `flashattn.h`.
+    array 2 k_descale_block;
+    /// As the field of this name in `flashattn.h`.
+    array 2 v_descale_block;
+    /// Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
+    /// * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+    /// * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+    /// * page stride in [0].
+    array 4 FA_STRIDED_Q q_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 FA_STRIDED_K k_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 FA_STRIDED_V v_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 FA_STRIDED_O o_stride;
+    /// (reserved) as q's and k's
+    array 4 FA_STRIDED_Q_TAIL q_tail_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 FA_STRIDED_K_TAIL k_tail_stride;
+    /// (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them.
+    array 4 bias_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 mask_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 scores_stride;
+    /// (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
+    array 3 FA_STRIDED_LSE lse_stride;
+    /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
+    /// * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+    /// * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    array 4 q_descale_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 k_descale_stride;
+    /// As the field of this name in `flashattn.h`.
+    array 4 v_descale_stride;
+    /// (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own
+    array 4 key_range_stride;
+    /// (reserved) (batch, list head, block of rows, entry)
+    array 4 list_stride;
+    /// (reserved) (batch, list head, block of rows)
+    array 3 list_count_stride;
+    /// slopes[b · stride + head]; 0: one slope per head for all sequences
+    size alibi_batch_stride;
+}

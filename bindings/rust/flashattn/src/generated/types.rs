@@ -1,0 +1,146 @@
+// Written by tools/generate_abi.py from flashattn.h: change the header, then run it again.
+choices! {
+    /// Where a handle computes.
+    Backend
+    /// the first usable of CUDA, HIP, CPU; decided once, in fa_create
+    Auto = FA_BACKEND_AUTO,
+    /// `FA_BACKEND_CPU`.
+    Cpu = FA_BACKEND_CPU,
+    /// `FA_BACKEND_CUDA`.
+    Cuda = FA_BACKEND_CUDA,
+    /// `FA_BACKEND_HIP`.
+    Hip = FA_BACKEND_HIP,
+}
+choices! {
+    /// How much a handle says.
+    LogLevel
+    /// `FA_LOG_NONE`.
+    None = FA_LOG_NONE,
+    /// `FA_LOG_ERROR`.
+    Error = FA_LOG_ERROR,
+    /// which backend was chosen and why others were not
+    Info = FA_LOG_INFO,
+    /// one line a call
+    Debug = FA_LOG_DEBUG,
+}
+choices! {
+    /// Whose CPU threads.
+    ThreadPool
+    /// the caller's if parallel_for was given, else the library's own. Where a program has the machine to itself and
+    /// makes call after call, OpenMP's threads, which wait without sleeping, begin sooner: on 16 cores up to a
+    /// fifth; where others want the cores, or there are pauses, they cost tens of times as much
+    Auto = FA_POOL_AUTO,
+    /// a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
+    /// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
+    /// after a team of the parent's own, which the library cannot see. They also end the process where the system
+    /// refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
+    /// moment. A build without OpenMP: FA_UNSUPPORTED
+    Openmp = FA_POOL_OPENMP,
+    /// one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
+    /// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
+    /// waits for none that is slow to wake. Safe across fork()
+    Own = FA_POOL_OWN,
+    /// parallel_for; FA_INVALID_ARGUMENT if none was given
+    Caller = FA_POOL_CALLER,
+}
+choices! {
+    /// What may be rounded.
+    Precision
+    /// q as given; P no coarser than q's type
+    Default = FA_PRECISION_DEFAULT,
+    /// a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, and
+    /// sums of 8-bit products kept in a matrix unit's own short accumulator. Study baselines ignore it
+    Native = FA_PRECISION_NATIVE,
+}
+choices! {
+    /// Where the diagonal of a mask lies.
+    Alignment
+    /// `FA_ALIGN_UNSET`.
+    Unset = FA_ALIGN_UNSET,
+    /// off = 0: row 0 stands on key 0
+    TopLeft = FA_ALIGN_TOP_LEFT,
+    /// off = keys − rows of the sequence: its last row stands on its last key. Right for decoding
+    BottomRight = FA_ALIGN_BOTTOM_RIGHT,
+    /// off = causal_offset[b] (FA_OPERAND_CAUSAL_OFFSET)
+    Explicit = FA_ALIGN_EXPLICIT,
+}
+choices! {
+    /// How it is computed.
+    Algorithm
+    /// `FA_ALGORITHM_FLASH`.
+    Flash = FA_ALGORITHM_FLASH,
+    /// study baseline, f32: all scores of a head in workspace, softmax over them, then times v
+    Standard = FA_ALGORITHM_STANDARD,
+    /// study baseline, f32: keys in the outer loop, o rewritten for every block of keys
+    Flash1 = FA_ALGORITHM_FLASH1,
+}
+choices! {
+    /// Which scores are written.
+    ScoresStage
+    /// scale · q·k, masks not applied
+    Raw = FA_SCORES_RAW,
+    /// after softcap, masks not applied
+    Capped = FA_SCORES_CAPPED,
+    /// after bias, ALiBi and every mask: −inf where a key is removed
+    Biased = FA_SCORES_BIASED,
+    /// after softmax (sink included), before dropout: 0 where a key is removed
+    Probability = FA_SCORES_PROBABILITY,
+}
+choices! {
+    /// What an entry of a list of keys counts.
+    ListSpace
+    /// keys of the sequence, as masks count them
+    Keys = FA_LIST_KEYS,
+    /// slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+    Slots = FA_LIST_SLOTS,
+}
+choices! {
+    /// Which call a question is about.
+    Op
+    /// `FA_OP_FORWARD`.
+    Forward = FA_OP_FORWARD,
+    /// `FA_OP_MERGE`.
+    Merge = FA_OP_MERGE,
+    /// `FA_OP_APPEND_KV`.
+    AppendKv = FA_OP_APPEND_KV,
+    /// `FA_OP_ROTARY`.
+    Rotary = FA_OP_ROTARY,
+    /// `FA_OP_BACKWARD`.
+    Backward = FA_OP_BACKWARD,
+}
+choices! {
+    /// How elements are stored.
+    Dtype
+    /// one element a unit, up to FA_E5M2, and FA_I8
+    F32 = FA_F32,
+    /// `FA_F16`.
+    F16 = FA_F16,
+    /// `FA_BF16`.
+    Bf16 = FA_BF16,
+    /// 8-bit float, 4 exponent bits, largest 448, no infinity (OCP "fn")
+    E4m3 = FA_E4M3,
+    /// 8-bit float, 5 exponent bits, largest 57344
+    E5m2 = FA_E5M2,
+    /// (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
+    E2m1 = FA_E2M1,
+    /// (reserved) factors only: 2^(byte − 127), byte 255 is NaN
+    E8m0 = FA_E8M0,
+    /// k and v only, with de-scale factors
+    I8 = FA_I8,
+    /// (reserved) two a byte, the even dim in the low half; two's complement
+    I4 = FA_I4,
+    /// (reserved) the same, 0 … 15
+    U4 = FA_U4,
+    /// (reserved) masks only: eight a byte, key j in bit j & 7
+    Bit = FA_BIT,
+    /// 18 bytes: d, qs[16];              d · (x − 8)
+    Q40 = FA_Q4_0,
+    /// 20 bytes: d, m, qs[16];           d · x + m
+    Q41 = FA_Q4_1,
+    /// 22 bytes: d, qh[4], qs[16];       d · (x − 16)
+    Q50 = FA_Q5_0,
+    /// 24 bytes: d, m, qh[4], qs[16];    d · x + m
+    Q51 = FA_Q5_1,
+    /// 34 bytes: d, i8 qs[32];           d · x
+    Q80 = FA_Q8_0,
+}

@@ -1,0 +1,326 @@
+//! Backend, device, threads and scratch memory.
+
+use std::any::Any;
+use std::ffi::{CStr, CString};
+use std::os::raw::{c_char, c_void};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::path::Path;
+use std::ptr;
+use std::sync::Mutex;
+
+use crate::error::{check, invalid};
+use crate::{sys, AppendKv, Attention, Backend, Backward, Forward, LogLevel, Merge, Op, Result, Rotary};
+
+type Log = Box<dyn Fn(i32, &str) + Send + Sync>;
+type ParallelFor = Box<dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync>;
+
+/// What the library calls, at an address that stays, and the panic that it ended in.
+#[derive(Default)]
+struct Callbacks {
+    log: Option<Log>,
+    parallel_for: Option<ParallelFor>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Callbacks {
+    /// A panic must not unwind into C: it goes on when the library has returned.
+    fn guarded(&self, call: impl FnOnce()) -> bool {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(()) => true,
+            Err(panic) => {
+                *self.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(panic);
+                false
+            }
+        }
+    }
+
+    fn resume(&self) {
+        let panic = self.panic.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// # Safety
+/// `user` is the callbacks of a live handle, `message` a string.
+unsafe extern "C" fn on_log(user: *mut c_void, level: i32, message: *const c_char) {
+    let callbacks = &*(user as *const Callbacks);
+    let line = CStr::from_ptr(message).to_string_lossy();
+    callbacks.guarded(|| callbacks.log.as_ref().expect("set with this function")(level, &line));
+}
+
+/// # Safety
+/// `user` is the callbacks of a live handle; `body` and `arg` are the library's, for use until this returns.
+unsafe extern "C" fn on_parallel_for(
+    user: *mut c_void,
+    n: i64,
+    body: unsafe extern "C" fn(*mut c_void, i64),
+    arg: *mut c_void,
+) -> sys::fa_status_t {
+    struct Work {
+        body: unsafe extern "C" fn(*mut c_void, i64),
+        arg: *mut c_void,
+        n: i64,
+    }
+    // SAFETY: the library's work may be done on any threads.
+    unsafe impl Sync for Work {}
+    impl Work {
+        fn run(&self, i: usize) {
+            assert!((i as i64) < self.n, "index {i} of {}", self.n);
+            // SAFETY: an index within the library's work, while it waits for it.
+            unsafe { (self.body)(self.arg, i as i64) }
+        }
+    }
+    let callbacks = &*(user as *const Callbacks);
+    let work = Work { body, arg, n };
+    let done = callbacks.guarded(|| callbacks.parallel_for.as_ref().expect("set with this function")(n as usize, &|i| work.run(i)));
+    if done {
+        sys::FA_OK
+    } else {
+        sys::FA_INVALID_STATE
+    }
+}
+
+/// How a handle is made.
+#[derive(Default)]
+pub struct Builder {
+    info: sys::fa_create_info_t,
+    backend_dir: Option<CString>,
+    callbacks: Callbacks,
+}
+
+impl Builder {
+    /// This backend, and never another instead.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.info.backend = backend as i32;
+        self
+    }
+
+    /// Index within the backend; 0 is the first.
+    pub fn device(mut self, device: i32) -> Self {
+        self.info.device = device;
+        self
+    }
+
+    /// Which lines the log gets.
+    pub fn log_level(mut self, level: LogLevel) -> Self {
+        self.info.log_level = level as i32;
+        self
+    }
+
+    /// Receives the lines of the log, with their level. A panic leaves the call that wrote the line.
+    pub fn log(mut self, log: impl Fn(i32, &str) + Send + Sync + 'static) -> Self {
+        self.callbacks.log = Some(Box::new(log));
+        self
+    }
+
+    /// The program's own threads: `parallel_for(n, body)` runs body(0) … body(n − 1), each once, and returns when all are done.
+    /// It is for the CPU backend. A panic leaves the call that it was called by.
+    ///
+    /// # Safety
+    /// It must not return while one of its bodies is still to run or running.
+    pub unsafe fn parallel_for(mut self, parallel_for: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
+        self.callbacks.parallel_for = Some(Box::new(parallel_for));
+        self
+    }
+
+    /// An absolute folder of backend modules, searched before all others. Its modules are code.
+    ///
+    /// # Errors
+    /// A path with a zero byte in it.
+    pub fn backend_dir(mut self, folder: impl AsRef<Path>) -> Result<Self> {
+        let text = folder.as_ref().to_string_lossy().into_owned();
+        self.backend_dir = Some(CString::new(text).map_err(|_| invalid("backend_dir has a zero byte in it".into()))?);
+        Ok(self)
+    }
+
+    /// Makes it.
+    pub fn build(self) -> Result<Handle> {
+        let callbacks = Box::new(self.callbacks);
+        let user = &*callbacks as *const Callbacks as *mut c_void;
+        let mut info = self.info;
+        info.memory = sys::FA_MEMORY_HOST;
+        info.backend_dir = self.backend_dir.as_ref().map_or(ptr::null(), |folder| folder.as_ptr());
+        if callbacks.log.is_some() {
+            info.log = Some(on_log);
+            info.log_user = user;
+        }
+        if callbacks.parallel_for.is_some() {
+            info.parallel_for = Some(on_parallel_for);
+            info.parallel_user = user;
+        }
+        let mut raw = ptr::null_mut();
+        // SAFETY: both point to live values of the declared types; the callbacks outlive the handle.
+        let status = unsafe { sys::fa_create(&mut raw, &info) };
+        let made = Handle { raw, callbacks };
+        made.callbacks.resume();
+        check(ptr::null_mut(), status)?;
+        Ok(made)
+    }
+}
+
+/// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. It has one owner:
+///
+/// ```compile_fail
+/// fn clone<T: Clone>() {}
+/// clone::<flashattn::Handle>();
+/// ```
+pub struct Handle {
+    raw: sys::fa_handle_t,
+    callbacks: Box<Callbacks>,
+}
+
+// SAFETY: a handle may be used from any thread, though from one at a time, which `&mut self` ensures.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// A handle on the first usable of CUDA, HIP and CPU.
+    pub fn new() -> Result<Handle> {
+        Handle::builder().build()
+    }
+
+    /// A handle on this backend; never another instead.
+    pub fn with_backend(backend: Backend) -> Result<Handle> {
+        Handle::builder().backend(backend).build()
+    }
+
+    /// For all that a handle can be made with.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn said(&self, status: i32) -> Result<()> {
+        self.callbacks.resume();
+        check(self.raw, status)
+    }
+
+    /// The backend that the handle resolved to.
+    pub fn backend(&mut self) -> Result<Backend> {
+        Ok(match self.get(sys::FA_INFO_BACKEND)? as i32 {
+            sys::FA_BACKEND_CUDA => Backend::Cuda,
+            sys::FA_BACKEND_HIP => Backend::Hip,
+            _ => Backend::Cpu,
+        })
+    }
+
+    /// Sets a parameter, `FA_PARAM_…` of [`sys`].
+    pub fn set(&mut self, key: i32, value: i64) -> Result<()> {
+        // SAFETY: the handle is live.
+        let status = unsafe { sys::fa_param_set(self.raw, key, value) };
+        self.said(status)
+    }
+
+    /// Reads a parameter, a fact or a figure, `FA_PARAM_…`, `FA_INFO_…` or `FA_STAT_…` of [`sys`].
+    pub fn get(&mut self, key: i32) -> Result<i64> {
+        let mut value = 0;
+        // SAFETY: the handle is live, value is writable.
+        let status = unsafe { sys::fa_param_get(self.raw, key, &mut value) };
+        self.said(status)?;
+        Ok(value)
+    }
+
+    /// Attention.
+    pub fn forward(&mut self, attention: &Attention, call: &Forward<'_>) -> Result<()> {
+        call.check_outputs()?;
+        let mut desc = attention.desc;
+        call.bounds.settle(&mut desc, false)?;
+        call.bounds.check(&desc, Forward::OP, &call.args)?;
+        // SAFETY: the library has said that it touches no more than each slice has, and outputs are borrowed alone.
+        let status = unsafe { sys::fa_forward_ex(self.raw, &desc, &call.args) };
+        self.said(status)
+    }
+
+    /// Gradients. `forward` has the forward's inputs, and o and LSE by [`Forward::computed`].
+    pub fn backward(&mut self, attention: &Attention, forward: &Forward<'_>, call: &Backward<'_>) -> Result<()> {
+        let mut desc = attention.desc;
+        let mut args = call.args;
+        args.forward = &forward.args;
+        forward.bounds.settle(&mut desc, false)?;
+        call.bounds.settle(&mut desc, args.flags & sys::FA_BACKWARD_ACCUMULATE != 0)?;
+        forward.bounds.check(&desc, Forward::OP, &forward.args)?;
+        call.bounds.check(&desc, Backward::OP, &args)?;
+        // SAFETY: as in `forward`; what the forward's args point to is only read.
+        let status = unsafe { sys::fa_backward(self.raw, &desc, &args) };
+        self.said(status)
+    }
+
+    /// Partial results over disjoint sets of keys become the whole.
+    pub fn merge(&mut self, attention: &Attention, call: &Merge<'_>) -> Result<()> {
+        let mut desc = attention.desc;
+        call.bounds.settle(&mut desc, false)?;
+        call.bounds.check(&desc, Merge::OP, &call.args)?;
+        // SAFETY: as in `forward`.
+        let status = unsafe { sys::fa_merge(self.raw, &desc, &call.args) };
+        self.said(status)
+    }
+
+    /// Rotary embedding.
+    pub fn rotary(&mut self, attention: &Attention, call: &Rotary<'_>) -> Result<()> {
+        let mut desc = attention.desc;
+        call.bounds.settle(&mut desc, false)?;
+        call.bounds.check(&desc, Rotary::OP, &call.args)?;
+        // SAFETY: as in `forward`; x may be out itself.
+        let status = unsafe { sys::fa_rotary(self.raw, &desc, &call.args) };
+        self.said(status)
+    }
+
+    /// New tokens go into the cache.
+    pub fn append_kv(&mut self, attention: &Attention, call: &AppendKv<'_>) -> Result<()> {
+        let mut desc = attention.desc;
+        call.bounds.settle(&mut desc, false)?;
+        call.bounds.check(&desc, AppendKv::OP, &call.args)?;
+        // SAFETY: as in `forward`.
+        let status = unsafe { sys::fa_append_kv(self.raw, &desc, &call.args) };
+        self.said(status)
+    }
+
+    /// Would the call work? Types and operands are those that the descriptor itself has.
+    pub fn supports(&mut self, attention: &Attention, op: Op) -> Result<()> {
+        // SAFETY: handle and descriptor are live.
+        let status = unsafe { sys::fa_supports(self.raw, &attention.desc, op as i32) };
+        self.said(status)
+    }
+
+    /// How it would be computed, or why it cannot be.
+    pub fn explain(&mut self, attention: &Attention, op: Op) -> String {
+        let mut text = [0u8; sys::FA_TEXT_MAX as usize];
+        // SAFETY: handle and descriptor are live, text is writable for so many bytes and zero-terminated.
+        unsafe { sys::fa_explain(self.raw, &attention.desc, op as i32, text.as_mut_ptr().cast(), text.len() as u64) };
+        self.callbacks.resume();
+        text_of(&text)
+    }
+
+    /// Bytes of scratch memory that the call would take.
+    pub fn workspace_size(&mut self, attention: &Attention, op: Op) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: all are live.
+        let status = unsafe { sys::fa_workspace_size(self.raw, &attention.desc, op as i32, &mut bytes) };
+        self.said(status)?;
+        Ok(bytes)
+    }
+
+    /// For calls through [`sys`]. The handle stays owned by `self`.
+    pub fn as_raw(&mut self) -> sys::fa_handle_t {
+        self.raw
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("raw", &self.raw).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: created by fa_create or null, destroyed once.
+        unsafe { sys::fa_destroy(self.raw) };
+    }
+}
+
+/// What the library wrote up to its terminating zero.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,90 @@
+//! What needs no handle.
+
+use std::mem::size_of;
+use std::ptr;
+
+use crate::error::{check, invalid};
+use crate::handle::text_of;
+use crate::{sys, Backend, Error, Result};
+
+/// Version of the library that runs: major * 10000 + minor * 100 + patch.
+pub fn version() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { sys::fa_version() }
+}
+
+/// Is this backend usable here? The sentence says where it is, or the error why not.
+pub fn backend_status(backend: Backend) -> Result<String> {
+    let mut text = [0u8; sys::FA_TEXT_MAX as usize];
+    // SAFETY: text is writable for so many bytes.
+    let status = unsafe { sys::fa_backend_status(backend as i32, text.as_mut_ptr().cast(), text.len() as u64) };
+    match status {
+        sys::FA_OK => Ok(text_of(&text)),
+        _ => Err(Error::of(status, text_of(&text))),
+    }
+}
+
+/// A device of a backend.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Index within the backend.
+    pub device: i32,
+    /// CPU: hardware threads this process may use; GPU: multiprocessors.
+    pub compute_units: i32,
+    /// Of its memory.
+    pub memory_bytes: u64,
+    /// As its maker calls it.
+    pub name: String,
+    /// CPU: the best instruction set that the library can use on it; GPU: its architecture.
+    pub arch: String,
+}
+
+/// The devices of a backend; the CPU has one.
+pub fn devices(backend: Backend) -> Result<Vec<Device>> {
+    let mut count = 0;
+    // SAFETY: count is writable.
+    check(ptr::null_mut(), unsafe { sys::fa_device_count(backend as i32, &mut count) })?;
+    (0..count)
+        .map(|device| {
+            // SAFETY: integers and bytes; all zero is a value of each.
+            let mut info: sys::fa_device_info_t = unsafe { std::mem::zeroed() };
+            info.struct_size = size_of::<sys::fa_device_info_t>() as u32;
+            // SAFETY: info is a live struct of the size that it says.
+            check(ptr::null_mut(), unsafe { sys::fa_device_info(backend as i32, device, &mut info) })?;
+            let text = |bytes: &[std::os::raw::c_char]| text_of(&bytes.iter().map(|&byte| byte as u8).collect::<Vec<_>>());
+            let (name, arch) = (text(&info.name), text(&info.arch));
+            Ok(Device { device, compute_units: info.compute_units, memory_bytes: info.memory_bytes, name, arch })
+        })
+        .collect()
+}
+
+/// ALiBi's slopes for so many heads; `max_bias` 0: the usual 8.
+pub fn alibi_slopes(heads: usize, max_bias: f32) -> Result<Vec<f32>> {
+    let mut slopes = vec![0.0; heads];
+    // SAFETY: there is room for so many slopes.
+    check(ptr::null_mut(), unsafe { sys::fa_alibi_slopes(heads as i64, max_bias, slopes.as_mut_ptr()) })?;
+    Ok(slopes)
+}
+
+/// The dropout mask of rows × keys pairs, the same on every backend: true where a key is kept. `state` is (seed, offset); `batch_head` is
+/// b · heads_q + h; rows and keys are ranges within the sequence.
+pub fn dropout_mask(
+    p: f32,
+    state: (u64, u64),
+    batch_head: usize,
+    rows: std::ops::Range<usize>,
+    keys: std::ops::Range<usize>,
+) -> Result<Vec<bool>> {
+    let pairs = rows.len().checked_mul(keys.len()).filter(|&pairs| pairs <= isize::MAX as usize);
+    let pairs = pairs.ok_or_else(|| invalid(format!("{} rows of {} keys are more than memory", rows.len(), keys.len())))?;
+    let mut keep = vec![0u8; pairs];
+    let (row, key) = (rows.start as i64, keys.start as i64);
+    let (seed, offset) = state;
+    // SAFETY: there is room for a byte of each pair.
+    let status = unsafe {
+        sys::fa_dropout_mask(p, seed, offset, batch_head as i64, row, rows.len() as i64, key, keys.len() as i64, keep.as_mut_ptr())
+    };
+    check(ptr::null_mut(), status)?;
+    Ok(keep.into_iter().map(|byte| byte != 0).collect())
+}
