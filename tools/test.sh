@@ -3,7 +3,7 @@
 #   test.sh          the optimised build with its tests, and the core under the address and undefined-behaviour sanitizers: while you work
 #   test.sh --all    what every change must pass: all tests under these sanitizers, a build for 64-bit ARM on an emulated CPU, then the
 #                    optimised build with the CUDA module for Hopper and the HIP module, and what that build cost
-#   test.sh --full   also CUDA for other GPUs, an unoptimised build, the thread sanitizer and, for an hour, all tests on ARM
+#   test.sh --full   also CUDA for other GPUs, an unoptimised build, the thread sanitizer, packages and, for an hour, all tests on ARM
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -83,6 +83,14 @@ fi
 if [ "${1-}" != "" ]; then
     enter "Building the site"
     tools/build_site
+fi
+if [ "${1-}" = --full ]; then
+    enter "Packages"
+    tools/install_packages.sh lintian debhelper dpkg-dev dh-python pybuild-plugin-pyproject python3-all python3-setuptools python3-sphinx \
+        python3-myst-parser python3-sphinx-copybutton furo autopkgtest rpm rpmlint
+    packaging/check_reproducible build/reproducible
+    packaging/test_deb build/reproducible/one
+    packaging/build_rpm
 fi
 enter "Seconds of each step: passed, and worked by all processors"
 printf '%s\n' "${steps[@]}"

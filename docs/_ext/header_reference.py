@@ -9,8 +9,11 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from docutils.statemachine import StringList
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import nested_parse_with_titles
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -130,7 +133,9 @@ class HeaderSection(SphinxDirective):
         pages = getattr(self.env, "header_pages", {})
         self.env.header_pages = pages
         pages.setdefault(title, []).append(self.env.docname)
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        found = nodes.Element()
+        nested_parse_with_titles(self.state, StringList(text.splitlines(), str(HEADER)), found)
+        return found.children
 
 
 def check_sections(app, env):

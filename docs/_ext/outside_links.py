@@ -64,7 +64,7 @@ def on_source(app, docname, content):
     drawn = re.fullmatch(r"<!-- the text of (\S+) -->\s*", content[0])
     if drawn:
         source = Path(drawn[1])
-        app.env.note_dependency(str(ROOT / source), docname=docname)
+        app.env.note_dependency(str(ROOT / source))
         content[0] = rewritten((ROOT / source).read_text(), source, page)
     else:
         content[0] = rewritten(content[0], page, page)
