@@ -405,7 +405,7 @@ typedef struct fa_attention_desc_s {
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
     int32_t k_dtype;         /* those, FA_I8, and (reserved) 4-bit and block types; 0: q's */
-    int32_t v_dtype;         /* the same; 0: k's; (reserved) another than k's */
+    int32_t v_dtype;         /* the same; 0: k's, and that alone in a backward (reserved: another) */
     int32_t o_dtype;         /* as q_dtype; 0: q's, bf16 when q is an 8-bit float */
     int32_t q_tail_dtype;    /* (reserved) FA_F32, FA_F16, FA_BF16; 0: q's */
     int32_t k_tail_dtype;    /* (reserved) the same */
@@ -428,7 +428,7 @@ typedef struct fa_attention_desc_s {
     int64_t batch;    /* sequences; batch, seqlen_q, seqlen_k may be 0 */
     int64_t heads_q;  /* query heads */
     int64_t heads_k;  /* divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q */
-    int64_t heads_v;  /* the same for v; 0: heads_k; (reserved) another number than k's */
+    int64_t heads_v;  /* the same for v; 0: heads_k, and that alone in a backward (reserved: another number) */
     int64_t seqlen_q; /* rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed */
     int64_t seqlen_k; /* keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed */
     int64_t dim_qk;   /* head dimension of q and k, 1 … 1024 */

@@ -12,7 +12,8 @@ namespace fa {
 // GPU compilers take them for device functions, too.
 struct Problem {
     fa_attention_desc_t d;
-    int64_t group;         // query heads per k and v head
+    int64_t kv_heads;      // pairs of a k and a v head that query heads share; what kernels call a kv head is the number of one
+    int64_t group;         // query heads per kv head
     int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
 
     constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
@@ -20,6 +21,11 @@ struct Problem {
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
     constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
+    // The heads of a pair.
+    constexpr int64_t k_head(int64_t kv_head) const { return d.heads_k == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_k); }
+    constexpr int64_t v_head(int64_t kv_head) const { return d.heads_v == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_v); }
+    // Are k and v of one type and as many heads?
+    constexpr bool kv_alike() const { return d.v_dtype == d.k_dtype && d.heads_v == d.heads_k; }
 };
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing

@@ -64,9 +64,9 @@ static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
     }
     if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
     if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
-    if (reads_keys(op) && d->v_dtype != d->k_dtype)
-        return fail(m, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's yet, expected %s", fa_dtype_name(d->v_dtype),
-                    fa_dtype_name(d->k_dtype));
+    if (op == FA_OP_BACKWARD && d->v_dtype != d->k_dtype)
+        return fail(m, FA_UNSUPPORTED, "v_dtype is %s: no backend has another type than k's in the backward yet, expected %s",
+                    fa_dtype_name(d->v_dtype), fa_dtype_name(d->k_dtype));
     if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
     if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
         return fail(m, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
@@ -107,7 +107,7 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     FA_TRY(in_range(m, "batch", d->batch, 0, kMaxSize));
     FA_TRY(in_range(m, "heads_k", d->heads_k, 0, kMaxSize));
     FA_TRY(in_range(m, "heads_v", d->heads_v, 0, kMaxSize));
-    if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_k;
+    if (op == FA_OP_APPEND_KV && d->heads_q == 0) d->heads_q = d->heads_v ? common_multiple(d->heads_k, d->heads_v) : d->heads_k;
     FA_TRY(in_range(m, "heads_q", d->heads_q, 1, kMaxSize));
     FA_TRY(in_range(m, "seqlen_q", d->seqlen_q, 0, kMaxSize));
     FA_TRY(in_range(m, "seqlen_k", d->seqlen_k, 0, kMaxSize));
@@ -129,9 +129,9 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
             if (d->heads_q % side.heads == 0) continue;
             return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a divisor of heads_q, %lld", side.name, ll(side.heads), ll(d->heads_q));
         }
-        if (d->heads_v != d->heads_k)
-            return fail(m, FA_UNSUPPORTED, "heads_v is %lld: no backend has another number than k's yet, expected %lld", ll(d->heads_v),
-                        ll(d->heads_k));
+        if (op == FA_OP_BACKWARD && d->heads_v != d->heads_k)
+            return fail(m, FA_UNSUPPORTED, "heads_v is %lld: no backend has another number than k's in the backward yet, expected %lld",
+                        ll(d->heads_v), ll(d->heads_k));
     }
 
     if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
@@ -340,7 +340,8 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
         if (op == FA_OP_FORWARD && d.scores_stage != 0 && !p->has(FA_OPERAND_SCORES))
             return fail(m, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
     }
-    p->group = reads_keys(op) ? d.heads_q / d.heads_k : 1;
+    p->kv_heads = common_multiple(d.heads_k, d.heads_v);
+    p->group = reads_keys(op) ? d.heads_q / p->kv_heads : 1;
     p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
     if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     return lay_tensors(p, op, m);

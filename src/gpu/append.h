@@ -11,6 +11,8 @@ namespace gpu {
 struct AppendOperand {
     const void* from;
     void* to;
+    int64_t heads;
+    int32_t to_dtype;
     float* descale;              // a factor for each row of the cache, NULL: none
     RowStrides from_strides;     // of sequences, tokens and heads
     RowStrides to_strides;       // of pages or the cache's sequences, rows and heads
@@ -20,7 +22,7 @@ struct AppendOperand {
 // What append_rows reads.
 struct AppendParams {
     AppendOperand k, v;
-    int64_t batch, heads, seqlen_new, total_new;
+    int64_t batch, heads, seqlen_new, total_new;         // heads: of k or of v, whichever has more
     const int32_t *cu_seqlens_new, *seqused_new;         // NULL: as in QuerySpans
     const int32_t* positions;                            // of each token's key; NULL: keys follow each other,
     const int32_t* first;                                // from this key of a sequence on; NULL: 0
@@ -29,7 +31,7 @@ struct AppendParams {
     int64_t seqlen_k, sequences, page_size, pages, page_table_stride;
     const float *cos, *sin;  // NULL: no rotation
     int64_t max_position, pairs;
-    int32_t from_dtype, to_dtype;
+    int32_t from_dtype;
     int32_t page_shift;  // a page has 2^page_shift keys; −1: another number
     bool dynamic_scale;
     bool copies;  // see copies_rows
@@ -44,9 +46,9 @@ inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t 
         return copy_width(base, stride, dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
-    return d.k_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
+    return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
            a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
-           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.k_dtype) &&
+           is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.v_dtype) &&
            is_vec16(a.k_new, a.k_new_stride, d.dim_qk, d.q_dtype) && is_vec16(a.v_new, a.v_new_stride, d.dim_v, d.q_dtype);
 }
 
@@ -56,6 +58,8 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     AppendParams x{};
     x.k.from = a.k_new;
     x.k.to = a.k;
+    x.k.heads = d.heads_k;
+    x.k.to_dtype = d.k_dtype;
     x.k.descale = p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr;
     x.k.from_strides = row_strides(a.k_new_stride, packed);
     x.k.to_strides = row_strides(d.k_stride, false);
@@ -63,13 +67,15 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     x.k.steps = {int(d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     x.v.from = a.v_new;
     x.v.to = a.v;
+    x.v.heads = d.heads_v;
+    x.v.to_dtype = d.v_dtype;
     x.v.descale = p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr;
     x.v.from_strides = row_strides(a.v_new_stride, packed);
     x.v.to_strides = row_strides(d.v_stride, false);
     x.v.descale_strides = row_strides(d.v_descale_stride, false);
     x.v.steps = {int(d.dim_v), 0, false};
     x.batch = d.batch;
-    x.heads = d.heads_k;
+    x.heads = max_of(d.heads_k, d.heads_v);
     x.seqlen_new = a.seqlen_new;
     x.total_new = a.total_new;
     x.cu_seqlens_new = a.cu_seqlens_new;
@@ -90,7 +96,6 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     x.max_position = a.max_position;
     x.pairs = a.rotary_dim / 2;
     x.from_dtype = d.q_dtype;
-    x.to_dtype = d.k_dtype;
     while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
     if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
     x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
@@ -170,7 +175,7 @@ FA_DEVICE void force_evaluation(int64_t x) {
 // bits: what remains is a chain of dependent reads, whose latency should be all that it takes.
 FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const AppendOperand& operand = row.is_v ? x.v : x.k;
-    const int64_t bytes = type_bytes(x.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
+    const int64_t bytes = type_bytes(operand.to_dtype), outer_bytes = operand.to_strides.batch * bytes,
                   row_bytes = operand.to_strides.row * bytes;
     const int all = int(operand.steps.dim * bytes), first = rt::thread() % kTeam * 16;
     const char* const from =
@@ -188,7 +193,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^
                      within);
     rt::wait_for_predecessor();
-    if (row.b >= x.batch || first >= all) return;
+    if (row.b >= x.batch || row.h >= operand.heads || first >= all) return;
     float vec[4];
     rt::load4(reinterpret_cast<const float*>(from), vec);
     const uint32_t key = later + (source.key ? uint32_t(*source.key) : 0);
@@ -216,7 +221,7 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
 FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
     rt::wait_for_predecessor();
     const AppendOperand& operand = row.is_v ? x.v : x.k;
-    const NewRow source = row.b < x.batch ? new_row_of(x, row.b, row.t) : NewRow{0, false};
+    const NewRow source = row.b < x.batch && row.h < operand.heads ? new_row_of(x, row.b, row.t) : NewRow{0, false};
     const int64_t from_row = operand.from_strides.index(row.b, source.row, row.h);
     const RowSteps steps = operand.steps;
     const int lane = rt::thread() % kTeam;
@@ -246,7 +251,7 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
             if (s.partner) amax = update_amax(partner, s.n, amax);
         }
         amax = team_max(amax);
-        factor = dynamic_descale(amax, largest_value(x.to_dtype));
+        factor = dynamic_descale(amax, largest_value(operand.to_dtype));
         if (descale && lane == 0) *descale = factor;
         if (steps.count() > kTeam && cache_row.valid)
             loaded = load_step(operand.from, from_row, x.from_dtype, step_of(steps, lane));
@@ -264,8 +269,8 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
             if (descale) own[i] /= factor;
             if (descale && s.partner) partner[i] /= factor;
         }
-        store_vec8(operand.to, to_row + s.at, x.to_dtype, s.n, own);
-        if (s.partner) store_vec8(operand.to, to_row + s.partner, x.to_dtype, s.n, partner);
+        store_vec8(operand.to, to_row + s.at, operand.to_dtype, s.n, own);
+        if (s.partner) store_vec8(operand.to, to_row + s.partner, operand.to_dtype, s.n, partner);
     }
 }
 

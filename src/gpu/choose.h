@@ -14,14 +14,14 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The mma kernels that take a call; none: it has a q of 8 bits, factors for single keys, pages or queries, wide heads, sizes beyond
+// The mma kernels that take a call; none: it has a q of 8 bits, a v of another type or other heads than k's, factors for single keys, pages or queries, wide heads, sizes beyond
 // 2^31, or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or
 // coarse values below them are 0, an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.has_mma || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    if (!device.has_mma || !p.kv_alike() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
@@ -40,7 +40,7 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.d.heads_k;
+    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.kv_heads;
     const InstanceLists mma = mma_instances_for(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double min_time = 0;
@@ -87,7 +87,7 @@ const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem
             }
         return nullptr;
     };
-    if (!device.has_mma || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
+    if (!device.has_mma || !p.kv_alike() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
     if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
@@ -174,7 +174,7 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
     return kMargin *
-               num_splits_heuristic(device, p, kernel, d.batch * d.heads_k * ceil_div(d.seqlen_q * p.group, kernel.rows)).time <
+               num_splits_heuristic(device, p, kernel, d.batch * p.kv_heads * ceil_div(d.seqlen_q * p.group, kernel.rows)).time <
            alone;
 }
 

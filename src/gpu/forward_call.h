@@ -67,7 +67,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     x.blocks = ceil_div(x.rows, kernel.rows);
     x.value_parts = ceil_div(d.dim_v, kernel.columns);
     x.q_dims = resident_dims(c.properties, kernel.shared_bytes, d.dim_qk);
-    const int64_t heads = d.batch * d.heads_k, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
+    const int64_t heads = d.batch * p.kv_heads, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
     x.num_splits = d.num_splits ? d.num_splits : plan->arch_kernel ? 1 : 0;
@@ -75,12 +75,12 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     x.splits = x.split_size > 0 ? ceil_div(max_of(d.seqlen_k, 1), x.split_size)
                                 : max_of(min_of(x.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
-    const int64_t bytes = type_bytes(d.k_dtype);
-    const auto row_bytes = [&](const int64_t stride[4], int64_t dim) {
+    const auto row_bytes = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
+        const int64_t bytes = type_bytes(dtype);
         return ByteStrides{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
     };
-    x.k_bytes = row_bytes(d.k_stride, d.dim_qk);
-    x.v_bytes = row_bytes(d.v_stride, d.dim_v);
+    x.k_bytes = row_bytes(d.k_stride, d.dim_qk, d.k_dtype);
+    x.v_bytes = row_bytes(d.v_stride, d.dim_v, d.v_dtype);
     x.section = p.causal() ? min_of(kv_heads_in_l2(p), heads) : 0;
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
@@ -142,7 +142,7 @@ fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::St
     rt::Status s = early ? rt::launch_after(kernel, f.grid, one.threads, shared, stream, x)
                          : rt::launch(kernel, f.grid, one.threads, shared, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, one.family);
-    const int64_t rows = p.d.batch * p.d.heads_k * x.rows;
+    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
     if (x.partial_o && f.merge_columns) {
         const auto merge_kernel =
             f.merge_columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
@@ -167,7 +167,7 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
     const fa_attention_desc_t& d = p.d;
     x->a = a;
     x->k_aligned = vec4_aligned(a.k, d.k_stride, d.k_dtype);
-    x->v_aligned = vec4_aligned(a.v, d.v_stride, d.k_dtype);
+    x->v_aligned = vec4_aligned(a.v, d.v_stride, d.v_dtype);
     x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, d.o_stride, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
@@ -175,7 +175,7 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
     x->q_width = copy_width(a.q, d.q_stride, d.dim_qk, d.q_dtype);
     x->k_width = copy_width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
-    x->v_width = copy_width(a.v, d.v_stride, d.dim_v, d.k_dtype);
+    x->v_width = copy_width(a.v, d.v_stride, d.dim_v, d.v_dtype);
     x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(*x));
     x->cluster_merge = f.cluster_merge && !is_general(*x);
     x->partial_o = f.partial_bytes && !x->cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;

@@ -51,6 +51,7 @@ struct Simt {
         Sequence seq;
         MaskRule rule;
         int64_t batch, kv_head, first, valid;  // first group-major row; how many exist
+        int64_t k_head, v_head;                // of that kv head
         int64_t split, column0;                // column0: of v
         int64_t begin, end;                    // keys of the split that any of the rows may see
         Dropout dropout;
@@ -134,12 +135,12 @@ struct Simt {
             if (j >= keys) continue;
             const KeyLocation location = locate_key(x.p, x.a, t.seq, key0 + j);
             if (!location.valid) continue;
-            s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.kv_head);
-            s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.kv_head);
+            s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.k_head);
+            s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.v_head);
             if (x.p.has(FA_OPERAND_K_DESCALE))
-                s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.kv_head);
+                s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.k_head);
             if (x.p.has(FA_OPERAND_V_DESCALE))
-                s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.kv_head);
+                s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.v_head);
         }
     }
 
@@ -279,7 +280,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.p.d.k_dtype, x.a.v, s.v_offset, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.kv);
+            load_rows<columns>(x.p.d.v_dtype, x.a.v, s.v_offset, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
@@ -311,8 +312,8 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
-            const int64_t index = (t.batch * x.p.d.heads_k + t.kv_head) * x.rows + t.first + row;
-            const int64_t partial = t.split * x.p.d.batch * x.p.d.heads_k * x.rows + index;
+            const int64_t index = (t.batch * x.p.kv_heads + t.kv_head) * x.rows + t.first + row;
+            const int64_t partial = t.split * x.p.d.batch * x.p.kv_heads * x.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
@@ -356,8 +357,10 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     rt::release_successor();
     if (rt::thread() == 0) {
         typename S::Tile tile;
-        tile.kv_head = item % x.p.d.heads_k;
-        tile.batch = item / x.p.d.heads_k;
+        tile.kv_head = item % x.p.kv_heads;
+        tile.batch = item / x.p.kv_heads;
+        tile.k_head = x.p.k_head(tile.kv_head);
+        tile.v_head = x.p.v_head(tile.kv_head);
         tile.seq = bounded_sequence(x.p, x.a, tile.batch);
         tile.rule = mask_rule(x.p, tile.seq);
         tile.dropout = dropout_of(x);

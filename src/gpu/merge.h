@@ -37,14 +37,14 @@ FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardParams x) {
-    const int64_t all = x.p.d.batch * x.p.d.heads_k * x.rows, dim = x.p.d.dim_v;
+    const int64_t all = x.p.d.batch * x.p.kv_heads * x.rows, dim = x.p.d.dim_v;
     const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
     rt::release_successor();
     rt::wait_for_predecessor();
     const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row takes part in shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
-    const int64_t kv_head = head_index % uint32_t(x.p.d.heads_k), batch = head_index / uint32_t(x.p.d.heads_k);
+    const int64_t kv_head = head_index % uint32_t(x.p.kv_heads), batch = head_index / uint32_t(x.p.kv_heads);
     const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     const int64_t splits = row < seq.q_len ? split_count(seq.k_len, x.num_splits, x.split_size) : 0;
@@ -78,8 +78,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x
     constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
-    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.d.heads_k), group = uint32_t(x.p.group);
-    const int64_t all = x.p.d.batch * x.p.d.heads_k * x.rows;
+    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.kv_heads), group = uint32_t(x.p.group);
+    const int64_t all = x.p.d.batch * x.p.kv_heads * x.rows;
     const uint32_t index = uint32_t(rt::block()) % uint32_t(all);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
     const int64_t dim = x.p.d.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns), row = r / group, head = kv_head * group + r % group;
@@ -135,9 +135,9 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x
 
 // The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM ForwardParams x) {
-    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.p.d.batch * x.p.d.heads_k * x.rows;
+    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.p.d.batch * x.p.kv_heads * x.rows;
     if (index >= all) return;
-    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.d.heads_k, batch = index / x.rows / x.p.d.heads_k;
+    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.kv_heads, batch = index / x.rows / x.p.kv_heads;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     if (r / x.p.group >= seq.q_len) return;
     RowState state = x.state[index];
@@ -158,19 +158,19 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
     const bool masked = d.scores_stage == FA_SCORES_BIASED || d.scores_stage == FA_SCORES_PROBABILITY;
     const float outside = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
     RowState state = empty_row();
-    if (x.state && row < seq.q_len) state = x.state[(batch * d.heads_k + kv) * x.rows + row * x.p.group + head % x.p.group];
+    if (x.state && row < seq.q_len) state = x.state[(batch * x.p.kv_heads + kv) * x.rows + row * x.p.group + head % x.p.group];
     for (int64_t key = rt::thread(); key < d.seqlen_k; key += kMergeThreads) {
         float* to = out + key * d.scores_stride[3];
         *to = outside;
         if (row >= seq.q_len || key >= seq.k_len) continue;
         const KeyLocation location = locate_key(x.p, x.a, seq, key);
         if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
-        const int64_t k_at = key_index(x.p, d.k_stride, location, kv);
+        const int64_t k_at = key_index(x.p, d.k_stride, location, x.p.k_head(kv));
         float s = 0.f;
         for (int64_t c = 0; c < d.dim_qk; c++)
             s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
                      load_element(x.a.k, k_at + c, d.k_dtype) *
-                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, kv) : 1.f), s);
+                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, x.p.k_head(kv)) : 1.f), s);
         s *= x.factor.product;
         if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
         if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);

@@ -55,8 +55,8 @@ struct ForwardParams {
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
     // All kernels.
-    float* partial_o;  // [splits][batch · heads_k · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;   // [splits][batch · heads_k · rows]; also the final states that the scores output needs
+    float* partial_o;  // [splits][batch · kv_heads · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
+    RowState* state;   // [splits][batch · kv_heads · rows]; also the final states that the scores output needs
 };
 
 // Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the

@@ -11,7 +11,7 @@ namespace gpu {
 
 constexpr int kStudyRows = 64;  // of a row tile
 
-// Heads are sequences' k and v heads here, with all query rows that share them: [batch][heads_k].
+// Heads are sequences' k and v heads here, with all query rows that share them: [batch][kv_heads].
 struct StudyParams {
     ForwardParams x;
     RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
@@ -25,8 +25,10 @@ template <class S>
 FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
-        t.kv_head = head % x.p.d.heads_k;
-        t.batch = head / x.p.d.heads_k;
+        t.kv_head = head % x.p.kv_heads;
+        t.batch = head / x.p.kv_heads;
+        t.k_head = x.p.k_head(t.kv_head);
+        t.v_head = x.p.v_head(t.kv_head);
         t.seq = bounded_sequence(x.p, x.a, t.batch);
         t.rule = mask_rule(x.p, t.seq);
         t.dropout = dropout_of(x);
@@ -129,7 +131,7 @@ struct SumOp {
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
     const ForwardParams& x = y.x;
     const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.p.group;
-    const int64_t batch = head / x.p.d.heads_k, query_head = head % x.p.d.heads_k * x.p.group + r % x.p.group;
+    const int64_t batch = head / x.p.kv_heads, query_head = head % x.p.kv_heads * x.p.group + r % x.p.group;
     const Sequence seq = bounded_sequence(x.p, x.a, batch);
     if (row >= seq.q_len) return;
     float* scores = y.s_matrix + rt::block() * y.pitch;
@@ -213,7 +215,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     const typename S::Tile& t = *s.tile;
     init_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
-    RowState* states = y.states + part * x.p.d.batch * x.p.d.heads_k * x.rows + head * x.rows;
+    RowState* states = y.states + part * x.p.d.batch * x.p.kv_heads * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
     for (int block = 0; init_tile<S>(x, s, block); block++) {
         FA_UNROLL for (int r = 0; r < TR; r++) {

@@ -76,7 +76,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !plain_scale(d.scale), &x);
     x.dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
     s->params.pitch = round_up(d.seqlen_k, kKeys);
-    s->heads = d.batch * d.heads_k;
+    s->heads = d.batch * p.kv_heads;
     const int64_t all = s->heads * x.rows;
     constexpr int64_t limit = int64_t(1) << 31;
     if (all >= limit || s->heads * x.blocks >= limit / x.value_parts)
@@ -130,7 +130,7 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     ForwardParams& x = y.x;
     x.a = a;
     x.k_aligned = vec4_aligned(a.k, p.d.k_stride, p.d.k_dtype);
-    x.v_aligned = vec4_aligned(a.v, p.d.v_stride, p.d.k_dtype);
+    x.v_aligned = vec4_aligned(a.v, p.d.v_stride, p.d.v_dtype);
     y.s_matrix = reinterpret_cast<float*>(memory);
     y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);

@@ -20,6 +20,17 @@ typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result min_of(A, B) = delete
 template <class A, class B>
 typename Deleted<(A(1) / 2 != 0 || B(1) / 2 != 0)>::Result max_of(A, B) = delete;
 
+// The least common multiple of two numbers below 2^31; of 0 and any, 0.
+FA_FN int64_t common_multiple(int64_t a, int64_t b) {
+    int64_t divisor = a, rest = b;
+    while (rest != 0) {
+        const int64_t next = divisor % rest;
+        divisor = rest;
+        rest = next;
+    }
+    return divisor == 0 ? 0 : a / divisor * b;
+}
+
 // Query heads come in contiguous groups that share one k and v head.
 FA_FN int64_t kv_head(int64_t head, int64_t heads_q, int64_t heads_k) { return head / (heads_q / heads_k); }
 

@@ -48,6 +48,12 @@ std::vector<Rule<Backward>> descriptor() {
         described(padded, "softcap is -1:", [](Backward& c) { c.d.softcap = -1.0f; }),
         described(
             plain, "dim_v is 1025:", [](Backward& c) { c.d.dim_v = 1025; }, U),
+        described(
+            plain, "v_dtype is f16: no backend has another type than k's in the backward yet, expected f32",
+            [](Backward& c) { c.d.v_dtype = FA_F16; }, U),
+        described(
+            plain, "heads_v is 4: no backend has another number than k's in the backward yet, expected 2",
+            [](Backward& c) { c.d.heads_v = 4; }, U),
         described(plain, "heads_k is 3:", [](Backward& c) { c.d.heads_k = 3; }),
         described(packed, "total_q is -6:", [](Backward& c) { c.d.total_q = -6; }),
         described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& c) { c.d.lse_stride[2] = 1; }),

@@ -91,8 +91,6 @@ std::vector<Rule<Forward>> reserved() {
         row(plain, U, "k_dtype is q4_0: no backend has it yet", [](D d) { d.k_dtype = FA_Q4_0; }),
         row(plain, U, "k_dtype is i4:", [](D d) { d.k_dtype = FA_I4; }),
         row(plain, U, "v_dtype is q8_0:", [](D d) { d.v_dtype = FA_Q8_0; }),
-        row(plain, U, "v_dtype is f16: no backend has another type than k's", [](D d) { d.v_dtype = FA_F16; }),
-        row(plain, U, "heads_v is 4: no backend has another number than k's", [](D d) { d.heads_v = 4; }),
         row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
         row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
         row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),

@@ -39,7 +39,7 @@ class RandomAppend {
     std::vector<int32_t> fresh, cu, left, used, index;  // per sequence: tokens that come, their packed begins, …
     std::vector<Buffer> metadata;
     Buffer k, v, k_new, v_new, k_descale, v_descale, cos, sin;
-    int64_t dim_v = 0, heads = 0;
+    int64_t dim_v = 0, heads_k = 0, heads_v = 0;
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
     const int32_t* keep(const std::vector<int32_t>& values) {
@@ -52,8 +52,10 @@ class RandomAppend {
         d.q_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
         if (rng.chance(0.7)) d.k_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
         d.batch = rng.between(0, 4), d.seqlen_k = rng.between(0, 40);
-        heads = d.heads_q = rng.between(1, 3);
-        if (rng.chance(0.3)) d.heads_k = heads, d.heads_q = 2 * heads;
+        if (rng.chance(0.3)) d.v_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        heads_k = heads_v = d.heads_q = rng.between(1, 3);
+        if (rng.chance(0.3)) d.heads_k = heads_k, d.heads_q = 2 * heads_k;
+        if (rng.chance(0.2)) d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
         d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
         if (rng.chance(0.4)) d.dim_v = rng.between(1, 70);
         dim_v = d.dim_v ? d.dim_v : d.dim_qk;
@@ -134,28 +136,30 @@ class RandomAppend {
         const oracle::Reading dense(d, FA_FORWARD_ARGS_INIT);
         stride(FA_STRIDED_K, dense.k_tensor, d.k_stride);
         stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
-        const bool narrow = oracle::size_of(dense.k_dtype) == 1, dynamic = narrow && rng.chance(0.5);
+        const bool narrow_k = oracle::size_of(dense.k_dtype) == 1, narrow_v = oracle::size_of(dense.v_dtype) == 1;
+        const bool dynamic = narrow_k && narrow_v && rng.chance(0.5);
         if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
-        if (narrow && (dynamic || rng.chance(0.6))) {
-            d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-            random_strides(rng, 3, dense.k_descale_tensor.count.data(), 1, d.k_descale_stride);
-            random_strides(rng, 3, dense.v_descale_tensor.count.data(), 1, d.v_descale_stride);
+        const auto scale = [&](uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
+            if (!dynamic && !rng.chance(0.6)) return;
+            d.operands |= operand;
+            random_strides(rng, 3, tensor.count.data(), 1, stride);
             for (int axis = 0; axis < 3 && !dynamic; axis++)
-                if (rng.chance(0.4)) d.k_descale_stride[axis] = d.v_descale_stride[axis] = 0;
-        }
+                if (rng.chance(0.4)) stride[axis] = 0;
+        };
+        if (narrow_k) scale(FA_OPERAND_K_DESCALE, dense.k_descale_tensor, d.k_descale_stride);
+        if (narrow_v) scale(FA_OPERAND_V_DESCALE, dense.v_descale_tensor, d.v_descale_stride);
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
         k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
-        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
+        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.v_dtype), random_side(rng));
         a.k = k.as(), a.v = v.as();
-        if (!has(FA_OPERAND_K_DESCALE)) return;
-        k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));
-        v_descale = Buffer(r.v_descale_tensor.extent() * 4, random_side(rng));
+        if (has(FA_OPERAND_K_DESCALE)) k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));
+        if (has(FA_OPERAND_V_DESCALE)) v_descale = Buffer(r.v_descale_tensor.extent() * 4, random_side(rng));
         a.k_descale = k_descale.as<float>(), a.v_descale = v_descale.as<float>();
         for (const Buffer* buffer : {&k_descale, &v_descale})
             for (int64_t n = 0; n < buffer->bytes() / 4 && !dynamic; n++) buffer->as<float>()[n] = float(rng.uniform(0.01, 0.1));
     }
 
-    Buffer draw_tokens(int64_t dim, int64_t (&given)[4]) {
+    Buffer draw_tokens(int64_t heads, int64_t dim, int64_t (&given)[4]) {
         const bool packed = a.cu_seqlens_new != nullptr;
         oracle::Tensor t{{packed ? 1 : d.batch, packed ? a.total_new : a.seqlen_new, heads, dim}, {}};
         t.stride = {a.seqlen_new * heads * dim, heads * dim, dim, 1};
@@ -178,8 +182,8 @@ class RandomAppend {
     }
 
     void tokens() {
-        k_new = draw_tokens(d.dim_qk, a.k_new_stride);
-        v_new = draw_tokens(dim_v, a.v_new_stride);
+        k_new = draw_tokens(heads_k, d.dim_qk, a.k_new_stride);
+        v_new = draw_tokens(heads_v, dim_v, a.v_new_stride);
         a.k_new = k_new.as(), a.v_new = v_new.as();
     }
 

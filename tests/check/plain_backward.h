@@ -29,7 +29,7 @@ inline PlainGradients plain_backward(const oracle::BackwardReading& r) {
         for (int64_t h = 0; h < r.d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++) {
                 const std::vector<float> q = row(r.a.q, r.q(b, h, i), dim), d_o = row(r.g.dout, r.dout(b, h, i), dim_v);
-                const int64_t head = r.kv_head(h), n = r.keys(b);
+                const int64_t head = r.k_head(h), n = r.keys(b);
                 std::vector<float> s(size_t(n), -std::numeric_limits<float>::infinity()), dp(size_t(n), 0.f);
                 float top = s.empty() ? 0 : s[0], sum = 0, delta = 0;
                 for (int64_t j = 0; j < n; j++) {

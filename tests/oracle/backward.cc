@@ -77,7 +77,7 @@ class RowGradient {
         const Score& s = row.scores[size_t(j)];
         const std::vector<double>&k = cache.k[size_t(j)], &v = cache.v[size_t(j)];
         const double p = row.weight(s.biased), z = r.kept(b, h, i, j) ? 1 / (1 - double(r.d.dropout_p)) : 0;
-        const size_t key = size_t(out.key(b, r.kv_head(h), j));
+        const size_t key = size_t(out.key(b, r.k_head(h), j));
         double dp = 0, dp_size = 0;
         for (size_t c = 0; c < v.size(); c++) {
             dp += z == 0 ? 0 : z * given.d_o[c] * v[c];

@@ -141,10 +141,10 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
         for (int64_t t = 0; t < tokens.count(b); t++) {
             const int64_t slot = tokens.slot(b, t);
             if (slot < 0) continue;
-            for (int64_t head = 0; head < r.heads_k; head++) {
-                for (const bool is_k : {true, false}) {
-                    const int64_t dim = is_k ? desc.dim_qk : r.dim_v;
-                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, r.heads_k, dim);
+            for (const bool is_k : {true, false}) {
+                const int64_t dim = is_k ? desc.dim_qk : r.dim_v, heads = is_k ? r.heads_k : r.heads_v;
+                for (int64_t head = 0; head < heads; head++) {
+                    const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, heads, dim);
                     const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
                     std::vector<Turned> head_values;
                     for (int64_t c = 0; c < dim; c++)

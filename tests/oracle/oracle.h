@@ -29,7 +29,7 @@ class Reading {
     fa_attention_desc_t d;
     fa_forward_args_t a;
     int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
-    int64_t heads_k, dim_v;
+    int64_t heads_k, heads_v, dim_v;
     double scale;
     Tensor q_tensor, k_tensor, v_tensor, o_tensor;                // outer: batch, sequence of the cache, or page; 1 when packed
     Tensor lse_tensor;                                            // (batch, head, row, 1)
@@ -47,18 +47,19 @@ class Reading {
 
     // Offsets of a row's first element (of the value itself for LSE, bias, mask, scores).
     int64_t q(int64_t b, int64_t h, int64_t i) const;
-    int64_t k(int64_t b, int64_t kv_head, int64_t j) const;
-    int64_t v(int64_t b, int64_t kv_head, int64_t j) const;
+    int64_t k(int64_t b, int64_t k_head, int64_t j) const;
+    int64_t v(int64_t b, int64_t v_head, int64_t j) const;
     int64_t o(int64_t b, int64_t h, int64_t i) const;
     int64_t lse(int64_t b, int64_t h, int64_t i) const;
     int64_t bias(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t mask(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t scores(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t q_descale(int64_t b, int64_t h, int64_t i) const;
-    int64_t k_descale(int64_t b, int64_t kv_head, int64_t j) const;
-    int64_t v_descale(int64_t b, int64_t kv_head, int64_t j) const;
+    int64_t k_descale(int64_t b, int64_t k_head, int64_t j) const;
+    int64_t v_descale(int64_t b, int64_t v_head, int64_t j) const;
 
-    int64_t kv_head(int64_t h) const { return h * heads_k / d.heads_q; }
+    int64_t k_head(int64_t h) const { return h * heads_k / d.heads_q; }
+    int64_t v_head(int64_t h) const { return h * heads_v / d.heads_q; }
     double alibi_slope(int64_t b, int64_t h) const;
     // Rows beyond rows(b): a padded o and LSE has them, and they must be 0 and −inf; a packed one has none of its own.
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }

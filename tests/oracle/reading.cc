@@ -31,6 +31,7 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     o_dtype = d.o_dtype != 0 ? d.o_dtype : narrow_q ? int32_t(FA_BF16) : q_dtype;
     bias_dtype = d.bias_dtype != 0 ? d.bias_dtype : int32_t(FA_F32);
     heads_k = d.heads_k != 0 ? d.heads_k : d.heads_q;
+    heads_v = d.heads_v != 0 ? d.heads_v : heads_k;
     dim_v = d.dim_v != 0 ? d.dim_v : d.dim_qk;
     scale = d.flags & FA_SCALE_EXPLICIT ? double(d.scale) : 1 / std::sqrt(double(d.dim_qk));
 
@@ -43,16 +44,16 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
     o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
     k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk}, d.strided & FA_STRIDED_K, literal(d.k_stride));
-    v_tensor = tensor({k_outer, k_rows, heads_k, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
+    v_tensor = tensor({k_outer, k_rows, heads_v, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     bias_tensor = {pairs, literal(d.bias_stride)};
     mask_tensor = {pairs, literal(d.mask_stride)};
     scores_tensor = {pairs, literal(d.scores_stride)};
     q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
-    const Quad factors = {packed_k ? d.batch : k_outer, k_rows, heads_k, 1};
-    k_descale_tensor = {factors, literal(d.k_descale_stride)};
-    v_descale_tensor = {factors, literal(d.v_descale_stride)};
+    const int64_t factor_outer = packed_k ? d.batch : k_outer;
+    k_descale_tensor = {{factor_outer, k_rows, heads_k, 1}, literal(d.k_descale_stride)};
+    v_descale_tensor = {{factor_outer, k_rows, heads_v, 1}, literal(d.v_descale_stride)};
 
     const bool from_state = has(FA_OPERAND_RNG_STATE) && a.rng_state != nullptr;
     dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.dropout_seed, from_state ? a.rng_state[1] : a.dropout_offset);

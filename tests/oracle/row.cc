@@ -69,13 +69,13 @@ std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32
 
 static double factor(const void* factors, int64_t index) { return double(static_cast<const float*>(factors)[index]); }
 
-Cache load_cache(const Reading& r, int64_t b, int64_t head) {
+Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
-        const double fk = r.has(FA_OPERAND_K_DESCALE) ? factor(r.a.k_descale, r.k_descale(b, head, j)) : 1.0;
-        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, head, j)) : 1.0;
-        cache.k.push_back(widen(r.a.k, r.k(b, head, j), r.d.dim_qk, r.k_dtype, fk));
-        cache.v.push_back(widen(r.a.v, r.v(b, head, j), r.dim_v, r.v_dtype, fv));
+        const double fk = r.has(FA_OPERAND_K_DESCALE) ? factor(r.a.k_descale, r.k_descale(b, k_head, j)) : 1.0;
+        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, v_head, j)) : 1.0;
+        cache.k.push_back(widen(r.a.k, r.k(b, k_head, j), r.d.dim_qk, r.k_dtype, fk));
+        cache.v.push_back(widen(r.a.v, r.v(b, v_head, j), r.dim_v, r.v_dtype, fv));
     }
     return cache;
 }

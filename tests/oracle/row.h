@@ -14,7 +14,7 @@ struct Score {
 struct Cache {
     std::vector<std::vector<double>> k, v;
 };
-Cache load_cache(const Reading& r, int64_t b, int64_t kv_head);
+Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head);
 
 // visit(b, h, cache) for every query head, with the keys and values that it reads.
 template <typename Visit>
@@ -22,7 +22,8 @@ void each_head(const Reading& r, Visit visit) {
     for (int64_t b = 0; b < r.d.batch; b++) {
         Cache cache;
         for (int64_t h = 0; h < r.d.heads_q; h++) {
-            if (h == 0 || r.kv_head(h) != r.kv_head(h - 1)) cache = load_cache(r, b, r.kv_head(h));
+            if (h == 0 || r.k_head(h) != r.k_head(h - 1) || r.v_head(h) != r.v_head(h - 1))
+                cache = load_cache(r, b, r.k_head(h), r.v_head(h));
             visit(b, h, cache);
         }
     }

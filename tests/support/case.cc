@@ -8,6 +8,9 @@ namespace {
 
 Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : Buffer::Guard::before; }
 
+// Of stored values that stand for ordinary ones: integers need room.
+double size_of_values(int32_t dtype) { return dtype == FA_I8 ? 40 : 1; }
+
 Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) {
     return {tensor.extent() * element_size, side(rng)};
 }
@@ -57,10 +60,10 @@ void Case::bind(Rng& rng) {
         if (wanted) buffer = std::move(memory);
         return buffer.as();
     };
-    const int64_t kv_size = oracle::size_of(r.k_dtype), floats = sizeof(float);
+    const int64_t floats = sizeof(float);
     a.q = give(q, true, allocate(rng, r.q_tensor, oracle::size_of(r.q_dtype)));
-    a.k = give(k, true, allocate(rng, r.k_tensor, kv_size));
-    a.v = give(v, true, allocate(rng, r.v_tensor, kv_size));
+    a.k = give(k, true, allocate(rng, r.k_tensor, oracle::size_of(r.k_dtype)));
+    a.v = give(v, true, allocate(rng, r.v_tensor, oracle::size_of(r.v_dtype)));
     a.o = give(o, true, allocate(rng, r.o_tensor, oracle::size_of(r.o_dtype)));
     a.lse = static_cast<float*>(give(lse, r.has(FA_OPERAND_LSE), allocate(rng, r.lse_tensor, floats)));
     a.bias = give(bias, r.has(FA_OPERAND_BIAS), allocate(rng, r.bias_tensor, oracle::size_of(r.bias_dtype)));
@@ -102,9 +105,9 @@ void Case::set_k(const Pick& value) {
 void Case::set_v(const Pick& value) {
     const oracle::Reading r = reading();
     for (int64_t b = 0; b < d.batch; b++)
-        for (int64_t h = 0; h < r.heads_k; h++)
+        for (int64_t h = 0; h < r.heads_v; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
-                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.k_dtype, value(b, h, j, c));
+                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.v_dtype, value(b, h, j, c));
 }
 
 void Case::set_bias(const Pick& value) {
@@ -133,19 +136,21 @@ void Case::set_descales(Rng& rng, double typical) {
     for (int64_t b = 0; b < d.batch; b++) {
         for (int64_t h = 0; h < d.heads_q && r.has(FA_OPERAND_Q_DESCALE); h++)
             for (int64_t i = 0; i < r.rows(b); i++) q_descale.as<float>()[r.q_descale(b, h, i)] = draw();
-        for (int64_t h = 0; h < r.heads_k; h++)
-            for (int64_t j = 0; j < r.keys(b); j++) {
-                if (r.has(FA_OPERAND_K_DESCALE)) k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
-                if (r.has(FA_OPERAND_V_DESCALE)) v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
-            }
+        for (int64_t j = 0; j < r.keys(b); j++) {
+            for (int64_t h = 0; h < r.heads_k && r.has(FA_OPERAND_K_DESCALE); h++)
+                k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
+            for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE); h++)
+                v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
+        }
     }
 }
 
 void Case::fill_normal(Rng& rng, double q_size, double k_size, double v_size) {
-    const double whole = reading().k_dtype == FA_I8 ? 40 : 1;  // integers need room
+    const oracle::Reading r = reading();
+    k_size *= size_of_values(r.k_dtype), v_size *= size_of_values(r.v_dtype);
     set_q([&](int64_t, int64_t, int64_t, int64_t) { return q_size * rng.normal(); });
-    set_k([&](int64_t, int64_t, int64_t, int64_t) { return k_size * whole * rng.normal(); });
-    set_v([&](int64_t, int64_t, int64_t, int64_t) { return v_size * whole * rng.normal(); });
+    set_k([&](int64_t, int64_t, int64_t, int64_t) { return k_size * rng.normal(); });
+    set_v([&](int64_t, int64_t, int64_t, int64_t) { return v_size * rng.normal(); });
 }
 
 std::vector<Buffer*> Case::inputs() {

@@ -29,21 +29,39 @@ void add_list(std::string& text, const char* name, const Number* values, size_t 
     text += "}";
 }
 
-const char* const kOperands[] = {"LSE",           "BIAS",         "MASK",         "ALIBI",     "SINKS",
-                                 "CAUSAL_OFFSET", "CU_SEQLENS_Q", "CU_SEQLENS_K", "SEQUSED_Q", "SEQUSED_K",
-                                 "LEFTPAD_K",     "KV_BATCH_IDX", "PAGE_TABLE",   "Q_DESCALE", "K_DESCALE",
-                                 "V_DESCALE",     "O_SCALE",      "SCORES",       "RNG_STATE"};
+const struct {
+    uint64_t bit;
+    const char* name;
+} kOperands[] = {{FA_OPERAND_LSE, "LSE"},
+                 {FA_OPERAND_Q_DESCALE, "Q_DESCALE"},
+                 {FA_OPERAND_K_DESCALE, "K_DESCALE"},
+                 {FA_OPERAND_V_DESCALE, "V_DESCALE"},
+                 {FA_OPERAND_O_SCALE, "O_SCALE"},
+                 {FA_OPERAND_BIAS, "BIAS"},
+                 {FA_OPERAND_MASK, "MASK"},
+                 {FA_OPERAND_ALIBI, "ALIBI"},
+                 {FA_OPERAND_SINKS, "SINKS"},
+                 {FA_OPERAND_CAUSAL_OFFSET, "CAUSAL_OFFSET"},
+                 {FA_OPERAND_CU_SEQLENS_Q, "CU_SEQLENS_Q"},
+                 {FA_OPERAND_CU_SEQLENS_K, "CU_SEQLENS_K"},
+                 {FA_OPERAND_SEQUSED_Q, "SEQUSED_Q"},
+                 {FA_OPERAND_SEQUSED_K, "SEQUSED_K"},
+                 {FA_OPERAND_LEFTPAD_K, "LEFTPAD_K"},
+                 {FA_OPERAND_KV_BATCH_IDX, "KV_BATCH_IDX"},
+                 {FA_OPERAND_PAGE_TABLE, "PAGE_TABLE"},
+                 {FA_OPERAND_SCORES, "SCORES"},
+                 {FA_OPERAND_RNG_STATE, "RNG_STATE"}};
 
 }  // namespace
 
 std::string describe(const fa_attention_desc_t& d) {
-    std::string text = std::string("q ") + oracle::name_of(d.q_dtype) + ", kv " + oracle::name_of(d.k_dtype) + ", o " +
+    std::string text = std::string("q ") + oracle::name_of(d.q_dtype) + ", k " + oracle::name_of(d.k_dtype) + ", v " + oracle::name_of(d.v_dtype) + ", o " +
                        oracle::name_of(d.o_dtype) + ", bias " + oracle::name_of(d.bias_dtype) + ";";
     const char* const flags[] = {" causal", " window", " scale", " deterministic"};
     for (int bit = 0; bit < 4; bit++)
         if (d.flags >> bit & 1) text += flags[bit];
-    for (int bit = 0; bit < 19; bit++)
-        if (d.operands >> bit & 1) text += std::string(" +") + kOperands[bit];
+    for (const auto& operand : kOperands)
+        if (d.operands & operand.bit) text += std::string(" +") + operand.name;
     add(text, "strided", (long long)d.strided), add(text, "alignment", (long long)d.alignment);
     add(text, "algorithm", (long long)d.algorithm), add(text, "scores_stage", (long long)d.scores_stage);
     add(text, "scale", double(d.scale)), add(text, "softcap", double(d.softcap)), add(text, "dropout_p", double(d.dropout_p));
@@ -54,6 +72,7 @@ std::string describe(const fa_attention_desc_t& d) {
     } sizes[] = {{"batch", d.batch},
                  {"heads_q", d.heads_q},
                  {"heads_k", d.heads_k},
+                 {"heads_v", d.heads_v},
                  {"seqlen_q", d.seqlen_q},
                  {"seqlen_k", d.seqlen_k},
                  {"dim_qk", d.dim_qk},

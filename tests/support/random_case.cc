@@ -39,7 +39,8 @@ class Generator {
     Case c;
     fa_attention_desc_t& d = c.d;
     Metadata& m = c.metadata;
-    bool narrow_kv = false, narrow_o = false;
+    int32_t k_dtype = 0, v_dtype = 0;
+    bool narrow_o = false;
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
     void want(double p, uint32_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
@@ -50,16 +51,18 @@ class Generator {
                                        : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2});
     }
 
+    int32_t kv_type() { return !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type(); }
+
     void types() {
         d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
-        if (rng.chance(0.4)) d.k_dtype = !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type();
+        if (rng.chance(0.4)) d.k_dtype = kv_type();
+        if (!family.differentiable && rng.chance(0.25)) d.v_dtype = kv_type();
         if (rng.chance(0.5)) d.o_dtype = o_type();
-        const int32_t kv = d.k_dtype ? d.k_dtype : d.q_dtype;
-        narrow_kv = oracle::size_of(kv) == 1;
+        k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         narrow_o = d.o_dtype == FA_E4M3 || d.o_dtype == FA_E5M2;
         if (oracle::size_of(d.q_dtype) == 1) want(0.5, FA_OPERAND_Q_DESCALE);
-        if (narrow_kv) want(0.5, FA_OPERAND_K_DESCALE), want(0.5, FA_OPERAND_V_DESCALE);
-        if (kv == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+        if (oracle::size_of(k_dtype) == 1) want(k_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_K_DESCALE);
+        if (oracle::size_of(v_dtype) == 1) want(v_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_V_DESCALE);
         if (narrow_o) want(0.5, FA_OPERAND_O_SCALE);
     }
 
@@ -74,8 +77,10 @@ class Generator {
         d.dim_qk = dimension();
         if (rng.chance(0.3)) d.dim_v = dimension();
         const int64_t heads_k = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
-        d.heads_q = heads_k * group;
-        if (group > 1 || rng.chance(0.3)) d.heads_k = heads_k;
+        const int64_t heads_v = !family.differentiable && rng.chance(0.15) ? rng.between(1, 3) : heads_k;
+        d.heads_q = std::lcm(heads_k, heads_v) * group;
+        if (d.heads_q != heads_k || rng.chance(0.3)) d.heads_k = heads_k;
+        if (heads_v != heads_k || rng.chance(0.1)) d.heads_v = heads_v;
         d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
         switch (rng.between(0, 4)) {
             case 0:
@@ -93,7 +98,7 @@ class Generator {
         }
         const int64_t dims = d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk);
         auto too_big = [&] {
-            const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + heads_k * d.seqlen_k) * dims;
+            const int64_t elements = d.batch * (d.heads_q * d.seqlen_q + std::max(heads_k, heads_v) * d.seqlen_k) * dims;
             return d.batch * d.heads_q * d.seqlen_q * d.seqlen_k * dims > family.most_products || elements > family.most_elements;
         };
         while (too_big() && d.batch > 1) d.batch--;
@@ -221,7 +226,7 @@ class Generator {
         if (rng.chance(0.1)) d.flags |= FA_DETERMINISTIC;
         if (rng.chance(0.05)) d.reserve_units = int32_t(rng.between(1, 8));
         const oracle::Reading r = c.reading();
-        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
+        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.v_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
             d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
             return;
         }
@@ -279,7 +284,7 @@ class Generator {
                                                : 1,
                      spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
         c.fill_normal(rng, heat, 1, spread);
-        c.set_descales(rng, 1.0 / (d.k_dtype == FA_I8 ? 40 : 1));
+        c.set_descales(rng, 1.0 / (k_dtype == FA_I8 || v_dtype == FA_I8 ? 40 : 1));
         if (has(FA_OPERAND_BIAS)) {
             const double holes = rng.pick<double>({0, 0, 0.1, 0.6});
             const double minus_infinity = -std::numeric_limits<double>::infinity();

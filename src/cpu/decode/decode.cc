@@ -28,11 +28,13 @@ constexpr float kMinDescale = 0x1p-40f, kMaxDescale = 0x1p40f;
 
 int64_t padded(const Kernels& k, int64_t dim) { return round_up(dim, 2 * k.lanes); }
 
-// Rows of k or v for kLookupKeys keys, of kv head 0, and how they are read.
+// Rows of k or v for kLookupKeys keys, of its head 0, and how they are read.
 struct KvSource {
     KvOperand operand;
+    int32_t dtype;
     int dim;
     int64_t head_step;  // bytes
+    const DecodeKernels* kernels;
     const char** rows;  // [kLookupKeys + kTileKeys]
     bool in_place;      // the kernel reads all keys where they lie
 };
@@ -57,7 +59,7 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
+    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !p.kv_alike() || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
         return false;
     if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
     return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) &&
@@ -153,8 +155,15 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
 KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == KvOperand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-    return {operand, int(k ? p.d.dim_qk : p.d.dim_v), (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(p.d.k_dtype), rows,
-            !scaled && !c.k->decode[type_index(p.d.k_dtype)].can_read};
+    const int32_t dtype = k ? p.d.k_dtype : p.d.v_dtype;
+    const DecodeKernels* const kernels = &c.k->decode[type_index(dtype)];
+    return {.operand = operand,
+            .dtype = dtype,
+            .dim = int(k ? p.d.dim_qk : p.d.dim_v),
+            .head_step = (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(dtype),
+            .kernels = kernels,
+            .rows = rows,
+            .in_place = !scaled && !kernels->can_read};
 }
 
 // Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
@@ -188,7 +197,7 @@ void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, con
                   const DecodeScratch& scratch, ChunkOperands& chunk, Scratch& w) {
     const Problem& p = *c.p;
     const bool k = source.operand == KvOperand::k;
-    const DecodeKernels& kernels = c.k->decode[type_index(p.d.k_dtype)];
+    const DecodeKernels& kernels = *source.kernels;
     chunk.kernels = &kernels;
     chunk.rows = rows;
     chunk.dim = source.dim;
@@ -251,7 +260,6 @@ struct DecodePanel {
     int64_t start;                                                         // of the first block
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
-    const DecodeKernels* kernels;
     bool matrix;                                     // by matrix instructions
     mutable bool limbs;                              // tile registers are configured for products of integers
     int rows;                                        // there is room for in a tile
@@ -269,9 +277,12 @@ struct DecodePanel {
 // A tile's rows of keys from key + first + skip on, and those to prefetch: the next tile's, or the first one's next chunk.
 KvRows kv_rows(const DecodePanel& panel, const KvSource& source, int i, int64_t key, int first, int skip) {
     const char* const* const rows = source.rows + panel.at(key) + first + skip;
-    const bool last = i + 1 == panel.count;
-    return {rows, panel.tiles[i].kv_head * source.head_step, last ? rows + panel.chunk_keys : rows,
-            panel.tiles[last ? 0 : i + 1].kv_head * source.head_step};
+    const bool last = i + 1 == panel.count, k = source.operand == KvOperand::k;
+    const auto offset = [&](int tile) {
+        const int64_t head = panel.tiles[tile].kv_head;
+        return (k ? panel.c->p->k_head(head) : panel.c->p->v_head(head)) * source.head_step;
+    };
+    return {rows, offset(i), last ? rows + panel.chunk_keys : rows, offset(last ? 0 : i + 1)};
 }
 
 void qk_chunk_matrix(const DecodePanel& panel, int i, const DecodeChunk& chunk, float* s) {
@@ -295,7 +306,7 @@ void qk_tile_chunk(const DecodePanel& panel, int i, int64_t key, int first, Scra
     const KvRows rows = kv_rows(panel, panel.k, i, key, first, 0);
     float* s = panel.s(i, key) + first;
     if (panel.matrix) return qk_chunk_matrix(panel, i, {c.p->d.k_dtype, panel.scratch.has_limbs[i], rows, to - first}, s);
-    if (panel.k.in_place) return panel.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
+    if (panel.k.in_place) return panel.k.kernels->qk(t.q, t.rows, rows, to - first, panel.k.dim, s);
     ChunkOperands chunk;
     locate_chunk(c, t, panel.k, rows, key + first, to - first, panel.scratch, chunk, w);
     chunk.kernels->qk(t.q, t.rows, chunk.rows, to - first, chunk.dim, s);
@@ -329,7 +340,7 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
             continue;
         }
         if (panel.v.in_place) {
-            panel.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
+            panel.v.kernels->pv(p, t.rows, rows, to - from, panel.v.dim, rescale, o);
             continue;
         }
         ChunkOperands chunk;
@@ -365,7 +376,7 @@ void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     for (int r = 0; r < panel.tiles[i].rows; r++) {
         const float* from = panel.o(i) + r * stride;
         if (panel.matrix) c.k->matrix->decode->finish(from, c.p->d.k_dtype, int(dim), panel.v_factor[i], state.acc + r * dim);
-        else from_vec_pairs(*c.k, c.k->decode[type_index(c.p->d.k_dtype)].deinterleaved, from, dim, state.acc + r * dim);
+        else from_vec_pairs(*c.k, panel.v.kernels->deinterleaved, from, dim, state.acc + r * dim);
     }
 }
 
@@ -381,7 +392,6 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
     panel.chunk_keys = chunk_keys(panel.matrix, p.d.dim_qk * type_bytes(p.d.k_dtype));
-    panel.kernels = &c.k->decode[type_index(p.d.k_dtype)];
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);
@@ -407,11 +417,11 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 }  // namespace
 
 Method decode_method(const Problem& p, const Kernels& k) {
-    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows), bytes = type_bytes(p.d.k_dtype);
+    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
-    const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk + p.d.dim_v) * bytes);
+    const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk * type_bytes(p.d.k_dtype) + p.d.dim_v * type_bytes(p.d.v_dtype)));
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
-    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.d.heads_k), 2), kMaxPanelHeads) : 2;
+    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2;
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
     return {.name = "decode",

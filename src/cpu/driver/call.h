@@ -52,7 +52,7 @@ struct Call {
     const Kernels* k;
     Method method, decode;  // `decode` for sequences with so few rows for a kv head that it streams keys; without rows: for none
     char* shared;           // what Method.prepare() left; NULL without one
-    int64_t first_head;     // batch · heads_k + kv head of what lies first there
+    int64_t first_head;     // batch · kv_heads + kv head of what lies first there
     ScoreFactor factor;     // the scale, times log2 e without a score mod
     bool has_score_mod;     // softcap, bias, mask, ALiBi or the scores output: the product leaves scores in natural units
     bool has_addend;        // bias, mask or ALiBi
@@ -166,7 +166,7 @@ struct KvRowsF32 {
 KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
-// Addresses of a kv head's rows of keys [key, key + keys) as they are stored; the de-scale factors of the tile's own kv head.
+// Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's.
 void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows);
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors);
 

@@ -25,13 +25,13 @@ struct WorkItem {
 };
 
 int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
-    return m.panel_of_heads ? ceil_div(p.d.heads_k, panel) : p.d.heads_k * ceil_div(blocks, panel);
+    return m.panel_of_heads ? ceil_div(p.kv_heads, panel) : p.kv_heads * ceil_div(blocks, panel);
 }
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
 // with a mask, which mostly is causal, too.
 WorkItem item_at(const Call& c, int panel, int64_t index) {
-    const int64_t heads = c.p->d.heads_k, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
+    const int64_t heads = c.p->kv_heads, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
     if (c.method.panel_of_heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
     const int64_t panels = ceil_div(c.blocks, panel);
@@ -45,7 +45,7 @@ int64_t block_of(const WorkItem& item, int n) { return item.block + (item.heads 
 
 // Address of a tile's states, one for each split.
 char* split_states(const Call& c, const WorkItem& item, int n, int64_t splits, char* shared) {
-    const int64_t tile = (item.batch * c.p->d.heads_k + head_of(item, n)) * c.blocks + block_of(item, n);
+    const int64_t tile = (item.batch * c.p->kv_heads + head_of(item, n)) * c.blocks + block_of(item, n);
     return shared + tile * splits * state_bytes(*c.p, c.method);
 }
 
@@ -191,7 +191,7 @@ void merge_splits(const ForwardJob& job, int64_t index, char*, Scratch& w) {
 
 void run_study(const ForwardJob& job, int64_t index, char* share, Scratch& w) {
     const Call& c = *job.c;
-    const int64_t batch = index / c.p->d.heads_k, kv_head = index % c.p->d.heads_k;
+    const int64_t batch = index / c.p->kv_heads, kv_head = index % c.p->kv_heads;
     char* memory = share + scratch_bytes(*c.p, c.method, c.decode);
     if (c.p->d.algorithm == FA_ALGORITHM_STANDARD) run_standard(c, batch, kv_head, memory, w);
     else run_flash1(c, batch, kv_head, memory, w);
@@ -260,7 +260,7 @@ struct ForwardRun {
     // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
     // wait for each other after each.
     void prepared_items() {
-        const int64_t heads = c->p->d.batch * c->p->d.heads_k, at_once = workers == 1 ? 1 : max_of(heads, 1);
+        const int64_t heads = c->p->d.batch * c->p->kv_heads, at_once = workers == 1 ? 1 : max_of(heads, 1);
         const int64_t panels = items() / max_of(heads, 1), chunks = job.s->method.prepare_count / max_of(heads, 1);
         for (; c->first_head < heads; c->first_head += at_once) {
             range(c->first_head * chunks, at_once * chunks, run_preparation);
@@ -296,7 +296,7 @@ struct ForwardRun {
 
 Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t heads = d.batch * d.heads_k;
+    const int64_t heads = d.batch * p.kv_heads;
     Schedule s{};
     choose_methods(p, k, count, s);
     s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
@@ -304,7 +304,8 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
-    const double bytes = double(d.batch * d.heads_k) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v) * type_bytes(p.d.k_dtype);
+    const double bytes = double(d.batch) * double(d.seqlen_k) *
+                         (double(d.heads_k) * double(d.dim_qk * type_bytes(d.k_dtype)) + double(d.heads_v) * double(d.dim_v * type_bytes(d.v_dtype)));
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
     s.worker_bytes = scratch_bytes(p, s.method, s.decode);

@@ -9,6 +9,7 @@ namespace {
 
 struct KvTensor {
     const void* data;
+    int32_t dtype;
     const int64_t* stride;
     const float* descale;  // NULL: none
     const int64_t* descale_stride;
@@ -35,23 +36,22 @@ int64_t descale_index(const KvTensor& s, KvSlot at, int64_t head) {
     return at.block * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
 }
 
-KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t key, int keys, float* buffer, Scratch& w) {
+KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
-    const int32_t type = p.d.k_dtype;
-    if (c.count) w.counters.read += keys * s.dim * type_bytes(type);
+    if (c.count) w.counters.read += keys * s.dim * type_bytes(s.dtype);
     const KvSlot first = locate_slot(p, *c.a, t, key);
     const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
     const bool close = s.stride[1] <= 2 * s.dim;
-    if (type == FA_F32 && !s.descale && evenly_spaced && close)
-        return {static_cast<const float*>(s.data) + row_index(p, s, first, t.kv_head), s.stride[1]};
+    if (s.dtype == FA_F32 && !s.descale && evenly_spaced && close)
+        return {static_cast<const float*>(s.data) + row_index(p, s, first, head), s.stride[1]};
     for (int j = 0; j < keys; j++) {
         const KvSlot at = evenly_spaced ? KvSlot{first.block, first.row + j} : locate_slot(p, *c.a, t, key + j);
         float* to = buffer + j * s.dim;
-        c.k->widen[type_index(type)](element(s.data, row_index(p, s, at, t.kv_head), type), s.dim, to);
+        c.k->widen[type_index(s.dtype)](element(s.data, row_index(p, s, at, head), s.dtype), s.dim, to);
         if (!s.descale) continue;
-        const float factor = s.descale[descale_index(s, at, t.kv_head)];
+        const float factor = s.descale[descale_index(s, at, head)];
         for (int64_t x = 0; x < s.dim; x++) to[x] *= factor;
     }
     return {buffer, s.dim};
@@ -66,27 +66,31 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
     const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
     const Problem& p = *c.p;
     if (operand == KvOperand::k)
-        return {c.a->k, p.d.k_stride, factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale), p.d.k_descale_stride, p.d.dim_qk};
-    return {c.a->v, p.d.v_stride, factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale), p.d.v_descale_stride, p.d.dim_v};
+        return {c.a->k, p.d.k_dtype, p.d.k_stride, factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale), p.d.k_descale_stride, p.d.dim_qk};
+    return {c.a->v, p.d.v_dtype, p.d.v_stride, factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale), p.d.v_descale_stride, p.d.dim_v};
+}
+
+int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {
+    return operand == KvOperand::k ? c.p->k_head(t.kv_head) : c.p->v_head(t.kv_head);
 }
 
 }  // namespace
 
 KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, kv_tensor(c, KvOperand::k), key, keys, buffer, w);
+    return load(c, t, kv_tensor(c, KvOperand::k), c.p->k_head(t.kv_head), key, keys, buffer, w);
 }
 
 KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w) {
-    return load(c, t, kv_tensor(c, KvOperand::v), key, keys, buffer, w);
+    return load(c, t, kv_tensor(c, KvOperand::v), c.p->v_head(t.kv_head), key, keys, buffer, w);
 }
 
 void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows) {
     const KvTensor s = kv_tensor(c, operand);
-    const int64_t step = s.stride[1] * type_bytes(c.p->d.k_dtype);
+    const int64_t step = s.stride[1] * type_bytes(s.dtype);
     for (int j = 0; j < keys;) {
         const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
-        const char* row = element(s.data, row_index(*c.p, s, first, head), c.p->d.k_dtype);
+        const char* row = element(s.data, row_index(*c.p, s, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
@@ -100,7 +104,7 @@ void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t
     for (int j = 0; j < keys;) {
         const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
-        const float* factor = s.descale + descale_index(s, first, t.kv_head);
+        const float* factor = s.descale + descale_index(s, first, own_head(c, t, operand));
         for (; j < end; j++, factor += s.descale_stride[1]) factors[j] = *factor;
     }
 }

@@ -139,11 +139,11 @@ void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, in
     const int64_t keys = max_of(min_of(kTileKeys, end - key), 0), first = keys * share / shares,
                   count = keys * (share + 1) / shares - first;
     const char* rows[kTileKeys];
-    for (int operand = 0; operand < 2; operand++) {
-        const int64_t bytes = (operand ? c.p->d.dim_v : c.p->d.dim_qk) * type_bytes(c.p->d.k_dtype);
-        locate_kv_rows(c, t, operand ? KvOperand::v : KvOperand::k, t.kv_head, key + first, int(count), rows);
-        for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], bytes);
-    }
+    const Problem& p = *c.p;
+    locate_kv_rows(c, t, KvOperand::k, p.k_head(t.kv_head), key + first, int(count), rows);
+    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], p.d.dim_qk * type_bytes(p.d.k_dtype));
+    locate_kv_rows(c, t, KvOperand::v, p.v_head(t.kv_head), key + first, int(count), rows);
+    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], p.d.dim_v * type_bytes(p.d.v_dtype));
 }
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in

@@ -104,6 +104,8 @@ float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype 
 
 // k or v: rows of new tokens, and the cache that they go to. cos NULL: no rotation; descale NULL: none.
 struct AppendOperand {
+    int32_t dtype;  // of the cache
+    int64_t heads;
     const void* from;
     const int64_t* from_stride;
     int64_t dim;
@@ -117,9 +119,9 @@ struct AppendOperand {
 // One token's k or v of all heads into its slot; `block` is the page, or the cache's sequence.
 void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_t row, int64_t block, int64_t slot) {
     const fa_attention_desc_t& d = x.p.d;
-    const bool small = type_bytes(d.k_dtype) == 1;
+    const bool small = type_bytes(o.dtype) == 1;
     const int64_t from_at = batch * o.from_stride[0] + row * o.from_stride[1];
-    for (int64_t h = 0; h < d.heads_k; h++) {
+    for (int64_t h = 0; h < o.heads; h++) {
         float line[kMaxDim];
         x.k.widen[type_index(d.q_dtype)](element(o.from, from_at + h * o.from_stride[2], d.q_dtype), o.dim, line);
         if (o.cos) rotate(line, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
@@ -128,12 +130,12 @@ void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_
             if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
                 float largest = 0.f;
                 for (int64_t c = 0; c < o.dim; c++) largest = max_fn(largest, fabsf(line[c]));
-                *factor = dynamic_descale(largest, largest_value(d.k_dtype));
+                *factor = dynamic_descale(largest, largest_value(o.dtype));
             }
             for (int64_t c = 0; c < o.dim; c++) line[c] /= *factor;
         }
         const int64_t to = block * o.stride[0] + slot * o.stride[1] + h * o.stride[2];
-        x.k.narrow[type_index(d.k_dtype)](line, o.dim, element(o.cache, to, d.k_dtype));
+        x.k.narrow[type_index(o.dtype)](line, o.dim, element(o.cache, to, o.dtype));
     }
 }
 
@@ -164,7 +166,9 @@ void append_row(const void* context, int64_t index) {
     const int64_t row = begin + t;
     const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
     const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
-    const AppendOperand k{.from = a.k_new,
+    const AppendOperand k{.dtype = d.k_dtype,
+                          .heads = d.heads_k,
+                          .from = a.k_new,
                           .from_stride = a.k_new_stride,
                           .dim = d.dim_qk,
                           .cos = cos,
@@ -173,7 +177,9 @@ void append_row(const void* context, int64_t index) {
                           .stride = d.k_stride,
                           .descale = x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr,
                           .descale_stride = d.k_descale_stride};
-    const AppendOperand v{.from = a.v_new,
+    const AppendOperand v{.dtype = d.v_dtype,
+                          .heads = d.heads_v,
+                          .from = a.v_new,
                           .from_stride = a.v_new_stride,
                           .dim = d.dim_v,
                           .cos = nullptr,
@@ -235,7 +241,7 @@ fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels&
 fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Append x{p, a, k};
     const int64_t rows = p.d.batch * a.seqlen_new;
-    return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_k) * double(p.d.dim_qk + p.d.dim_v), append_row, &x, m);
+    return for_rows(threads, rows, 4.0 * double(rows) * (double(p.d.heads_k * p.d.dim_qk) + double(p.d.heads_v * p.d.dim_v)), append_row, &x, m);
 }
 
 fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {

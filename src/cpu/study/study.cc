@@ -32,7 +32,7 @@ Study make_study(const Call& c, Scratch& w) {
             .q_row = d.dim_qk * type_bytes(d.q_dtype),
             .o_row = d.dim_v * type_bytes(d.o_dtype),
             .k_row = d.dim_qk * type_bytes(d.k_dtype),
-            .v_row = d.dim_v * type_bytes(d.k_dtype)};
+            .v_row = d.dim_v * type_bytes(d.v_dtype)};
     s.quiet.count = false;
     return s;
 }
