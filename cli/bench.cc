@@ -41,7 +41,7 @@ struct Result {
 void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
     d.heads_k = o.heads_k;
     d.dim_v = o.dim_v;
-    if (!o.k_dtype.empty()) d.k_dtype = value_of(kDtypes, o.k_dtype);
+    if (!o.k_dtype.empty()) d.k_dtype = value_of(cache_types(), o.k_dtype);
     if (d.k_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;  // one factor for all: strides of 0
     if (o.page_size == 0) return;
     d.operands |= FA_OPERAND_PAGE_TABLE;
@@ -329,7 +329,7 @@ void add_bench(CLI::App& app) {
     c.add_flag("--cold", o->cold, "Sets of k and v take turns, so that they come from memory");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16", "e4m3", "e5m2"},
                "Type of q, k and v; default f32 and bf16, or the suite's own");
-    add_choice(c, "--kv-dtype", o->k_dtype, names_of(kDtypes), "Type of k and v; default that of q");
+    add_choice(c, "--kv-dtype", o->k_dtype, names_of(cache_types()), "Type of k and v; default that of q");
     add_mask_options(c, o->masks);
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");

@@ -105,7 +105,7 @@ void append(int32_t q_dtype, int32_t cache_dtype, const Kernels& kernels, const 
     const Angles angles;
     const std::vector<unsigned char> k_new = normals(rng, kBatch * kNew * kHeads * kDim, q_dtype),
                                      v_new = normals(rng, kBatch * kNew * kHeads * kDim, q_dtype);
-    const size_t slots = size_t(kPages * kPage * kHeads), bytes = slots * kDim * size_t(oracle::size_of(cache_dtype));
+    const size_t slots = size_t(kPages * kPage * kHeads), bytes = slots * size_t(kDim / oracle::elements_of(cache_dtype) * oracle::size_of(cache_dtype));
     std::vector<unsigned char> k(bytes), v(bytes);
     std::vector<float> k_descale(slots), v_descale(slots);
     std::vector<int32_t> pages;
@@ -161,7 +161,9 @@ std::vector<Trial> cache_trials() {
             trial("f32 rotary, interleaved", rotary, FA_F32, true),
             trial("f32 append to f16 pages, rotated", append, FA_F32, FA_F16),
             trial("bf16 append to i8 pages, rotated", append, FA_BF16, FA_I8),
-            trial("bf16 append to e4m3 pages, rotated", append, FA_BF16, FA_E4M3)};
+            trial("bf16 append to e4m3 pages, rotated", append, FA_BF16, FA_E4M3),
+            trial("f32 append to q8_0 pages, rotated", append, FA_F32, FA_Q8_0),
+            trial("bf16 append to q5_1 pages, rotated", append, FA_BF16, FA_Q5_1)};
 }
 
 }  // namespace tool

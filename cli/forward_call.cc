@@ -41,7 +41,7 @@ ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
     const oracle::Reading shape(c.d, a);
     a.q = room<char>(shape.q_tensor.extent(), oracle::size_of(shape.q_dtype));
     a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.k_dtype));
-    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.k_dtype));
+    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.v_dtype));
     a.o = room<char>(shape.o_tensor.extent(), oracle::size_of(shape.o_dtype));
     make_operands(shape, a);
     reading_ = std::make_unique<oracle::Reading>(c.d, a);
@@ -95,7 +95,7 @@ double ForwardCall::value_value(int64_t j, int64_t c) {
         case Data::counting:
             return c == j % reading_->dim_v ? 1 : 0;
         case Data::limit:
-            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->k_dtype);
+            return (rng_.chance(0.5) ? 0.9 : -0.9) * oracle::largest(reading_->v_dtype);
         default:
             return rng_.normal();
     }
@@ -104,7 +104,8 @@ double ForwardCall::value_value(int64_t j, int64_t c) {
 // Only rows and keys within the valid lengths get numbers.
 void ForwardCall::fill_tensors() {
     const oracle::Reading& r = *reading_;
-    const double unit = r.k_dtype == FA_I8 ? kIntegerUnit : 1;
+    const auto unit = [](int32_t dtype) { return dtype == FA_I8 ? kIntegerUnit : 1; };
+    std::vector<double> row_k(size_t(r.d.dim_qk)), row_v(size_t(r.dim_v));
     void* const q = const_cast<void*>(r.a.q);
     void* const k = const_cast<void*>(r.a.k);
     void* const v = const_cast<void*>(r.a.v);
@@ -115,11 +116,16 @@ void ForwardCall::fill_tensors() {
                     const double x = case_.data == Data::counting ? 0 : case_.data == Data::ascending ? 1 : rng_.normal();
                     oracle::store(q, r.q(b, h, i) + c, r.q_dtype, case_.data == Data::steep ? 100 * x : x);
                 }
-        for (int64_t h = 0; h < r.heads_k; ++h)
-            for (int64_t j = 0; j < r.keys(b); ++j) {
-                for (int64_t c = 0; c < r.d.dim_qk; ++c) oracle::store(k, r.k(b, h, j) + c, r.k_dtype, unit * key_value(j));
-                for (int64_t c = 0; c < r.dim_v; ++c) oracle::store(v, r.v(b, h, j) + c, r.k_dtype, unit * value_value(j, c));
+        for (int64_t j = 0; j < r.keys(b); ++j) {
+            for (int64_t h = 0; h < r.heads_k; ++h) {
+                for (double& x : row_k) x = unit(r.k_dtype) * key_value(j);
+                oracle::store_row(k, r.k(b, h, j), r.k_dtype, row_k);
             }
+            for (int64_t h = 0; h < r.heads_v; ++h) {
+                for (int64_t c = 0; c < r.dim_v; ++c) row_v[size_t(c)] = unit(r.v_dtype) * value_value(j, c);
+                oracle::store_row(v, r.v(b, h, j), r.v_dtype, row_v);
+            }
+        }
     }
 }
 

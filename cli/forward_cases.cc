@@ -17,6 +17,14 @@ struct Case : ForwardCase {
         d.o_dtype = o_dtype;
         return *this;
     }
+    Case& v_type(int32_t dtype) {
+        d.v_dtype = dtype;
+        return *this;
+    }
+    Case& v_heads(int64_t heads) {
+        d.heads_v = heads;
+        return *this;
+    }
     Case& with(uint32_t operands) {
         d.operands |= operands;
         return *this;
@@ -142,6 +150,7 @@ struct Case : ForwardCase {
         strides(d.v_descale_stride, {slots * d.heads_k, d.heads_k, 1});
         return with(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     }
+    Case& descaled_k() { return strides(d.k_descale_stride, {d.seqlen_k * d.heads_k, d.heads_k, 1}).with(FA_OPERAND_K_DESCALE); }
     Case& descaled_q() { return strides(d.q_descale_stride, {d.seqlen_q * d.heads_q, d.heads_q, 1}).with(FA_OPERAND_Q_DESCALE); }
     Case& splits(int32_t number, int64_t size) {
         d.num_splits = number;
@@ -167,6 +176,9 @@ class Cases {
         add(FA_F32, "q, f16 k and v").types(FA_F16, 0);
         add(FA_BF16, "q, e4m3 k and v de-scaled by token and head").types(FA_E4M3, 0).descaled();
         add(FA_F16, "q, i8 k and v de-scaled by token and head").types(FA_I8, 0).descaled();
+        for (const Named& type : kBlockTypes) add(FA_F32, "q, " + type.name + " k and v").types(type.value, 0);
+        add(FA_F16, "q, q8_0 k, q4_0 v, decoding").types(FA_Q8_0, 0).v_type(FA_Q4_0).heads(8, 2).lengths(1, 300);
+        add(FA_BF16, "q, i8 k, f16 v with as many heads as q").types(FA_I8, 0).v_type(FA_F16).v_heads(4).descaled_k();
         add(FA_E4M3, "all de-scaled, e4m3 o with its scale").types(0, FA_E4M3).descaled().descaled_q().with(FA_OPERAND_O_SCALE);
     }
 

@@ -23,6 +23,8 @@ const std::vector<Named> kBackends = {
     {"auto", FA_BACKEND_AUTO}, {"cpu", FA_BACKEND_CPU}, {"cuda", FA_BACKEND_CUDA}, {"hip", FA_BACKEND_HIP}};
 const std::vector<Named> kDtypes = {{"f32", FA_F32},   {"f16", FA_F16},   {"bf16", FA_BF16},
                                     {"e4m3", FA_E4M3}, {"e5m2", FA_E5M2}, {"i8", FA_I8}};
+const std::vector<Named> kBlockTypes = {
+    {"q8_0", FA_Q8_0}, {"q5_1", FA_Q5_1}, {"q5_0", FA_Q5_0}, {"q4_1", FA_Q4_1}, {"q4_0", FA_Q4_0}};
 const std::vector<Named> kAlgorithms = {
     {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
 const std::vector<Named> kAlignments = {{"top-left", FA_ALIGN_TOP_LEFT}, {"bottom-right", FA_ALIGN_BOTTOM_RIGHT}};
@@ -32,6 +34,12 @@ const std::vector<Named> kIsas = [] {
         if (const char* name = fa_isa_name(isa)) all.push_back({name, isa});
     return all;
 }();
+
+std::vector<Named> cache_types() {
+    std::vector<Named> all = kDtypes;
+    all.insert(all.end(), kBlockTypes.begin(), kBlockTypes.end());
+    return all;
+}
 
 int32_t value_of(const std::vector<Named>& names, const std::string& name) {
     for (const Named& n : names)

@@ -74,7 +74,9 @@ struct Named {
     const char* name;
     int32_t value;
 };
-extern const std::vector<Named> kBackends, kDtypes, kAlgorithms, kAlignments, kIsas;
+extern const std::vector<Named> kBackends, kDtypes, kBlockTypes, kAlgorithms, kAlignments, kIsas;
+
+std::vector<Named> cache_types();  // of k and v: kDtypes and kBlockTypes
 
 int32_t value_of(const std::vector<Named>& names, const std::string& name);
 std::string name_of(const std::vector<Named>& names, int32_t value);

@@ -19,7 +19,7 @@ struct Sizes {
         const auto bytes = [](const oracle::Tensor& t, int32_t dtype) { return uint64_t(t.extent() * oracle::size_of(dtype)); };
         q = bytes(r.q_tensor, r.q_dtype);
         k = aligned(bytes(r.k_tensor, r.k_dtype));
-        v = aligned(bytes(r.v_tensor, r.k_dtype));
+        v = aligned(bytes(r.v_tensor, r.v_dtype));
         o = bytes(r.o_tensor, r.o_dtype);
         const double caches = backend == FA_BACKEND_CPU ? kCpuCachesHold : kGpuCachesHold;
         if (load.backward) lse = bytes(r.lse_tensor, FA_F32), gradients = q + k + v + o;  // of dout, too
@@ -55,9 +55,10 @@ double flops_of(const Load& load) {
 
 double cache_bytes_of(const Load& load) {
     const fa_attention_desc_t& d = load.desc;
-    const double heads = double(d.heads_k ? d.heads_k : d.heads_q), dims = double(d.dim_qk + (d.dim_v ? d.dim_v : d.dim_qk));
+    const oracle::Reading r(d, fa_forward_args_t FA_FORWARD_ARGS_INIT);
+    const auto row = [](const oracle::Tensor& t, int32_t dtype) { return double(t.count[2] * t.count[3] * oracle::size_of(dtype)); };
     const double keys = load.lengths.empty() ? double(d.batch) * double(d.seqlen_k) : double(d.total_k);
-    return keys * heads * dims * double(oracle::size_of(d.k_dtype ? d.k_dtype : d.q_dtype));
+    return keys * (row(r.k_tensor, r.k_dtype) + row(r.v_tensor, r.v_dtype));
 }
 
 double bytes_of(const Load& load, int32_t backend) {
@@ -73,7 +74,7 @@ Tensors::Tensors(Handle& handle, const Load& load) : handle_(handle), load_(load
     args_.q = numbers(sizes.q, r.q_dtype);
     args_.o = room(sizes.o);
     std::byte* const k = numbers(sizes.k * uint64_t(sizes.sets), r.k_dtype);
-    std::byte* const v = numbers(sizes.v * uint64_t(sizes.sets), r.k_dtype);
+    std::byte* const v = numbers(sizes.v * uint64_t(sizes.sets), r.v_dtype);
     for (int64_t set = 0; set < sizes.sets; ++set) sets_.push_back({k + sizes.k * uint64_t(set), v + sizes.v * uint64_t(set)});
     make_operands();
     if (load.backward) args_.lse = static_cast<float*>(room(sizes.lse));
@@ -149,9 +150,13 @@ T* Tensors::copied(const std::vector<T>& values) {
 std::byte* Tensors::numbers(uint64_t bytes, int32_t dtype) {
     constexpr int64_t kDrawn = 1 << 18;
     const uint64_t size = uint64_t(oracle::size_of(dtype));
-    std::vector<std::byte> values(std::min(bytes, kDrawn * size));
-    for (int64_t i = 0; i < int64_t(values.size() / size); ++i)
-        oracle::store(values.data(), i, dtype, unit_of(dtype) * rng_.normal());
+    const int64_t elements = oracle::elements_of(dtype);
+    std::vector<std::byte> values(std::min(bytes, kDrawn / uint64_t(elements) * size));
+    std::vector<double> unit(static_cast<size_t>(elements));
+    for (int64_t i = 0; i < int64_t(values.size() / size); ++i) {
+        for (double& x : unit) x = unit_of(dtype) * rng_.normal();
+        oracle::store_row(values.data(), i, dtype, unit);
+    }
     std::byte* to = static_cast<std::byte*>(room(bytes));
     for (uint64_t done = 0; done < bytes; done += values.size())
         handle_.check(fa_copy(handle_, to + done, values.data(), std::min<uint64_t>(values.size(), bytes - done)));

@@ -13,7 +13,7 @@ namespace {
 
 struct RunOptions {
     std::string q, k, v, out, lse, bias, mask, sinks, cu_seqlens_q, cu_seqlens_k;
-    std::string layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype;
+    std::string layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype, kv_type;
     MaskOptions masks;
     std::optional<float> scale, softcap;
     int64_t threads = 0, num_splits = 0;
@@ -40,6 +40,7 @@ class Job {
     void describe_positions();
     void read_bias_and_mask();
     void plan_outputs();
+    void quantise(Handle& handle);
 
     const RunOptions& o_;
     fa_attention_desc_t d_ = FA_ATTENTION_DESC_INIT;
@@ -49,6 +50,7 @@ class Job {
     Tensor q_, k_, v_, out_;
     Array bias_, mask_, sinks_, lse_;
     std::vector<float> slopes_;
+    std::vector<std::byte> k_cache_, v_cache_;
 };
 
 // Standard input is one file, read to its end, and standard output holds one thing.
@@ -187,9 +189,44 @@ void Job::plan_outputs() {
     else lse_ = plan_array("f4", {d_.heads_q, d_.total_q});
 }
 
+// Appends k and v to an empty cache of another type, in the place of which they are read. Packed sequences are one.
+void Job::quantise(Handle& handle) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    d.q_dtype = d_.k_dtype;
+    d.k_dtype = value_of(kBlockTypes, o_.kv_type);
+    d.batch = cu_k_.empty() ? d_.batch : 1;
+    d.seqlen_k = a.seqlen_new = k_.length;
+    d.heads_q = d.heads_k = d_.heads_k;
+    d.dim_qk = d_.dim_qk;
+    d.dim_v = d_.dim_v;
+    handle.check(fa_supports(handle, &d, FA_OP_APPEND_KV));
+    const auto room = [&](uint32_t field) {
+        uint64_t bytes = 0;
+        if (fa_extent(&d, FA_OP_APPEND_KV, &a, field, &bytes) != FA_OK) fail(fa_last_error(nullptr));
+        return std::vector<std::byte>(bytes);
+    };
+    k_cache_ = room(offsetof(fa_append_kv_args_t, k));
+    v_cache_ = room(offsetof(fa_append_kv_args_t, v));
+    a.k_new = a_.k;
+    a.v_new = a_.v;
+    std::copy_n(d_.k_stride, 4, a.k_new_stride);
+    std::copy_n(d_.v_stride, 4, a.v_new_stride);
+    a.k = k_cache_.data();
+    a.v = v_cache_.data();
+    handle.check(fa_append_kv(handle, &d, &a));
+    d_.k_dtype = d.k_dtype;
+    d_.strided &= ~uint32_t(FA_STRIDED_K | FA_STRIDED_V);
+    std::fill_n(d_.k_stride, 4, 0);
+    std::fill_n(d_.v_stride, 4, 0);
+    a_.k = k_cache_.data();
+    a_.v = v_cache_.data();
+}
+
 void Job::run() {
     Handle handle(value_of(kBackends, o_.backend));
     if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
+    if (!o_.kv_type.empty()) quantise(handle);
     handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));
     if (o_.explain) std::cout << handle.explain(&d_) << "\n";
     OutputFile out(o_.out);
@@ -232,6 +269,7 @@ void add_run(CLI::App& app) {
     add_text(c, "--cu-seqlens-k", o->cu_seqlens_k, "LIST|FILE", "Offsets of packed keys and values");
     add_choice(c, "--layout", o->layout, {"bshd", "bhsd"}, "Order of the axes of q, k, v and the output; default bshd");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16"}, "Type of q, k and v; bf16 reads uint16 files as bfloat16");
+    add_choice(c, "--kv-type", o->kv_type, names_of(kBlockTypes), "Quantise k and v first, as a cache of this type holds them");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");

@@ -13,9 +13,9 @@ fa_status_t Call::add(Role r, const Tensor& t) {
     }
     if (!t.base) return FA_OK;
     const uint64_t address = reinterpret_cast<uintptr_t>(t.base), bytes = span(t);
-    if (address % uint64_t(t.element) != 0) {
-        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its element size, %d",
-                    t.name, t.base, t.element);
+    if (address % uint64_t(t.alignment()) != 0) {
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected an address that is a multiple of its alignment, %d",
+                    t.name, t.base, t.alignment());
     }
     if (address + bytes < address) {
         return fail(message, FA_INVALID_ARGUMENT, "%s is %p and reaches over %llu bytes: expected an end within the address space",

@@ -33,8 +33,9 @@ static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a
     const Tensor v = v_descale_tensor(p, a.v_descale);
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
     if (dynamic) {
-        if (element_size(p.d.k_dtype) != 1 || element_size(p.d.v_dtype) != 1) {
-            return fail(call->message, FA_INVALID_ARGUMENT,
+        const int eight_bits = (element_size(p.d.k_dtype) == 1) + (element_size(p.d.v_dtype) == 1);
+        if (eight_bits < 2) {
+            return fail(call->message, eight_bits == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
                         "k_dtype and v_dtype are %s and %s: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
                         fa_dtype_name(p.d.v_dtype));
         }

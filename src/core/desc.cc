@@ -84,7 +84,7 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
         int32_t type;
     } types[] = {{"q_dtype", d.q_dtype}, {"k_dtype", d.k_dtype}, {"v_dtype", d.v_dtype}, {"o_dtype", d.o_dtype}};
     for (const auto& t : types) {
-        if (element_size(t.type) > 1) continue;
+        if (element_size(t.type) > 1 && unit_elements(t.type) == 1) continue;
         return fail(m, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, fa_dtype_name(t.type));
     }
     const uint64_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
@@ -101,6 +101,26 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
 static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
     if (dim > kMaxDim) return fail(m, FA_UNSUPPORTED, "%s is %lld: expected %lld or less", field, ll(dim), ll(kMaxDim));
     return in_range(m, field, dim, 1, kMaxDim);
+}
+
+// Rows of blocks hold whole ones, which carry their own factors.
+static fa_status_t check_blocks(const fa_attention_desc_t& d, Message* m) {
+    const struct {
+        const char *dtype_name, *dim_name;
+        int32_t dtype;
+        int64_t dim;
+        uint64_t descale;
+    } sides[] = {{"k_dtype", "dim_qk", d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE}, {"v_dtype", "dim_v", d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE}};
+    for (const auto& side : sides) {
+        const int32_t elements = unit_elements(side.dtype);
+        if (side.dim % elements != 0)
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a block of %s", side.dim_name, ll(side.dim),
+                        elements, fa_dtype_name(side.dtype));
+        if (elements > 1 && d.operands & side.descale)
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s beside factors that blocks have themselves", side.dtype_name,
+                        fa_dtype_name(side.dtype), operand_name(side.descale));
+    }
+    return FA_OK;
 }
 
 static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
@@ -137,7 +157,7 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
     if (d->dim_v == 0) d->dim_v = d->dim_qk;
     if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, m));
-    return FA_OK;
+    return reads_keys(op) ? check_blocks(*d, m) : FA_OK;
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.

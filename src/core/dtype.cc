@@ -20,11 +20,11 @@ constexpr Dtype kDtypes[] = {
     {FA_I4, "i4", 2, 1, kKeys, kNone},
     {FA_U4, "u4", 2, 1, kKeys, kNone},
     {FA_BIT, "bit", 8, 1, kMaskBits, kNone},
-    {FA_Q4_0, "q4_0", 32, 18, kKeys, kNone},
-    {FA_Q4_1, "q4_1", 32, 20, kKeys, kNone},
-    {FA_Q5_0, "q5_0", 32, 22, kKeys, kNone},
-    {FA_Q5_1, "q5_1", 32, 24, kKeys, kNone},
-    {FA_Q8_0, "q8_0", 32, 34, kKeys, kNone},
+    {FA_Q4_0, "q4_0", 32, 18, kKeys, kKeys},
+    {FA_Q4_1, "q4_1", 32, 20, kKeys, kKeys},
+    {FA_Q5_0, "q5_0", 32, 22, kKeys, kKeys},
+    {FA_Q5_1, "q5_1", 32, 24, kKeys, kKeys},
+    {FA_Q8_0, "q8_0", 32, 34, kKeys, kKeys},
 };
 
 // "f32, f16, bf16": the types with this use.
@@ -48,6 +48,11 @@ const Dtype* find_dtype(int32_t value) {
 int32_t element_size(int32_t dtype) {
     const Dtype* t = find_dtype(dtype);
     return t ? t->bytes : 1;
+}
+
+int32_t unit_elements(int32_t dtype) {
+    const Dtype* t = find_dtype(dtype);
+    return t ? t->elements : 1;
 }
 
 fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message* m) {

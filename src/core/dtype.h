@@ -17,7 +17,8 @@ struct Dtype {
 
 const Dtype* find_dtype(int32_t value);  // NULL: no such type
 
-int32_t element_size(int32_t dtype);  // bytes of a unit
+int32_t element_size(int32_t dtype);   // bytes of a unit
+int32_t unit_elements(int32_t dtype);  // dims of one
 
 // A field of a descriptor that says the type of what `holds` names; 0 passes. Unknown values are an unsupported field, types that cannot be
 // there are invalid, and those that no backend has are unsupported.

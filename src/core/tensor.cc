@@ -74,7 +74,7 @@ Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows& r, 
             4,
             r.packed ? 0 : kNoDim,
             false,
-            {r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, heads, dim},
+            {r.packed ? 1 : r.batch, r.packed ? r.total : r.rows, heads, dim / unit_elements(dtype)},
             {s[0], s[1], s[2], s[3]}};
 }
 

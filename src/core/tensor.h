@@ -11,13 +11,14 @@ constexpr int kNoDim = -1;
 struct Tensor {
     const char* name;
     const void* base;
-    int32_t element;  // bytes
+    int32_t element;  // bytes of one, or of a block that is one to strides
     int32_t rank;
     int32_t absent;  // batch dimension that a packed layout lacks (its extent is 1 and its stride must be 0), or kNoDim
     bool bound;      // the true elements are an unknown part of these
     int64_t extent[kMaxRank];
     int64_t stride[kMaxRank];  // elements
 
+    int32_t alignment() const { return element <= 8 ? element : 2; }  // the largest scalar of a block is an f16
     bool empty() const {
         for (int i = 0; i < rank; i++) {
             if (extent[i] == 0) return true;

@@ -274,6 +274,40 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
     }
 }
 
+// Element c of a new row, rotated by the angles of its position.
+FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int c, const float* cos, const float* sin) {
+    const RowSteps& steps = operand.steps;
+    const float own = load_element(operand.from, row + c, x.from_dtype);
+    if (c >= steps.rotated) return own;
+    const int half = steps.rotated / 2, pair = steps.interleaved ? c / 2 : c % half;
+    const bool second = steps.interleaved ? (c & 1) != 0 : c >= half;
+    const int distance = steps.interleaved ? 1 : half;
+    const float other = load_element(operand.from, row + (second ? c - distance : c + distance), x.from_dtype);
+    return second ? other * sin[pair] + own * cos[pair] : own * cos[pair] - other * sin[pair];
+}
+
+// Rows that become blocks, each of which a lane has to itself.
+FA_COLD void quantise_row(const AppendParams& x, const AppendRow& row) {
+    rt::wait_for_predecessor();
+    const AppendOperand& operand = row.is_v ? x.v : x.k;
+    if (row.b >= x.batch || row.h >= operand.heads) return;
+    const NewRow source = new_row_of(x, row.b, row.t);
+    if (!source.valid) return;
+    const CacheRow cache_row = cache_row_of(x, key_source_of(x, row.b, row.t, source.row));
+    const int64_t position = cache_row.key - (x.leftpad ? x.leftpad[row.b] : 0);
+    if (!cache_row.valid || (x.cos && (position < 0 || position >= x.max_position))) return;
+    const int64_t from = operand.from_strides.index(row.b, source.row, row.h);
+    const int64_t to = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
+    uint8_t* const blocks = static_cast<uint8_t*>(operand.to) + to * type_bytes(operand.to_dtype);
+    for (int n = rt::thread() % kTeam; n < operand.steps.dim / kBlockDims; n += kTeam) {
+        float values[kBlockDims];
+        FA_UNROLL_BY(1)
+        for (int i = 0; i < kBlockDims; i++)
+            values[i] = new_element(x, operand, from, n * kBlockDims + i, x.cos + position * x.pairs, x.sin + position * x.pairs);
+        quantise_block(values, block_format(operand.to_dtype), blocks + n * type_bytes(operand.to_dtype));
+    }
+}
+
 // A team for each token, head, and k or v. It is launched early, so that indices are computed when the kernel before it ends.
 FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     rt::release_successor();
@@ -281,6 +315,7 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads;
     const AppendRow row{line / 2 / x.seqlen_new, line / 2 % x.seqlen_new, team % x.heads, (line & 1) != 0};
     if (x.copies) copy_row(x, row);
+    else if (is_block_type((row.is_v ? x.v : x.k).to_dtype)) quantise_row(x, row);  // lanes exchange values for types of 8 bits alone
     else convert_row(x, row);
 }
 

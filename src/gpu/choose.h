@@ -14,7 +14,10 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
     return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
 }
 
-// The mma kernels that take a call; none: it has a q of 8 bits, a v of another type or other heads than k's, factors for single keys, pages or queries, wide heads, sizes beyond
+// Bytes of a key's k and v of one head.
+int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
+
+// The mma kernels that take a call; none: it has a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors for single keys, pages or queries, wide heads, sizes beyond
 // 2^31, or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or
 // coarse values below them are 0, an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
@@ -133,10 +136,10 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     constexpr double kAlone = 1.5, kAloneWidened = 0.6;  // what a block by itself gets, in parts of a multiprocessor's share of the memory
     constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
-    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys), type = type_bytes(d.k_dtype);
+    const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
-    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = elements * double(type);
-    const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type == 1 ? kAloneWidened : kAlone));
+    const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * kv_row_bytes(p));
+    const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type_bytes(d.k_dtype) == 1 ? kAloneWidened : kAlone));
     const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,
                  min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16
@@ -186,7 +189,7 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     constexpr int64_t kMaxBytes = 64 << 10, kMaxRounds = 2;
     const fa_attention_desc_t& d = p.d;
     if (!rt::kArchKernels || splits < 2 || splits > kMaxClusterSplits || d.split_size > 0 || p.has(FA_OPERAND_SCORES)) return false;
-    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * (d.dim_qk + d.dim_v) * type_bytes(d.k_dtype);
+    const int64_t bytes = split_keys(d.seqlen_k, splits, 0) * kv_row_bytes(p);
     const int64_t items = min_of(d.seqlen_q * p.group, kernel.rows) * kernel.columns / 4,
                   teams = kernel.threads / kMaxClusterSplits;
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
@@ -203,7 +206,7 @@ int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) 
 // How many kv heads' keys and values the cache is taken to hold.
 int64_t kv_heads_in_l2(const Problem& p) {
     constexpr int64_t kCacheBytes = 32 << 20;
-    return max_of(kCacheBytes / max_of(p.d.seqlen_k * (p.d.dim_qk + p.d.dim_v) * type_bytes(p.d.k_dtype), 1), 1);
+    return max_of(kCacheBytes / max_of(p.d.seqlen_k * kv_row_bytes(p), 1), 1);
 }
 
 }  // namespace

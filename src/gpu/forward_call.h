@@ -75,12 +75,12 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     x.splits = x.split_size > 0 ? ceil_div(max_of(d.seqlen_k, 1), x.split_size)
                                 : max_of(min_of(x.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
     if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
-    const auto row_bytes = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
+    const auto byte_strides = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
         const int64_t bytes = type_bytes(dtype);
-        return ByteStrides{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
+        return ByteStrides{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(row_bytes(dtype, dim))};
     };
-    x.k_bytes = row_bytes(d.k_stride, d.dim_qk, d.k_dtype);
-    x.v_bytes = row_bytes(d.v_stride, d.dim_v, d.v_dtype);
+    x.k_bytes = byte_strides(d.k_stride, d.dim_qk, d.k_dtype);
+    x.v_bytes = byte_strides(d.v_stride, d.dim_v, d.v_dtype);
     x.section = p.causal() ? min_of(kv_heads_in_l2(p), heads) : 0;
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,

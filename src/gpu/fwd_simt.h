@@ -42,6 +42,16 @@ FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t co
     }
 }
 
+// The same from blocks, as f32 into the buffer.
+template <int width>
+FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, int32_t dtype, int stride, float* kv) {
+    FA_UNROLL_BY(1)
+    for (int i = rt::thread(); i < kDims * kKeys; i += kThreads) {
+        const int64_t row = at[first + i / width], c = column0 + i % width;
+        kv[i / width * stride + i % width] = row >= 0 && c < dim ? load_dim(data, row, c, dtype) : 0.f;
+    }
+}
+
 template <int TR, int TV>
 struct Simt {
     static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
@@ -153,6 +163,7 @@ struct Simt {
             FA_UNROLL for (int n = 0; n < kVec4s; n++)
                 FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = to_f32(bits[n][e]);
         };
+        if (is_block_type(dtype)) return load_blocks<width>(data, at, first, column0, dim, dtype, stride, kv);
         if (dtype == FA_F32) {
             gather<width>(data, at, first, column0, dim, aligned, value);
         } else if (type_bytes(dtype) == 2) {

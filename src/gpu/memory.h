@@ -48,6 +48,13 @@ FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     }
 }
 
+// Element `dim` of a row that begins with unit `row`. A block's bytes are read one by one.
+FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
+    if (!is_block_type(dtype)) return load_element(base, row + dim, dtype);
+    const uint8_t* const block = static_cast<const uint8_t*>(base) + (row + dim / kBlockDims) * type_bytes(dtype);
+    return block_value(block, block_format(dtype), int(dim % kBlockDims));
+}
+
 FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
     switch (dtype) {
         case FA_F32: static_cast<float*>(base)[i] = x; break;

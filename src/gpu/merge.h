@@ -169,7 +169,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
         float s = 0.f;
         for (int64_t c = 0; c < d.dim_qk; c++)
             s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
-                     load_element(x.a.k, k_at + c, d.k_dtype) *
+                     load_dim(x.a.k, k_at, c, d.k_dtype) *
                          (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, x.p.k_head(kv)) : 1.f), s);
         s *= x.factor.product;
         if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);

@@ -131,6 +131,8 @@ std::vector<Rule<Append>> numbers() {
         row(append_packed, "flags is 0x100: expected no FA_ROTARY_INTERLEAVED", [](Append& c) { c.a.flags = FA_ROTARY_INTERLEAVED; }),
         row(append_packed, "k_dtype and v_dtype are f32 and f32: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
+        row(append_packed, "k_dtype and v_dtype are e4m3 and f32: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE",
+            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.v_dtype = FA_F32; }, U),
         row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
         row(append_packed, "operands is 0x10: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",

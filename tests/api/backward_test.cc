@@ -49,6 +49,8 @@ std::vector<Rule<Backward>> descriptor() {
         described(
             plain, "dim_v is 1025:", [](Backward& c) { c.d.dim_v = 1025; }, U),
         described(
+            plain, "k_dtype is q8_0: expected FA_F32", [](Backward& c) { c.d.k_dtype = c.d.v_dtype = FA_Q8_0; }, U),
+        described(
             plain, "v_dtype is f16: no backend has another type than k's in the backward yet, expected f32",
             [](Backward& c) { c.d.v_dtype = FA_F16; }, U),
         described(

@@ -88,9 +88,8 @@ std::vector<Rule<Forward>> reserved() {
         row(plain, U, "operands is 0x8000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST; }),
         row(plain, U, "operands is 0x10000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
         row(plain, U, "operands is 0x20000000: no backend has a status word", [](D d) { d.operands = FA_OPERAND_DEVICE_STATUS; }),
-        row(plain, U, "k_dtype is q4_0: no backend has it yet", [](D d) { d.k_dtype = FA_Q4_0; }),
-        row(plain, U, "k_dtype is i4:", [](D d) { d.k_dtype = FA_I4; }),
-        row(plain, U, "v_dtype is q8_0:", [](D d) { d.v_dtype = FA_Q8_0; }),
+        row(plain, U, "k_dtype is i4: no backend has it yet", [](D d) { d.k_dtype = FA_I4; }),
+        row(plain, U, "v_dtype is e2m1:", [](D d) { d.v_dtype = FA_E2M1; }),
         row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
         row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
         row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),
@@ -102,6 +101,23 @@ std::vector<Rule<Forward>> reserved() {
         row(padded, U, "k_descale_block[1] is 32:", [](D d) { d.k_descale_block[1] = 32; }),
         row(padded, U, "v_descale_block[0] is 128:", [](D d) { d.v_descale_block[0] = 128; }),
         row(padded, I, "v_descale_block[1] is -1: expected 0 or more", [](D d) { d.v_descale_block[1] = -1; }),
+    };
+}
+
+// Blocks of 32 dims that carry their own factors.
+std::vector<Rule<Forward>> blocks() {
+    return {
+        row(plain, I, "dim_qk is 8: expected a multiple of 32, the dims of a block of q4_0", [](D d) { d.k_dtype = FA_Q4_0, d.v_dtype = FA_F32; }),
+        row(plain, I, "dim_qk is 48: expected a multiple of 32, the dims of a block of q8_0", [](D d) { d.k_dtype = FA_Q8_0, d.dim_qk = 48; }),
+        row(plain, I, "dim_v is 4: expected a multiple of 32, the dims of a block of q5_1", [](D d) { d.v_dtype = FA_Q5_1; }),
+        row(plain, I, "k_dtype is q5_0: expected no FA_OPERAND_K_DESCALE beside factors that blocks have themselves",
+            [](D d) { d.k_dtype = FA_Q5_0, d.v_dtype = FA_F32, d.dim_qk = 64, d.operands = FA_OPERAND_K_DESCALE; }),
+        row(plain, I, "v_dtype is q4_1: expected no FA_OPERAND_V_DESCALE",
+            [](D d) { d.v_dtype = FA_Q4_1, d.dim_v = 32, d.operands = FA_OPERAND_V_DESCALE; }),
+        row(plain, I, "k_stride[3] is 0: expected an element stride of 1",
+            [](D d) { d.k_dtype = FA_Q8_0, d.v_dtype = FA_F32, d.dim_qk = 64, d.strided = FA_STRIDED_K, d.k_stride[2] = 2; }),
+        row(plain, I, "q_dtype is q8_0: expected one of f32", [](D d) { d.q_dtype = FA_Q8_0; }),
+        row(plain, I, "o_dtype is q4_0: expected one of f32", [](D d) { d.o_dtype = FA_Q4_0; }),
     };
 }
 
@@ -335,7 +351,7 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), blocks(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {
@@ -346,6 +362,7 @@ TEST(Descriptor, GoodCallsWork) {
 TEST(Descriptor, UnknownValuesAreRefused) { check_rules(known()); }
 TEST(Descriptor, TypesAreChecked) { check_rules(types()); }
 TEST(Descriptor, WhatNoBackendHasIsUnsupported) { check_rules(reserved()); }
+TEST(Descriptor, RowsHoldWholeBlocks) { check_rules(blocks()); }
 TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(reserved_belongings()); }
 TEST(Descriptor, SizesAreChecked) { check_rules(sizes()); }
 TEST(Descriptor, ProductsThatOverflowAreRefused) { check_rules(products()); }

@@ -97,6 +97,37 @@ TEST(Extent, NeedsNoPointers) {
     EXPECT_EQ(bytes, 2u * 4 * 2 * 16 * 2);
 }
 
+TEST(Extent, OfBlocks) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_BF16, d.k_dtype = FA_Q8_0, d.v_dtype = FA_Q4_1, d.batch = 2, d.heads_q = 8, d.heads_k = 2, d.heads_v = 4;
+    d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 96, d.dim_v = 64;
+    fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    uint64_t bytes = 0;
+    EXPECT_EQ(fa_extent(&d, FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, 2u * 5 * 2 * 3 * 34);
+    EXPECT_EQ(fa_extent(&d, FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, v), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, 2u * 5 * 4 * 2 * 20);
+    d.strided = FA_STRIDED_K, d.k_stride[0] = 100, d.k_stride[1] = 7, d.k_stride[2] = 3, d.k_stride[3] = 1;  // of blocks
+    EXPECT_EQ(fa_extent(&d, FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, (100u + 4 * 7 + 3 + 3) * 34);
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    a.seqlen_new = 4;
+    EXPECT_EQ(fa_extent(&d, FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, v), &bytes), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(bytes, 2u * 5 * 4 * 2 * 20);
+}
+
+// A block begins with an f16, whatever its size.
+TEST(Extent, BlocksAreAlignedToTwoBytes) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F32, d.k_dtype = FA_Q5_1, d.batch = d.heads_q = d.seqlen_q = d.seqlen_k = 1, d.dim_qk = 32;
+    alignas(4) float q[32] = {}, o[32];
+    alignas(8) unsigned char k[32] = {}, v[32] = {};
+    const Handle h;
+    EXPECT_EQ(fa_forward(h, &d, q, k + 2, v + 6, o), FA_OK) << fa_last_error(h);
+    EXPECT_EQ(fa_forward(h, &d, q, k + 1, v, o), FA_INVALID_ARGUMENT);
+    EXPECT_NE(strstr(fa_last_error(h), "expected an address that is a multiple of its alignment, 2"), nullptr) << fa_last_error(h);
+}
+
 TEST(Extent, RefusesWhatIsNoPointer) {
     Forward f;
     plain(&f);

@@ -142,7 +142,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
     e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
-    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_v));
+    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
     e.give(a.k, fa::k_tensor(p, nullptr));
     e.give(a.v, fa::v_tensor(p, nullptr));
     if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(p), 0, a.seqlen_new);

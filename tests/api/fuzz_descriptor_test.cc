@@ -40,7 +40,17 @@ bool distinct(const std::vector<int64_t>& extent, const int64_t* stride) {
     return std::adjacent_find(all.begin(), all.end()) == all.end();
 }
 
-int64_t bytes_of(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype <= FA_BF16 ? 2 : 1; }
+int64_t bytes_of(int32_t dtype) {
+    int64_t bytes = 0;
+    EXPECT_EQ(fa_dtype_unit(dtype, nullptr, &bytes), FA_OK) << dtype;
+    return bytes;
+}
+int64_t units_of(int32_t dtype, int64_t dim) {
+    int64_t elements = 1;
+    EXPECT_EQ(fa_dtype_unit(dtype, &elements, nullptr), FA_OK) << dtype;
+    EXPECT_EQ(dim % elements, 0);
+    return dim / elements;
+}
 
 void expect_tensor(const char* name, const std::vector<int64_t>& extent, const int64_t* stride, int64_t element, bool output) {
     SCOPED_TRACE(name);
@@ -56,10 +66,10 @@ std::vector<int64_t> query_extent(const fa::Problem& p, int64_t dim) {
     return {p.packed_q() ? 1 : p.d.batch, p.packed_q() ? p.d.total_q : p.d.seqlen_q, p.d.heads_q, dim};
 }
 
-std::vector<int64_t> key_extent(const fa::Problem& p, int64_t dim) {
-    if (p.paged()) return {p.d.num_pages, p.d.page_size, p.d.heads_k, dim};
+std::vector<int64_t> key_extent(const fa::Problem& p, int64_t heads, int64_t units) {
+    if (p.paged()) return {p.d.num_pages, p.d.page_size, heads, units};
     const int64_t batch = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, p.d.heads_k, dim};
+    return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, heads, units};
 }
 
 void expect_queries(const fa::Problem& p) {
@@ -71,13 +81,14 @@ void expect_queries(const fa::Problem& p) {
 
 void expect_keys(const fa::Problem& p, bool output) {
     const fa_attention_desc_t& d = p.d;
-    ASSERT_TRUE(d.k_dtype >= FA_F32 && d.k_dtype <= FA_I8);
-    ASSERT_EQ(p.group * d.heads_k, d.heads_q);
+    for (const int32_t dtype : {d.k_dtype, d.v_dtype}) ASSERT_TRUE(dtype >= FA_F32 && (dtype <= FA_I8 || dtype >= FA_Q4_0));
+    ASSERT_EQ(p.group * p.kv_heads, d.heads_q);
+    for (const int64_t heads : {d.heads_k, d.heads_v}) ASSERT_TRUE(heads >= 1 && p.kv_heads % heads == 0);
     ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
     ASSERT_EQ(d.k_stride[3], 1);
     ASSERT_EQ(d.v_stride[3], 1);
-    expect_tensor("k", key_extent(p, d.dim_qk), d.k_stride, bytes_of(d.k_dtype), output);
-    expect_tensor("v", key_extent(p, d.dim_v), d.v_stride, bytes_of(d.k_dtype), output);
+    expect_tensor("k", key_extent(p, d.heads_k, units_of(d.k_dtype, d.dim_qk)), d.k_stride, bytes_of(d.k_dtype), output);
+    expect_tensor("v", key_extent(p, d.heads_v, units_of(d.v_dtype, d.dim_v)), d.v_stride, bytes_of(d.v_dtype), output);
     if (!p.paged()) return;
     ASSERT_GE(d.page_size, 1);
     ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
@@ -278,9 +289,9 @@ int32_t check(Random& r, const fa::Problem& p, Append& c, fa::Message* m) {
     fa::Regions regions;
     const fa_status_t status = fa::check_append_kv(p, &a, host, &out, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new, p.d.heads_k};
-    expect_tensor("k_new", {rows[0], rows[1], rows[2], p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
-    expect_tensor("v_new", {rows[0], rows[1], rows[2], p.d.dim_v}, out.v_new_stride, bytes_of(p.d.q_dtype), false);
+    const std::vector<int64_t> rows = {out.cu_seqlens_new ? 1 : p.d.batch, out.cu_seqlens_new ? a.total_new : a.seqlen_new};
+    expect_tensor("k_new", {rows[0], rows[1], p.d.heads_k, p.d.dim_qk}, out.k_new_stride, bytes_of(p.d.q_dtype), false);
+    expect_tensor("v_new", {rows[0], rows[1], p.d.heads_v, p.d.dim_v}, out.v_new_stride, bytes_of(p.d.q_dtype), false);
     return FA_OK;
 }
 

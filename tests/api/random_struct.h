@@ -44,6 +44,8 @@ inline int64_t nasty(Random& r) {
                                                 96,
                                                 120,
                                                 240,
+                                                FA_Q4_0,
+                                                FA_Q8_0,
                                                 1023,
                                                 1024,
                                                 1025,

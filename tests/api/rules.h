@@ -118,7 +118,7 @@ std::vector<Rule<Call>> misaligned(const std::vector<Pointer<Call>>& pointers) {
     for (const Pointer<Call>& p : pointers) {
         for (uintptr_t by = 1; by < p.element; by *= 2) {
             rules.push_back({p.good, [p, by](Call& c) { p.set(c, p.get(c) + by); }, FA_INVALID_ARGUMENT,
-                             p.name + std::string(" is 0x"), "multiple of its element size, " + std::to_string(p.element)});
+                             p.name + std::string(" is 0x"), "multiple of its alignment, " + std::to_string(p.element)});
         }
     }
     return rules;

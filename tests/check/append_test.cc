@@ -47,18 +47,27 @@ class RandomAppend {
         return metadata.back().as<int32_t>();
     }
 
+    int32_t cache_type() {
+        if (rng.chance(0.35)) return rng.pick<int32_t>({FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0});
+        return rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+    }
+
     void shape() {
         metadata.reserve(16);
         d.q_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
-        if (rng.chance(0.7)) d.k_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        if (rng.chance(0.7)) d.k_dtype = cache_type();
         d.batch = rng.between(0, 4), d.seqlen_k = rng.between(0, 40);
-        if (rng.chance(0.3)) d.v_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        if (rng.chance(0.4)) d.v_dtype = cache_type();
         heads_k = heads_v = d.heads_q = rng.between(1, 3);
         if (rng.chance(0.3)) d.heads_k = heads_k, d.heads_q = 2 * heads_k;
         if (rng.chance(0.2)) d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
         d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
+        const int32_t k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         if (rng.chance(0.4)) d.dim_v = rng.between(1, 70);
         dim_v = d.dim_v ? d.dim_v : d.dim_qk;
+        if (oracle::elements_of(k_dtype) > 1) d.dim_qk = (d.dim_qk + 31) / 32 * 32;
+        if (oracle::elements_of(v_dtype) > 1) dim_v = (dim_v + 31) / 32 * 32;
+        if (d.dim_v || dim_v != d.dim_qk) d.dim_v = dim_v;
     }
 
     // Which slots the tokens go to: behind the used ones, behind the left padding, or anywhere, each at most once.

@@ -40,7 +40,7 @@ TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_gradients(make_handle(), num
 TEST(RandomBackwardCase, ReachesEveryOption) {
     uint64_t operands = 0;
     uint32_t flags = 0, strided = 0, asked = 0, own_strides = 0, sums = 0;
-    int types = 0;
+    uint64_t types = 0;
     for (uint64_t n = 0; n < 2000; n++) {
         BackwardCase b(random_differentiable_case(derive(kDefaultSeed, 0, n)));
         Rng rng(derive(n, 2));
@@ -65,7 +65,7 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
     EXPECT_EQ(operands, kEveryOperand & ~none);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
-    EXPECT_EQ(types, 0xe | 0xf << 8 | 0xf << 16);
+    EXPECT_EQ(types, 0xeu | 0xf << 8 | 0xf << 16);
     EXPECT_EQ(asked, 0x3fffu);
     EXPECT_EQ(own_strides, 0x3fu);
     EXPECT_EQ(sums, 0xfu);

@@ -19,12 +19,12 @@ inline uint64_t number_from(const char* variable, uint64_t otherwise) {
 constexpr uint64_t kEveryOperand = FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
                                    FA_OPERAND_BIAS | FA_OPERAND_MASK | ((FA_OPERAND_RNG_STATE << 1) - FA_OPERAND_ALIBI);
 
-// One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8.
-inline int type_bit(int32_t dtype) {
-    const int32_t types[] = {0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8};
+// One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, and five of blocks.
+inline uint64_t type_bit(int32_t dtype) {
+    const int32_t types[] = {0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0};
     int bit = 0;
     while (types[bit] != dtype) bit++;
-    return 1 << bit;
+    return uint64_t(1) << bit;
 }
 
 // What the seed decides beside the case itself.

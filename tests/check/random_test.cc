@@ -42,11 +42,12 @@ TEST(RandomCase, ReachesEveryOption) {
     uint64_t operands = 0;
     uint32_t flags = 0, strided = 0;
     bool mixed_types = false, mixed_heads = false;
-    int types = 0, alignments = 0, stages = 0, algorithms = 0;
+    uint64_t types = 0;
+    int alignments = 0, stages = 0, algorithms = 0;
     for (uint64_t n = 0; n < 3000; n++) {
         const Case c = random_case(derive(kDefaultSeed, 0, n));
         operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
-        types |= type_bit(c.d.q_dtype) | type_bit(c.d.k_dtype) << 8 | type_bit(c.d.o_dtype) << 16;
+        types |= type_bit(c.d.q_dtype) | type_bit(c.d.k_dtype) << 16 | type_bit(c.d.v_dtype) << 32 | type_bit(c.d.o_dtype) << 48;
         const oracle::Reading r = c.reading();
         mixed_types |= r.v_dtype != r.k_dtype, mixed_heads |= r.heads_v != r.heads_k;
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
@@ -54,7 +55,7 @@ TEST(RandomCase, ReachesEveryOption) {
     EXPECT_EQ(operands, kEveryOperand);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
-    EXPECT_EQ(types, 0x3e | 0x7f << 8 | 0x3f << 16);
+    EXPECT_EQ(types, 0x003f'0fff'0fff'003eu);
     EXPECT_TRUE(mixed_types && mixed_heads);
     EXPECT_EQ(alignments, 0xf);
     EXPECT_EQ(stages, 0xf);

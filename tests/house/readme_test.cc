@@ -72,6 +72,14 @@ std::function<void(Desc&)> types(int32_t q, int32_t kv, int32_t o) {
     };
 }
 
+std::function<void(Desc&)> v_type(int32_t dtype) {
+    return [dtype](Desc& d) { d.v_dtype = dtype; };
+}
+
+std::function<void(Desc&)> v_heads(int64_t heads) {
+    return [heads](Desc& d) { d.heads_v = heads; };
+}
+
 std::function<void(Desc&)> dims(int64_t qk, int64_t v) {
     return [=](Desc& d) {
         d.dim_qk = qk;
@@ -117,10 +125,14 @@ std::map<std::string, std::vector<Question>> questions() {
     all["`f32`, `f16`, `bf16`"] =
         forwards({types(FA_F32, FA_F32, FA_F32), types(FA_F16, FA_F16, FA_F16), types(FA_BF16, FA_BF16, FA_BF16)});
     all["8-bit floats `e4m3`, `e5m2`"] = forwards({types(FA_E4M3, FA_E4M3, FA_BF16), types(FA_E5M2, FA_E5M2, FA_E5M2)});
-    all["types of q, kv and o chosen apart, `int8` kv"] =
-        forwards({types(FA_F16, FA_E4M3, FA_F32), types(FA_BF16, FA_I8, FA_BF16), types(FA_F32, FA_F16, FA_E4M3)});
+    all["types of q, k, v and o chosen apart, `int8` k and v"] =
+        forwards({types(FA_F16, FA_E4M3, FA_F32), types(FA_BF16, FA_I8, FA_BF16), types(FA_F32, FA_F16, FA_E4M3), v_type(FA_BF16)});
+    all["ggml's blocks `q4_0` … `q8_0` as k and v"] =
+        forwards({types(FA_F32, FA_Q4_0, FA_F32), types(FA_F16, FA_Q4_1, FA_F16), types(FA_BF16, FA_Q5_0, FA_F32),
+                  types(FA_F32, FA_Q5_1, FA_F32), types(FA_F32, FA_Q8_0, FA_F32), v_type(FA_Q4_0)});
     all["head dimensions 1 … 1024, dim_v ≠ dim_qk"] = forwards({dims(1, 1), dims(192, 128), dims(576, 512), dims(1024, 3)});
-    all["grouped heads (MHA, GQA, MQA)"] = forwards({[](Desc& d) { d.heads_k = 2; }, [](Desc& d) { d.heads_k = 1; }});
+    all["grouped heads (MHA, GQA, MQA), of k and v apart"] =
+        forwards({[](Desc& d) { d.heads_k = 2; }, [](Desc& d) { d.heads_k = 1; }, v_heads(2)});
     all["any strides, broadcast by stride 0"] = forwards({strided});
     all["scale, softcap"] = forwards({[](Desc& d) {
         d.flags = FA_SCALE_EXPLICIT;
@@ -184,6 +196,7 @@ std::map<std::string, std::vector<Question>> questions() {
                                                             question(FA_OP_BACKWARD, packed)};
     all["`fa_merge` of partial results"] = {question(FA_OP_MERGE, operand(FA_OPERAND_LSE))};
     all["`fa_append_kv` into any cache"] = {question(FA_OP_APPEND_KV, operand(FA_OPERAND_SEQUSED_K)),
+                                            question(FA_OP_APPEND_KV, types(FA_F32, FA_Q8_0, FA_F32)),
                                             question(FA_OP_APPEND_KV, paged)};
     all["`fa_rotary`"] = {question(FA_OP_ROTARY, [](Desc&) {})};
     return all;
@@ -192,7 +205,8 @@ std::map<std::string, std::vector<Question>> questions() {
 // "Exceptions: …", in the same words and order.
 std::vector<Question> exceptions() {
     const auto study = [](Desc& d) { d.algorithm = FA_ALGORITHM_FLASH1; };
-    return {question(FA_OP_BACKWARD, types(FA_E4M3, FA_E4M3, FA_BF16)), question(FA_OP_BACKWARD, paged),
+    return {question(FA_OP_BACKWARD, types(FA_E4M3, FA_E4M3, FA_BF16)), question(FA_OP_BACKWARD, types(FA_F32, FA_Q8_0, FA_F32)),
+            question(FA_OP_BACKWARD, v_type(FA_F16)), question(FA_OP_BACKWARD, v_heads(2)), question(FA_OP_BACKWARD, paged),
             question(FA_OP_BACKWARD, [](Desc& d) { d.operands = FA_OPERAND_KV_BATCH_IDX, d.kv_batch = 5; }),
             question(FA_OP_BACKWARD, study), question(FA_OP_FORWARD, [=](Desc& d) { study(d), d.num_splits = 3; })};
 }
@@ -223,7 +237,7 @@ TEST(Readme, ListsTheFeaturesThatAreAskedFor) {
 
 TEST(Readme, NamesTheExceptionsThatAreAskedFor) {
     EXPECT_EQ(between(". Exceptions: ", ". A test holds"),
-              "`fa_backward` takes no 8-bit types, no pages, no cache index and no study algorithm; "
+              "`fa_backward` takes no 8-bit types or blocks, no v of another type or other heads than k's, no pages, no cache index and no study algorithm; "
               "a study algorithm does not split keys");
 }
 

@@ -102,6 +102,7 @@ bool agrees(double got, double want, double limit) {
 
 bool agrees(const Write& w) {
     const double got = load(w.base, w.index, w.dtype);
+    if (w.dtype == FA_BIT) return got == w.value;
     const double value = w.dtype == FA_I8 && std::isnan(w.value) ? 0 : saturated(w.value, w.dtype);
     const double nearest = rounded(value, w.dtype);
     if (std::isnan(nearest) || std::isinf(nearest) || !std::isfinite(got)) return agrees(got, nearest, 0);

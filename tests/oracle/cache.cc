@@ -16,8 +16,9 @@ struct Rotation {
     bool interleaved;
 };
 
-// Element c of a head after its pairs have turned by the angle of `position`: (x, y) → (x cos − y sin, y cos + x sin).
-Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& r) {
+// Element c of a head after its pairs have turned by the angle of `position`: (x, y) → (x cos − y sin, y cos + x sin). in_f32: with the
+// roundings that this has in f32, for what is quantised.
+Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& r, bool in_f32 = false) {
     if (r.cos == nullptr || c >= r.dims) return {x[size_t(c)], 0};
     const int64_t half = r.dims / 2;
     const int64_t pair = r.interleaved ? c / 2 : c % half;
@@ -25,6 +26,7 @@ Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rot
     const double first = x[size_t(r.interleaved ? 2 * pair : pair)], last = x[size_t(r.interleaved ? 2 * pair + 1 : pair + half)];
     const double cos = double(r.cos[position * half + pair]), sin = double(r.sin[position * half + pair]);
     const double a = (second ? last : first) * cos, b = (second ? first : -last) * sin;
+    if (in_f32) return {double(float(double(float(a)) + double(float(b)))), 0};
     return {a + b, std::fabs(a) + std::fabs(b)};
 }
 
@@ -101,7 +103,20 @@ struct Arrival {
     bool dynamic;
 };
 
+// Blocks must be what ggml's quantiser writes, to the byte.
+void write_blocks(const std::vector<Turned>& x, const Arrival& to, std::vector<Write>& out) {
+    std::vector<double> values;
+    for (const Turned& t : x) values.push_back(t.value);
+    const int64_t count = elements_of(to.dtype);
+    for (int64_t c = 0; c < int64_t(values.size()); c += count) {
+        const std::vector<unsigned char> bytes = quantised(values.data() + c, to.dtype);
+        const int64_t first = (to.index + c / count) * size_of(to.dtype);
+        for (size_t n = 0; n < bytes.size(); n++) out.push_back({to.cache, first + int64_t(n), FA_BIT, double(bytes[n]), 0});
+    }
+}
+
 void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Write>& out) {
+    if (elements_of(to.dtype) > 1) return write_blocks(x, to, out);
     double factor = to.descale && !to.dynamic ? double(to.descale[to.descale_index]) : 1;
     double peak = 0, noise = 0;
     if (to.dynamic) {
@@ -148,7 +163,8 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
                     std::vector<Turned> head_values;
                     for (int64_t c = 0; c < dim; c++)
-                        head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none));
+                        head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none,
+                                                   elements_of(is_k ? r.k_dtype : r.v_dtype) > 1));
                     const bool scaled = desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
                     float* descale = !scaled ? nullptr : static_cast<float*>(is_k ? a.k_descale : a.v_descale);
                     const int64_t at = is_k ? r.k(b, head, slot) : r.v(b, head, slot);

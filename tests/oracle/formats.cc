@@ -64,7 +64,21 @@ const Format& format(int32_t dtype) {
 
 }  // namespace
 
-int64_t size_of(int32_t dtype) { return dtype == FA_F32 ? 4 : dtype == FA_F16 || dtype == FA_BF16 ? 2 : 1; }
+int64_t size_of(int32_t dtype) {
+    switch (dtype) {
+        case FA_F32: return 4;
+        case FA_F16:
+        case FA_BF16: return 2;
+        case FA_Q4_0: return 18;
+        case FA_Q4_1: return 20;
+        case FA_Q5_0: return 22;
+        case FA_Q5_1: return 24;
+        case FA_Q8_0: return 34;
+        default: return 1;
+    }
+}
+
+int64_t elements_of(int32_t dtype) { return dtype >= FA_Q4_0 ? 32 : 1; }
 
 double largest(int32_t dtype) {
     if (dtype == FA_F32) return 0x1.fffffep+127;
@@ -80,6 +94,7 @@ double load(const void* base, int64_t index, int32_t dtype) {
         return f;
     }
     if (dtype == FA_I8) return static_cast<signed char>(*at);
+    if (dtype == FA_BIT) return static_cast<unsigned char>(*at);
     if (size_of(dtype) == 1) return format(dtype).decode(static_cast<unsigned char>(*at));
     uint16_t code;
     std::memcpy(&code, at, 2);
@@ -117,6 +132,12 @@ const char* name_of(int32_t dtype) {
         case FA_E4M3: return "e4m3";
         case FA_E5M2: return "e5m2";
         case FA_I8: return "i8";
+        case FA_BIT: return "byte";
+        case FA_Q4_0: return "q4_0";
+        case FA_Q4_1: return "q4_1";
+        case FA_Q5_0: return "q5_0";
+        case FA_Q5_1: return "q5_1";
+        case FA_Q8_0: return "q8_0";
         default: return "unknown";
     }
 }

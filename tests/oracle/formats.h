@@ -2,12 +2,20 @@
 // that the format has, and taking the nearer one.
 #pragma once
 #include <flashattn.h>
+#include <vector>
 
 namespace oracle {
 
-int64_t size_of(int32_t dtype);  // bytes of an element
+int64_t size_of(int32_t dtype);      // bytes of a unit: of an element, or of a block
+int64_t elements_of(int32_t dtype);  // of a unit
 double largest(int32_t dtype);   // largest finite value
 double load(const void* base, int64_t index, int32_t dtype);
+// Element `dim` of a row that begins with unit `row`: the only way to look into a block.
+double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype);
+// A row's values: each stored, or blocks of them quantised.
+void store_row(void* base, int64_t row, int32_t dtype, const std::vector<double>& values);
+// A block's bytes, of 32 floats: ggml's rule, which is said in f32.
+std::vector<unsigned char> quantised(const double* values, int32_t dtype);
 // Nearest, ties to even. Beyond the largest value f32, f16 and bf16 give infinity; 8-bit types saturate.
 void store(void* base, int64_t index, int32_t dtype, double value);
 double rounded(double value, int32_t dtype);  // load(store(value))

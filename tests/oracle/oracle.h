@@ -93,7 +93,8 @@ struct AttentionOptions {
 
 Attention attention(const Reading& r, AttentionOptions options = {});
 
-// One element that a call must write. Its exact value, and how far f32 arithmetic may be off before the final rounding.
+// One element that a call must write. Its exact value, and how far f32 arithmetic may be off before the final rounding. dtype FA_BIT: a
+// byte of a block, which has that very value.
 struct Write {
     void* base;
     int64_t index;

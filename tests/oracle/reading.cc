@@ -43,8 +43,8 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
 
     q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
     o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
-    k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk}, d.strided & FA_STRIDED_K, literal(d.k_stride));
-    v_tensor = tensor({k_outer, k_rows, heads_v, dim_v}, d.strided & FA_STRIDED_V, literal(d.v_stride));
+    k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk / elements_of(k_dtype)}, d.strided & FA_STRIDED_K, literal(d.k_stride));
+    v_tensor = tensor({k_outer, k_rows, heads_v, dim_v / elements_of(v_dtype)}, d.strided & FA_STRIDED_V, literal(d.v_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     bias_tensor = {pairs, literal(d.bias_stride)};

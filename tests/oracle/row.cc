@@ -63,7 +63,7 @@ void sum_up(Row& row) {
 
 std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype, double factor) {
     std::vector<double> values(static_cast<size_t>(count));
-    for (int64_t c = 0; c < count; c++) values[size_t(c)] = load(base, offset + c, dtype) * factor;
+    for (int64_t c = 0; c < count; c++) values[size_t(c)] = load_dim(base, offset, c, dtype) * factor;
     return values;
 }
 

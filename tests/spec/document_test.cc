@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include "example.h"
+#include "spec/block_formats.h"
 #include "spec/mask.h"
 #include "spec/online_softmax.h"
 #include "spec/random.h"
@@ -342,6 +343,33 @@ void check_descale(Example& e) {
     e.expect("values", values);
 }
 
+// A block of 4 bits with an m.
+void check_blocks(Example& e) {
+    vector<uint8_t> bytes;
+    for (const string& byte : e.words("bytes")) bytes.push_back(uint8_t(std::stoul(byte, nullptr, 16)));
+    constexpr fa::BlockFormat q4_1 = {4, true};
+    ASSERT_EQ(bytes.size(), size_t(fa::block_bytes(q4_1)));
+    const double d = fa::f16_to_f32(uint16_t(bytes[0] | bytes[1] << 8)), m = fa::f16_to_f32(uint16_t(bytes[2] | bytes[3] << 8));
+    e.expect("d", {d});
+    e.expect("m", {m});
+    vector<double> low, high, got_low, got_high;
+    for (int i = 0; i < 8; i++) {
+        low.push_back(d * (bytes[size_t(4 + i)] % 16) + m);
+        high.push_back(d * (bytes[size_t(4 + i)] / 16) + m);
+        got_low.push_back(fa::block_value(bytes.data(), q4_1, i));
+        got_high.push_back(fa::block_value(bytes.data(), q4_1, 16 + i));
+    }
+    e.expect("low", low);
+    e.expect("low", got_low);
+    e.expect("high", high);
+    e.expect("high", got_high);
+    float values[fa::kBlockDims];
+    for (int i = 0; i < fa::kBlockDims; i++) values[i] = fa::block_value(bytes.data(), q4_1, i);
+    vector<uint8_t> again(bytes.size());
+    fa::quantise_block(values, q4_1, again.data());
+    EXPECT_EQ(again, bytes);
+}
+
 void check_quantise(Example& e) {
     const vector<double> row = e.numbers("row");
     double largest = 0;
@@ -369,7 +397,7 @@ const Check kChecks[] = {
     {"band", check_band},         {"tiles", check_tiles},
     {"splits", check_splits},     {"dropout", check_dropout},
     {"formats", check_formats},   {"descale", check_descale},
-    {"quantise", check_quantise},
+    {"quantise", check_quantise}, {"blocks", check_blocks},
 };
 
 class SpecDocument : public testing::TestWithParam<Check> {};

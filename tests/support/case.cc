@@ -11,6 +11,13 @@ Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : B
 // Of stored values that stand for ordinary ones: integers need room.
 double size_of_values(int32_t dtype) { return dtype == FA_I8 ? 40 : 1; }
 
+template <class Value>
+std::vector<double> row_of(int64_t dim, Value value) {
+    std::vector<double> row;
+    for (int64_t c = 0; c < dim; c++) row.push_back(value(c));
+    return row;
+}
+
 Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) {
     return {tensor.extent() * element_size, side(rng)};
 }
@@ -99,7 +106,7 @@ void Case::set_k(const Pick& value) {
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < r.heads_k; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
-                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(k.as(), r.k(b, h, j) + c, r.k_dtype, value(b, h, j, c));
+                oracle::store_row(k.as(), r.k(b, h, j), r.k_dtype, row_of(d.dim_qk, [&](int64_t c) { return value(b, h, j, c); }));
 }
 
 void Case::set_v(const Pick& value) {
@@ -107,7 +114,7 @@ void Case::set_v(const Pick& value) {
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < r.heads_v; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
-                for (int64_t c = 0; c < r.dim_v; c++) oracle::store(v.as(), r.v(b, h, j) + c, r.v_dtype, value(b, h, j, c));
+                oracle::store_row(v.as(), r.v(b, h, j), r.v_dtype, row_of(r.dim_v, [&](int64_t c) { return value(b, h, j, c); }));
 }
 
 void Case::set_bias(const Pick& value) {

@@ -51,7 +51,11 @@ class Generator {
                                        : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2});
     }
 
-    int32_t kv_type() { return !family.differentiable && rng.chance(0.2) ? int32_t(FA_I8) : o_type(); }
+    int32_t kv_type() {
+        const double which = family.differentiable ? 1 : rng.uniform();
+        if (which < 0.35) return rng.pick<int32_t>({FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0});
+        return which < 0.5 ? int32_t(FA_I8) : o_type();
+    }
 
     void types() {
         d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
@@ -73,9 +77,14 @@ class Generator {
         return which < 0.985 ? rng.between(1, 320) : rng.between(320, 1024);
     }
 
+    static int64_t whole_blocks(int64_t dim, int32_t dtype) {
+        const int64_t elements = oracle::elements_of(dtype);
+        return (dim + elements - 1) / elements * elements;
+    }
+
     void sizes() {
-        d.dim_qk = dimension();
-        if (rng.chance(0.3)) d.dim_v = dimension();
+        d.dim_qk = whole_blocks(dimension(), k_dtype);
+        if (rng.chance(0.3) || d.dim_qk % oracle::elements_of(v_dtype) != 0) d.dim_v = whole_blocks(dimension(), v_dtype);
         const int64_t heads_k = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
         const int64_t heads_v = !family.differentiable && rng.chance(0.15) ? rng.between(1, 3) : heads_k;
         d.heads_q = std::lcm(heads_k, heads_v) * group;

@@ -10,6 +10,7 @@
 The C library is found by the path in FLASHATTN_LIBRARY, beside this package, then by the loader.
 """
 
+from ._arrays import block_dtype
 from .attention import attention, explain
 from .backward import attention_backward
 from .cache import append_kv, rotary
@@ -33,6 +34,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "backends",
+    "block_dtype",
     "dropout_mask",
     "explain",
     "merge",

@@ -21,10 +21,19 @@ _CODES = {
     "float8_e5m2": _abi.FA_E5M2,
     "int8": _abi.FA_I8,
 }
+# ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis.
+_BLOCK_DIMS = 32
+_BLOCKS = {
+    "q4_0": (_abi.FA_Q4_0, np.dtype([("d", "f2"), ("qs", "u1", 16)])),
+    "q4_1": (_abi.FA_Q4_1, np.dtype([("d", "f2"), ("m", "f2"), ("qs", "u1", 16)])),
+    "q5_0": (_abi.FA_Q5_0, np.dtype([("d", "f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
+    "q5_1": (_abi.FA_Q5_1, np.dtype([("d", "f2"), ("m", "f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
+    "q8_0": (_abi.FA_Q8_0, np.dtype([("d", "f2"), ("qs", "i1", 32)])),
+}
 _FROM_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 FLOATS = ("float32", "float16", "bfloat16")
 QUERIES = (*FLOATS, "float8_e4m3fn", "float8_e5m2")
-KEYS = (*QUERIES, "int8")
+KEYS = (*QUERIES, "int8", *_BLOCKS)
 
 
 def integer(name: str, value: Any, bits: int, *, signed: bool = True) -> int:
@@ -54,8 +63,26 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
     return allowed[value]
 
 
+def block_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of a k or v that holds ggml's blocks of 32 dims: "q4_0", "q4_1", "q5_0", "q5_1" or "q8_0".
+
+    Such an array is (batch, keys, heads, dim / 32); bytes of ggml's are seen so by `.view(flashattn.block_dtype("q8_0"))`.
+    """
+    if name not in _BLOCKS:
+        raise ValueError(f"name is {name!r}: expected {' or '.join(map(repr, _BLOCKS))}")
+    return _BLOCKS[name][1]
+
+
+def dim_of(array: Array) -> int:
+    """The head dimension of an array of elements or of blocks."""
+    return array.shape[-1] * (_BLOCK_DIMS if array.dtype.names else 1)
+
+
 def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
+    for block, (code, layout) in _BLOCKS.items():
+        if dtype == layout and block in allowed:
+            return code
     if dtype.name not in allowed or not dtype.isnative:
         raise TypeError(
             f"{name} has dtype {dtype if dtype.isnative else dtype.str}: expected {', '.join(allowed)} in native byte order"

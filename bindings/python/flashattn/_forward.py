@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, choice, dtype_code, dtype_of, float32_array, integer, number
+from ._arrays import FLOATS, QUERIES, choice, dim_of, dtype_code, dtype_of, float32_array, integer, number
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
 
@@ -39,8 +39,8 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike, options: Mapping[str, Any]) 
     k, v = order.tensor("k", k, ndim, axes), order.tensor("v", v, ndim, axes)
     names = ("cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
     slots = describe_keys(request, k, v, **{name: options[name] for name in names})
-    if k.shape[-1] != desc.dim_qk:
-        raise ValueError(f"k has head dimension {k.shape[-1]}: expected q's, {desc.dim_qk}")
+    if dim_of(k) != desc.dim_qk:
+        raise ValueError(f"k has head dimension {dim_of(k)}: expected q's, {desc.dim_qk}")
     packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         request.strided(field, array, packed=packed)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ._arrays import KEYS, choice, dtype_code, integer, tensor
+from ._arrays import KEYS, choice, dim_of, dtype_code, integer, tensor
 from ._request import Request, batch_of, longest
 from ._types import Array
 
@@ -92,7 +92,7 @@ def describe_keys(
         raise ValueError(f"k has heads and dimensions {k.shape[-2:]} and v {v.shape[-2:]}: expected at least one of each")
     desc.k_dtype, desc.v_dtype = dtype_code("k", k.dtype, KEYS), dtype_code("v", v.dtype, KEYS)
     desc.heads_k = k.shape[-2]
-    desc.heads_v, desc.dim_v = v.shape[-2:]
+    desc.heads_v, desc.dim_v = v.shape[-2], dim_of(v)
     request.integers("kv_batch_idx", kv_batch_idx, (desc.batch,))
     if page_table is not None:
         if cu_seqlens_k is not None:

@@ -121,8 +121,9 @@ def attention(
         q: (batch, rows, heads, dim), or packed (total_q, heads, dim) with cu_seqlens_q. float32, float16, bfloat16,
             float8_e4m3fn, float8_e5m2 (the last three from ml_dtypes).
         k, v: (batch, keys, heads_k, dim), packed (total_k, heads_k, dim) with cu_seqlens_k, or paged (num_pages, page_size,
-            heads_k, dim) with page_table. One dtype for both, any of q's or int8; v may have another head dimension (1 … 1024).
-            heads_k divides heads: neighbouring query heads share a key head.
+            heads_k, dim) with page_table. Each has any of q's dtypes, int8, or flashattn.block_dtype("q8_0") and its like, with
+            dim / 32 blocks in the last axis. v may have another head dimension (1 … 1024) and number of heads. These divide
+            q's: neighbouring query heads share a key head.
         layout: "bshd", or "bhsd" where every tensor of four axes has its heads before its rows, as PyTorch's
             scaled_dot_product_attention: q and out (batch, heads, rows, dim), pages (num_pages, heads, page_size, dim). An order
             that is not said is not noticed: rows and heads then change places.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, dtype_code, int32_array, readable, real, writable
+from ._arrays import FLOATS, dim_of, dtype_code, int32_array, readable, real, writable
 from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._request import Request, batch_of, literal, longest
 from ._types import Array, BackendName, Layout
@@ -95,8 +96,8 @@ def append_kv(
 
     k_new, v_new: (batch, tokens, heads_k, dim), or packed (total, heads_k, dim) with cu_seqlens_new (batch + 1,); float32,
         float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given.
-    k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtype of
-        `attention`. leftpad_k, kv_batch_idx, page_table, max_seqlen_k, layout as there.
+    k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtypes of
+        `attention`: blocks are written byte for byte as ggml's reference quantises. leftpad_k, kv_batch_idx, page_table, max_seqlen_k, layout as there.
     seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
         The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
@@ -114,7 +115,7 @@ def append_kv(
     k, v = order.seen(k), order.seen(v)
     _new_tokens(request, order, {"k_new": (k_new, k), "v_new": (v_new, v)}, cu_seqlens_new, max_seqlen_new)
     slots = describe_keys(request, k, v, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table)
-    desc.heads_q, desc.dim_qk = k.shape[-2:]
+    desc.heads_q, desc.dim_qk = math.lcm(desc.heads_k, desc.heads_v), dim_of(k)
     for field, value in (("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
         request.integers(field, value, (desc.batch,))
     if seqused_new is not None:
@@ -152,8 +153,9 @@ def _new_tokens(
     found = {name: order.tensor(name, value, ndim, axes) for name, (value, _) in pairs.items()}
     for name, array in found.items():
         cache = pairs[name][1]
-        if array.shape[-2:] != cache.shape[-2:]:
-            raise ValueError(f"{name} has heads and dimensions {array.shape[-2:]}: expected the cache's, {cache.shape[-2:]}")
+        expected = (cache.shape[-2], dim_of(cache))
+        if array.shape[-2:] != expected:
+            raise ValueError(f"{name} has heads and dimensions {array.shape[-2:]}: expected the cache's, {expected}")
     k_new, v_new = found.values()
     if k_new.shape[:-2] != v_new.shape[:-2] or k_new.dtype != v_new.dtype:
         raise ValueError(

@@ -391,7 +391,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.matrix = use_matrix(c, tiles[0]);
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
-    panel.chunk_keys = chunk_keys(panel.matrix, p.d.dim_qk * type_bytes(p.d.k_dtype));
+    panel.chunk_keys = chunk_keys(panel.matrix, row_bytes(p.d.k_dtype, p.d.dim_qk));
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);
@@ -419,7 +419,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 Method decode_method(const Problem& p, const Kernels& k) {
     const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
-    const int64_t fit = kPanelBytes / (kTileKeys * (p.d.dim_qk * type_bytes(p.d.k_dtype) + p.d.dim_v * type_bytes(p.d.v_dtype)));
+    const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v)));
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2;
     int64_t scratch;

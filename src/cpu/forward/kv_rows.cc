@@ -38,7 +38,7 @@ int64_t descale_index(const KvTensor& s, KvSlot at, int64_t head) {
 
 KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
-    if (c.count) w.counters.read += keys * s.dim * type_bytes(s.dtype);
+    if (c.count) w.counters.read += keys * row_bytes(s.dtype, s.dim);
     const KvSlot first = locate_slot(p, *c.a, t, key);
     const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,

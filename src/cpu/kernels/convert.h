@@ -46,9 +46,9 @@ static void widen_f16(const void* from, int64_t count, float* to) {
 #undef FA_NARROW
 
 // By type_index().
-constexpr void (*kWiden[kTypes])(const void*, int64_t, float*) = {nullptr,    widen_f32,  widen_f16, widen_bf16,
+constexpr void (*kWiden[kSingleTypes])(const void*, int64_t, float*) = {nullptr,    widen_f32,  widen_f16, widen_bf16,
                                                                   widen_e4m3, widen_e5m2, widen_i8};
-constexpr void (*kNarrow[kTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
+constexpr void (*kNarrow[kSingleTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
                                                                    narrow_e4m3, narrow_e5m2, narrow_i8};
 
 }  // namespace

@@ -9,7 +9,7 @@
 // A row's arithmetic is the same however many rows and keys share a register block, so that its bits are its own.
 #pragma once
 #include "cpu/kernels/gemm.h"
-#include FA_ISA_FORMATS
+#include "cpu/kernels/block_formats.h"
 
 namespace fa {
 namespace cpu {
@@ -20,12 +20,12 @@ constexpr int kChainVecPairs = kChain / 2;  // vector pairs of a row that one ch
 
 static inline int padded(int dim) { return (dim + kVecPair - 1) / kVecPair * kVecPair; }
 
-// Prefetches the lines of a VecPair: into the first-level cache, since a line that waits in the second takes one of the few line
+// Prefetches the lines of a unit: into the first-level cache, since a line that waits in the second takes one of the few line
 // fill buffers once more. A core may drop a prefetch where too many are pending. Where a line has several VecPairs, each of them
 // asks for it; where it has one, the next line's asks again.
 template <class T>
 static inline void prefetch(uintptr_t row, int64_t at) {
-    constexpr int bytes = kVecPair * T::kBytes;
+    constexpr int bytes = T::kUnitBytes;
     const auto start = [&](int64_t x) { __builtin_prefetch(reinterpret_cast<const char*>(row + uintptr_t(x)), 0, 3); };
 #pragma GCC unroll 2
     for (int n = 0; n < bytes; n += 64) start(at + n);
@@ -50,6 +50,14 @@ static inline VecPair read_tail(const char* at, int count) {
     }
 }
 
+// A VecPair of the unit at `at`: its part of that number, or its first `count` elements.
+template <class T, bool Tail>
+static inline VecPair read_pair(const char* at, int part, int count) {
+    if constexpr (T::kBlock) return T::read_part(at, part);
+    else if constexpr (Tail) return read_tail<T>(at, count);
+    else return T::read(at);
+}
+
 // x[0] = the horizontal sums of every vector of x: lane i has that of x[i].
 template <int H = kLanes / 2>
 static inline void transpose_add_lanes(V* x) {
@@ -61,7 +69,7 @@ static inline void transpose_add_lanes(V* x) {
 // acc[r · M + g] += the products of a VecPair of key g with row r's, for G keys of a block of M. Beside the accumulators, 16
 // registers hold either all rows' VecPairs or all keys': whichever are fewer.
 template <class T, int R, int M, int G, bool Tail>
-__attribute__((always_inline)) static inline void fma_vec_pair(const float* q, const char* const* at, int64_t offset, int count,
+__attribute__((always_inline)) static inline void fma_vec_pair(const float* q, const char* const* at, int64_t offset, int part, int count,
                                                                V* acc) {
     if constexpr (kLanes == 8 && R < G) {
         V a[R], b[R];
@@ -72,14 +80,14 @@ __attribute__((always_inline)) static inline void fma_vec_pair(const float* q, c
         }
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) {
-            const VecPair k = Tail ? read_tail<T>(at[g] + offset, count) : T::read(at[g] + offset);
+            const VecPair k = read_pair<T, Tail>(at[g] + offset, part, count);
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) acc[r * M + g] = fma_v(k.b, b[r], fma_v(k.a, a[r], acc[r * M + g]));
         }
     } else {
         VecPair k[G];
 #pragma GCC unroll 4
-        for (int g = 0; g < G; g++) k[g] = Tail ? read_tail<T>(at[g] + offset, count) : T::read(at[g] + offset);
+        for (int g = 0; g < G; g++) k[g] = read_pair<T, Tail>(at[g] + offset, part, count);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             V a = load(q + r * kVecPair), b = load(q + r * kVecPair + kLanes);
@@ -99,8 +107,8 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
                                                         int last) {
     // Bytes take longer to convert than to load, so more keys share a load of q; of wider types memory delivers two rows sooner
     // than four.
-    constexpr int M = kLanes / R, most = kLanes == 16 || (T::kBytes == 1 && R <= 2) ? 4 : 2, G = M < most ? M : most;
-    constexpr int64_t bytes = kVecPair * T::kBytes;
+    constexpr int M = kLanes / R, most = kLanes == 16 || (T::kUnitBytes <= 2 * kLanes && R <= 2) ? 4 : 2, G = M < most ? M : most;
+    constexpr int64_t bytes = T::kUnitBytes;
     V acc[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; i++) acc[i] = V{};
@@ -111,17 +119,20 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) row[g] = k[m + g] + offset, then[g] = uintptr_t(next_row[m + g]) + uintptr_t(next_offset);
         const float* a = q + first * R * kVecPair;
-        int64_t at = first * bytes;
-        for (; at < end * bytes; at += bytes, a += R * kVecPair) {
+        int64_t at = first / T::kParts * bytes;
+        for (; at < end / T::kParts * bytes; at += bytes) {
 #pragma GCC unroll 4
             for (int g = 0; g < G; g++) prefetch<T>(then[g], at);
-            fma_vec_pair<T, R, M, G, false>(a, row, at, kVecPair, acc + m);
-        }
-        if (last > 0) {
 #pragma GCC unroll 4
-            for (int g = 0; g < G; g++) prefetch<T>(then[g], at);
-            fma_vec_pair<T, R, M, G, true>(a, row, at, last, acc + m);
+            for (int part = 0; part < T::kParts; part++, a += R * kVecPair)
+                fma_vec_pair<T, R, M, G, false>(a, row, at, part, kVecPair, acc + m);
         }
+        if constexpr (!T::kBlock)
+            if (last > 0) {
+#pragma GCC unroll 4
+                for (int g = 0; g < G; g++) prefetch<T>(then[g], at);
+                fma_vec_pair<T, R, M, G, true>(a, row, at, 0, last, acc + m);
+            }
     }
     transpose_add_lanes(acc);
     return acc[0];
@@ -163,8 +174,9 @@ static void decode_qk(const float* q, int rows, const KvRows& k, int keys, int d
 // Hides the address from the compiler, which would compute one for each column ahead of a loop: they would not fit its registers.
 static inline void opaque(const char*& a) { __asm__("" : "+r"(a)); }
 
-// o[R rows][C vector pairs of columns] = o · rescale + Σ_key p · v. Inlined, blocks of several shapes would compete for registers.
-template <class T, int R, int C, bool Tail>
+// o[R rows][C vector pairs of columns] = o · rescale + Σ_key p · v. The columns begin with a part of the unit at byte `column` of a row.
+// Inlined, blocks of several shapes would compete for registers.
+template <class T, int R, int C, bool Tail, int Part = 0>
 [[gnu::noinline]] static void pv_block(const float* p, const KvRows& rows, int keys, int64_t column, int count,
                                        const float* rescale, float* o, int64_t stride) {
     const char *const *const v = rows.row, *const *const next_row = rows.next_row;
@@ -187,9 +199,9 @@ template <class T, int R, int C, bool Tail>
             VecPair x[N];
 #pragma GCC unroll 4
             for (int c = 0; c < N; c++) {
-                const int at = (first + c) * kVecPair * T::kBytes;
-                prefetch<T>(then, at);
-                x[c] = Tail ? read_tail<T>(row + at, count) : T::read(row + at);
+                const int pair = Part + first + c, at = pair / T::kParts * T::kUnitBytes;
+                if (pair % T::kParts == 0) prefetch<T>(then, at);
+                x[c] = read_pair<T, Tail>(row + at, pair % T::kParts, count);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
@@ -210,17 +222,25 @@ template <class T, int R, int C, bool Tail>
         }
 }
 
+// The parts of one unit, C at a time.
+template <class T, int R, int C, int Part = 0>
+static void pv_unit(const float* p, const KvRows& v, int keys, int64_t column, const float* rescale, float* o, int64_t stride) {
+    pv_block<T, R, C, false, Part>(p, v, keys, column, kVecPair, rescale, o + Part * kVecPair, stride);
+    if constexpr (Part + C < T::kParts) pv_unit<T, R, C, Part + C>(p, v, keys, column, rescale, o, stride);
+}
+
 template <class T, int R>
 static void pv_rows(const float* p, const KvRows& v, int keys, int dim, const float* rescale, float* o) {
-    constexpr int C = kLanes == 16 ? (R <= 2 ? 4 : 8 / R) : (R == 1 ? 4 : 4 / R);
+    constexpr int C = kLanes == 16 ? (R <= 2 ? 4 : 8 / R) : (R == 1 ? 4 : 4 / R), kAtOnce = C < T::kParts ? C : T::kParts;
     const int64_t stride = padded(dim);
     const int pairs = dim / kVecPair, last = dim % kVecPair;
+    const auto column = [](int pair) { return int64_t(pair / T::kParts) * T::kUnitBytes; };
     int c = 0;
-    for (; c + C <= pairs; c += C)
-        pv_block<T, R, C, false>(p, v, keys, int64_t(c) * kVecPair * T::kBytes, kVecPair, rescale, o + c * kVecPair, stride);
-    for (; c < pairs; c++)
-        pv_block<T, R, 1, false>(p, v, keys, int64_t(c) * kVecPair * T::kBytes, kVecPair, rescale, o + c * kVecPair, stride);
-    if (last > 0) pv_block<T, R, 1, true>(p, v, keys, int64_t(c) * kVecPair * T::kBytes, last, rescale, o + c * kVecPair, stride);
+    if constexpr (C > T::kParts)
+        for (; c + C <= pairs; c += C) pv_block<T, R, C, false>(p, v, keys, column(c), kVecPair, rescale, o + c * kVecPair, stride);
+    for (; c < pairs; c += T::kParts) pv_unit<T, R, kAtOnce>(p, v, keys, column(c), rescale, o + c * kVecPair, stride);
+    if constexpr (!T::kBlock)
+        if (last > 0) pv_block<T, R, 1, true>(p, v, keys, column(c), last, rescale, o + c * kVecPair, stride);
 }
 
 template <class T>
@@ -363,7 +383,12 @@ constexpr DecodeKernels kDecode[kTypes] = {{},
                                            decode_kernels<Bf16>(),
                                            decode_kernels<E4m3>(),
                                            decode_kernels<E5m2>(),
-                                           decode_kernels<I8>()};
+                                           decode_kernels<I8>(),
+                                           decode_kernels<Q4_0>(),
+                                           decode_kernels<Q4_1>(),
+                                           decode_kernels<Q5_0>(),
+                                           decode_kernels<Q5_1>(),
+                                           decode_kernels<Q8_0>()};
 
 }  // namespace
 }  // namespace cpu

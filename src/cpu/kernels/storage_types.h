@@ -5,11 +5,15 @@
 namespace fa {
 namespace cpu {
 
-// Where tables of storage formats have a type: f32, f16, bf16, e4m3, e5m2 and i8 at 1 … 6, 0 unused.
-constexpr int kTypes = 7;
-static inline int type_index(int32_t dtype) { return dtype < FA_E4M3 ? dtype : dtype < FA_I8 ? dtype - FA_E4M3 + 4 : 6; }
+// Where tables of storage formats have a type: f32, f16, bf16, e4m3, e5m2 and i8 at 1 … 6, q4_0, q4_1, q5_0, q5_1 and q8_0 behind them;
+// 0 unused.
+constexpr int kTypes = 12, kSingleTypes = 7;
+static inline int type_index(int32_t dtype) {
+    if (is_block_type(dtype)) return dtype == FA_Q8_0 ? 11 : dtype >= FA_Q5_0 ? dtype - FA_Q5_0 + 9 : dtype - FA_Q4_0 + 7;
+    return dtype < FA_E4M3 ? dtype : dtype < FA_I8 ? dtype - FA_E4M3 + 4 : 6;
+}
 
-// Address of element `index` of a tensor of that type.
+// Address of unit `index` of a tensor of that type.
 static inline const char* element(const void* base, int64_t index, int32_t dtype) {
     return static_cast<const char*>(base) + index * type_bytes(dtype);
 }

@@ -39,8 +39,8 @@ constexpr Kernels tile_kernels(const char* name, int32_t isa, const MatrixKernel
     k.count_kept = count_kept;
     k.apply_dropout = apply_dropout;
     for (int type = 0; type < kTypes; type++) {
-        k.widen[type] = kWiden[type];
-        k.narrow[type] = kNarrow[type];
+        k.widen[type] = type < kSingleTypes ? kWiden[type] : kWidenBlocks[type - kSingleTypes];
+        k.narrow[type] = type < kSingleTypes ? kNarrow[type] : kNarrowBlocks[type - kSingleTypes];
         k.decode[type] = kDecode[type];
     }
     k.decode_online_softmax = decode_online_softmax;

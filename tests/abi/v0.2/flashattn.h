@@ -272,7 +272,7 @@ enum {
     FA_I4 = 36,   /* (reserved) two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* (reserved) the same, 0 … 15 */
     FA_BIT = 48,  /* (reserved) masks only: eight a byte, key j in bit j & 7 */
-    /* (reserved) ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
+    /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
      * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
     FA_Q4_1 = 259, /* 20 bytes: d, m, qs[16];           d · x + m */
@@ -395,6 +395,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * Example, one K and V for all batches:   d.strided = FA_STRIDED_K | FA_STRIDED_V; k_stride[0] = v_stride[0] = 0
  * Example, fp8 cache with scales per head: d.k_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
  *                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
+ * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
@@ -404,7 +405,7 @@ typedef struct fa_attention_desc_s {
     int32_t alignment; /* FA_ALIGN_… */
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
-    int32_t k_dtype;         /* those, FA_I8, and (reserved) 4-bit and block types; 0: q's */
+    int32_t k_dtype;         /* those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's */
     int32_t v_dtype;         /* the same; 0: k's, and that alone in a backward (reserved: another) */
     int32_t o_dtype;         /* as q_dtype; 0: q's, bf16 when q is an 8-bit float */
     int32_t q_tail_dtype;    /* (reserved) FA_F32, FA_F16, FA_BF16; 0: q's */
@@ -615,7 +616,7 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
  * `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
  * used.
- * Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
+ * Types are f32, f16 and bf16, without de-scale factors, k's and v's the same, as are their heads; caches (page_table, kv_batch_idx) and the study baselines have no gradient
  * here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
  * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
  *
@@ -731,7 +732,8 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
  * and sin are given (position = slot − left padding).
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
- * by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
+ * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
+ * value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors
  * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
  * (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
  * and head. */

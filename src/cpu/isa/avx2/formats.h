@@ -46,6 +46,16 @@ struct I8 : StorageFormat<1> {
     static VecPair read(const char* at) { return {half(at), half(at + 8)}; }
 };
 
+// For the block formats.
+inline VI read_bytes(const char* at) { return (VI)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))); }
+inline VI read_signed_bytes(const char* at) { return (VI)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))); }
+inline V to_floats(VI x) { return _mm256_cvtepi32_ps((__m256i)x); }
+inline V splat_half(const char* at) {
+    int16_t x;
+    memcpy(&x, at, sizeof x);
+    return _mm256_cvtph_ps(_mm_set1_epi16(x));
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

@@ -65,6 +65,16 @@ struct I8 : StorageFormat<1> {
     }
 };
 
+// For the block formats.
+inline VI read_bytes(const char* at) { return (VI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
+inline VI read_signed_bytes(const char* at) { return (VI)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
+inline V to_floats(VI x) { return _mm512_cvtepi32_ps((__m512i)x); }
+inline V splat_half(const char* at) {
+    int16_t x;
+    memcpy(&x, at, sizeof x);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(x));
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

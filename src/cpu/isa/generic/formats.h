@@ -58,6 +58,16 @@ struct I8 : StorageFormat<1> {
     static VecPair read(const char* at) { return {half(at), half(at + 4)}; }
 };
 
+// For the block formats.
+inline VI read_bytes(const char* at) { return read_four<uint8_t>(at); }
+inline VI read_signed_bytes(const char* at) { return read_four<int8_t>(at); }
+inline V to_floats(VI x) { return __builtin_convertvector(x, V); }
+inline V splat_half(const char* at) {
+    uint16_t x;
+    memcpy(&x, at, sizeof x);
+    return splat(f16_to_f32(x));
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

@@ -51,6 +51,21 @@ struct I8 : StorageFormat<1> {
     }
 };
 
+// For the block formats: four bytes, each in a lane of its own.
+inline uint8x8_t read_four_bytes(const char* at) {
+    uint32_t x;
+    memcpy(&x, at, sizeof x);
+    return vreinterpret_u8_u32(vdup_n_u32(x));
+}
+inline VI read_bytes(const char* at) { return VI(vmovl_u16(vget_low_u16(vmovl_u8(read_four_bytes(at))))); }
+inline VI read_signed_bytes(const char* at) { return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(read_four_bytes(at))))); }
+inline V to_floats(VI x) { return vcvtq_f32_s32(x); }
+inline V splat_half(const char* at) {
+    int16_t x;
+    memcpy(&x, at, sizeof x);
+    return widen_halves(vdup_n_s16(x));
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa

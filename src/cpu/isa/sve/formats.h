@@ -54,6 +54,18 @@ struct I8 : StorageFormat<1> {
     }
 };
 
+// For the block formats.
+inline VI read_bytes(const char* at) {
+    return svreinterpret_s32(svld1ub_u32(svptrue_b32(), reinterpret_cast<const uint8_t*>(at)));
+}
+inline VI read_signed_bytes(const char* at) { return svld1sb_s32(svptrue_b32(), reinterpret_cast<const int8_t*>(at)); }
+inline V to_floats(VI x) { return svcvt_f32_x(svptrue_b32(), x); }
+inline V splat_half(const char* at) {
+    uint16_t x;
+    memcpy(&x, at, sizeof x);
+    return svcvt_f32_x(svptrue_b32(), svreinterpret_f16(svdup_u16(x)));
+}
+
 }  // namespace
 }  // namespace cpu
 }  // namespace fa
