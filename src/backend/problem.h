@@ -58,28 +58,74 @@ struct Sequence {
     int64_t off;       // row i stands on key i + off
 };
 
-FA_FN Sequence sequence_of(const Problem& p, const fa_forward_args_t& a, int64_t b) {
-    Sequence s;
-    s.q_begin = p.packed_q() ? a.cu_seqlens_q[b] : 0;
-    s.q_len   = p.packed_q() ? a.cu_seqlens_q[b + 1] - a.cu_seqlens_q[b] : p.d.seqlen_q;
-    if (p.has(FA_OPERAND_SEQUSED_Q)) s.q_len = a.seqused_q[b];
-    s.k_begin = p.packed_k() ? a.cu_seqlens_k[b] : 0;
-    s.k_len   = p.packed_k() ? a.cu_seqlens_k[b + 1] - a.cu_seqlens_k[b] : p.d.seqlen_k;
-    if (p.has(FA_OPERAND_SEQUSED_K)) s.k_len = a.seqused_k[b];
-    if (p.has(FA_OPERAND_LEFTPAD_K)) {
-        s.k_begin += a.leftpad_k[b];
-        s.k_len -= a.leftpad_k[b];
+// First row and length of a sequence of q.
+struct Span {
+    int64_t begin, length;
+};
+// What these follow from: arrays of a call, NULL where their operand is missing, and the lengths without them.
+struct QuerySpans {
+    const int32_t *cu_seqlens, *seqused;
+    int64_t seqlen, total;
+    constexpr bool packed() const { return cu_seqlens != nullptr; }
+};
+static inline QuerySpans query_spans(const Problem& p, const int32_t* cu_seqlens, const int32_t* seqused) {
+    return {p.packed_q() ? cu_seqlens : nullptr, p.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, p.d.seqlen_q, p.d.total_q};
+}
+FA_FN Span span_of(const QuerySpans& q, int64_t b) {
+    Span s{0, q.seqlen};
+    if (q.packed()) {
+        s.begin = q.cu_seqlens[b];
+        s.length = q.cu_seqlens[b + 1] - s.begin;
     }
-    s.kv_index = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
-    s.off = p.d.alignment == FA_ALIGN_BOTTOM_RIGHT ? s.k_len - s.q_len
-          : p.d.alignment == FA_ALIGN_EXPLICIT     ? a.causal_offset[b]
-                                                   : 0;
+    if (q.seqused) s.length = q.seqused[b];
     return s;
 }
 
-// The masks that are bands of keys, as the descriptor has them, for a sequence.
-FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
-    MaskRule r{s.off, -1, -1, p.d.chunk};
+// The same of all that sequences follow from.
+struct SequenceTable {
+    QuerySpans q;
+    const int32_t *cu_seqlens_k, *seqused_k, *leftpad_k, *kv_batch_idx, *causal_offset;
+    int64_t seqlen_k, total_k;
+    int64_t kv_sequences;  // of the cache, or rows of the page table
+    int32_t alignment;     // FA_ALIGN_…
+    constexpr bool packed_k() const { return cu_seqlens_k != nullptr; }
+};
+static inline SequenceTable sequence_table(const Problem& p, const fa_forward_args_t& a) {
+    const auto given = [&](uint64_t operand, const int32_t* array) { return p.has(operand) ? array : nullptr; };
+    SequenceTable t;
+    t.q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    t.cu_seqlens_k = given(FA_OPERAND_CU_SEQLENS_K, a.cu_seqlens_k);
+    t.seqused_k = given(FA_OPERAND_SEQUSED_K, a.seqused_k);
+    t.leftpad_k = given(FA_OPERAND_LEFTPAD_K, a.leftpad_k);
+    t.kv_batch_idx = given(FA_OPERAND_KV_BATCH_IDX, a.kv_batch_idx);
+    t.causal_offset = p.d.alignment == FA_ALIGN_EXPLICIT ? a.causal_offset : nullptr;
+    t.seqlen_k = p.d.seqlen_k;
+    t.total_k = p.d.total_k;
+    t.kv_sequences = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
+    t.alignment = p.d.alignment;
+    return t;
+}
+
+FA_FN Sequence sequence_of(const SequenceTable& t, int64_t b) {
+    const Span q = span_of(t.q, b);
+    Sequence s;
+    s.q_begin = q.begin;
+    s.q_len = q.length;
+    s.k_begin = t.packed_k() ? t.cu_seqlens_k[b] : 0;
+    s.k_len = t.packed_k() ? t.cu_seqlens_k[b + 1] - s.k_begin : t.seqlen_k;
+    if (t.seqused_k) s.k_len = t.seqused_k[b];
+    if (t.leftpad_k) {
+        s.k_begin += t.leftpad_k[b];
+        s.k_len -= t.leftpad_k[b];
+    }
+    s.kv_index = t.kv_batch_idx ? t.kv_batch_idx[b] : b;
+    s.off = t.alignment == FA_ALIGN_BOTTOM_RIGHT ? s.k_len - s.q_len : t.causal_offset ? t.causal_offset[b] : 0;
+    return s;
+}
+
+// The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
+static inline MaskRule mask_rule(const Problem& p) {
+    MaskRule r{0, -1, -1, p.d.chunk};
     if (p.d.flags & FA_WINDOW) {
         r.left = p.d.window_left;
         r.right = p.d.window_right;
@@ -87,8 +133,24 @@ FA_FN MaskRule mask_rule(const Problem& p, const Sequence& s) {
     if (p.causal()) r.right = 0;
     return r;
 }
+FA_FN MaskRule mask_rule(const MaskRule& rule, const Sequence& s) { return {s.off, rule.left, rule.right, rule.chunk}; }
+
+// Elements between sequences (0 in packed tensors), rows and heads; with heads before rows: LSE and its gradient.
+struct RowStrides {
+    int64_t batch, row, head;
+    constexpr int64_t index(int64_t b, int64_t i, int64_t h) const { return b * batch + i * row + h * head; }
+};
+static inline RowStrides row_strides(const int64_t stride[3], bool packed) {
+    return {packed ? 0 : stride[0], stride[1], stride[2]};
+}
+static inline RowStrides lse_strides(const int64_t stride[3], bool packed) {
+    return {packed ? 0 : stride[0], stride[2], stride[1]};
+}
 
 // Element index of a row of q, o or their like, and of one of LSE or its gradient. Packed tensors have no batch.
+FA_FN int64_t query_index(const RowStrides& strides, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return strides.index(batch, s.q_begin + row, head);
+}
 FA_FN int64_t query_index(const Problem& p, const int64_t stride[4], const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     return (p.packed_q() ? 0 : batch * stride[0]) + (s.q_begin + row) * stride[1] + head * stride[2];
 }

@@ -31,8 +31,9 @@ static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, 
 static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* m) {
     FA_TRY(check_input_lengths(p, a, m));
     if (a.kv_batch_idx) FA_TRY(check_kv_batch_idx(p, a.kv_batch_idx, m));
+    const SequenceTable sequences = sequence_table(p, a);
     for (int64_t b = 0; a.page_table && p.d.seqlen_k > 0 && b < p.d.batch; b++) {
-        const Sequence s = sequence_of(p, a, b);
+        const Sequence s = sequence_of(sequences, b);
         FA_TRY(check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, m));
     }
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;

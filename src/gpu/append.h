@@ -43,7 +43,7 @@ inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t 
     constexpr int64_t limit = int64_t(1) << 31;
     const fa_attention_desc_t& d = p.d;
     const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
-        return copy_width(base, stride, dim, dtype) == 16;
+        return copy_width(base, row_strides(stride, false), dim, dtype) == 16;
     };
     const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&

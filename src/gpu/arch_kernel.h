@@ -29,7 +29,8 @@ uint64_t arch_kernel_bytes(const ArchKernel&, const rt::Device&, const Problem&)
 rt::Status arch_kernel_memory(ArchKernelMemory*, rt::Stream, void** zeros);
 rt::Status prepare_arch_kernels(const rt::Device&);
 // `memory`: of arch_kernel_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
-rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const ForwardParams&, void* memory, bool zeroed, rt::Stream);
+rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const Problem&, const ForwardParams&, void* memory, bool zeroed,
+                              rt::Stream);
 
 // Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a
 // call has tiles, and their launch. `early`: as launch_after.
@@ -53,7 +54,8 @@ bool arch_backward_reads(const Problem&, const fa_backward_args_t&);
 // Of `memory` below, which may hold anything.
 uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);
 rt::Status prepare_arch_backward(const rt::Device&);
-rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const BackwardParams&, void* memory, rt::Stream);
+rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const Problem&, const BackwardParams&, void* memory,
+                                rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa

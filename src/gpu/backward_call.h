@@ -153,9 +153,9 @@ fa_status_t launch_instance(const BackwardLaunch& b, BackwardParams x, rt::Strea
     const BackwardInstance& one = *b.instance;
     fa_status_t status = FA_OK;
     x.parts = b.by_keys_parts;
-    if (x.g.dk || x.g.dv || x.dq_acc)
+    if (x.dk || x.dv || x.dq_acc)
         status = launch_blocks(one.by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
-    if (status != FA_OK || !x.g.dq) return status;
+    if (status != FA_OK || !x.dq) return status;
     if (x.dq_acc) return launch_blocks(finish_dq, x.row_blocks, kPrepareThreads, 0, stream, x, "finish_dq", m);
     x.parts = b.by_rows_parts;
     return launch_blocks(one.by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
@@ -168,26 +168,26 @@ fa_status_t launch_backward(const Context& c, const BackwardPlan& plan, const Ba
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, x, "backward_preprocess", m);
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && b.arch_kernel)
-            status = launched(m, launch_arch_backward(*b.arch_kernel, c.properties, x, memory, stream), b.arch_kernel->name);
+            status = launched(m, launch_arch_backward(*b.arch_kernel, c.properties, plan.problem, x, memory, stream),
+                              b.arch_kernel->name);
     if (status == FA_OK && b.instance) status = launch_instance(b, x, stream, m);
-    if (status == FA_OK && x.g.dbias)
-        status = launch_blocks(sum_bias, bias_blocks(x.p.d, x.g).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
-    if (status == FA_OK && x.g.dsinks)
-        status = launch_blocks(sum_sinks, x.p.d.heads_q, kSinkThreads, kSinkThreads * 4, stream, x, "sum_sinks", m);
+    if (status == FA_OK && x.dbias)
+        status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
+    if (status == FA_OK && x.dsinks)
+        status = launch_blocks(sum_sinks, x.heads_q, kSinkThreads, kSinkThreads * 4, stream, x, "sum_sinks", m);
     return status;
 }
 
 void init_sources(BackwardParams* x) {
-    const Problem& p = x->p;
-    const int64_t bytes = type_bytes(p.d.q_dtype);
-    const auto source = [&](const void* base, const int64_t stride[4], int64_t dim, bool packed) {
-        const ByteStrides strides{packed ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(dim * bytes)};
-        return RowSource{base, strides, copy_width(base, stride, dim, p.d.q_dtype)};
+    const int64_t bytes = type_bytes(x->q_dtype);
+    const auto source = [&](const void* base, const RowStrides& strides, int64_t dim) {
+        const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
+        return RowSource{base, in_bytes, copy_width(base, strides, dim, x->q_dtype)};
     };
-    x->source[0] = source(x->a.q, p.d.q_stride, p.d.dim_qk, p.packed_q());
-    x->source[1] = source(x->g.dout, x->g.dout_stride, p.d.dim_v, p.packed_q());
-    x->source[2] = source(x->a.k, p.d.k_stride, p.d.dim_qk, p.packed_k());
-    x->source[3] = source(x->a.v, p.d.v_stride, p.d.dim_v, p.packed_k());
+    x->source[0] = source(x->q, x->q_strides, x->dim_qk);
+    x->source[1] = source(x->dout, x->dout_strides, x->dim_v);
+    x->source[2] = source(x->k, x->k_strides, x->dim_qk);
+    x->source[3] = source(x->v, x->v_strides, x->dim_v);
 }
 
 Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
@@ -204,18 +204,31 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
 
 // The plan's parameters with those of the launch and the args.
 void set_args(const BackwardPlan& plan, const BackwardLaunch& b, const fa_backward_args_t& a, char* memory, BackwardParams* x) {
-    const fa_attention_desc_t& d = plan.problem.d;
-    const fa_forward_args_t& f = *a.forward;
+    const Problem& p = plan.problem;
+    const bool packed_q = p.packed_q(), packed_k = p.packed_k();
     x->row_blocks = b.row_blocks;
     x->dq_acc_columns = b.dq_acc_columns;
-    x->a = f;
-    x->g = a;
-    x->g.forward = nullptr;
-    x->q_aligned = vec4_aligned(f.q, d.q_stride, d.q_dtype);
-    x->k_aligned = vec4_aligned(f.k, d.k_stride, d.k_dtype);
-    x->v_aligned = vec4_aligned(f.v, d.v_stride, d.v_dtype);
-    x->o_aligned = vec4_aligned(f.o, d.o_stride, d.o_dtype);
-    x->dout_aligned = vec4_aligned(a.dout, a.dout_stride, d.q_dtype);
+    set_tensors(p, *a.forward, x);
+    x->lse = a.forward->lse;  // whether the forward was asked for it or not
+    x->dout = a.dout;
+    x->dlse = a.dlse;
+    x->dq = a.dq;
+    x->dk = a.dk;
+    x->dv = a.dv;
+    x->dbias = a.dbias;
+    x->dsinks = a.dsinks;
+    x->dout_strides = row_strides(a.dout_stride, packed_q);
+    x->dlse_strides = lse_strides(a.dlse_stride, packed_q);
+    x->dq_strides = row_strides(a.dq_stride, packed_q);
+    x->dk_strides = row_strides(a.dk_stride, packed_k);
+    x->dv_strides = row_strides(a.dv_stride, packed_k);
+    for (int i = 0; i < 4; i++) x->dbias_stride[i] = a.dbias_stride[i];
+    x->accumulate = (a.flags & FA_BACKWARD_ACCUMULATE) != 0;
+    x->q_aligned = vec4_aligned(x->q, x->q_strides, x->q_dtype);
+    x->k_aligned = vec4_aligned(x->k, x->k_strides, x->k_dtype);
+    x->v_aligned = vec4_aligned(x->v, x->v_strides, x->k_dtype);
+    x->o_aligned = vec4_aligned(x->o, x->o_strides, x->o_dtype);
+    x->dout_aligned = vec4_aligned(x->dout, x->dout_strides, x->q_dtype);
     init_sources(x);
     x->delta = reinterpret_cast<float*>(memory);
     x->lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);

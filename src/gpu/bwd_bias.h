@@ -12,10 +12,10 @@ struct BiasBlocks {
     int64_t count[4];
     int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
-FA_FN BiasBlocks bias_blocks(const fa_attention_desc_t& d, const fa_backward_args_t& a) {
-    const int64_t* s = a.dbias_stride;
-    if (d.batch == 0 || d.heads_q == 0 || d.seqlen_q == 0 || d.seqlen_k == 0) return {{0, 0, 0, 0}};
-    return {{s[0] ? d.batch : 1, s[1] ? d.heads_q : 1, s[2] ? ceil_div(d.seqlen_q, kTile) : 1, s[3] ? ceil_div(d.seqlen_k, kTile) : 1}};
+FA_FN BiasBlocks bias_blocks(const BackwardParams& x) {
+    const int64_t *s = x.dbias_stride, rows = x.sequences.q.seqlen, keys = x.sequences.seqlen_k;
+    if (x.batch == 0 || x.heads_q == 0 || rows == 0 || keys == 0) return {{0, 0, 0, 0}};
+    return {{s[0] ? x.batch : 1, s[1] ? x.heads_q : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
 }
 
 FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
@@ -29,7 +29,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
             if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
             rt::barrier();  // behind the last use of another tile
             init_rows(x, head, row0);
-            locate_keys(x, head / x.p.group, key0);
+            locate_keys(x, head / x.group, key0);
             rt::barrier();
             compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
@@ -39,10 +39,9 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
 
 FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
-    const fa_attention_desc_t& d = x.p.d;
-    const int64_t* const stride = x.g.dbias_stride;
-    const BiasBlocks blocks = bias_blocks(d, x.g);
-    const int64_t extent[4] = {d.batch, d.heads_q, ceil_div(d.seqlen_q, kTile), ceil_div(d.seqlen_k, kTile)};
+    const int64_t* const stride = x.dbias_stride;
+    const BiasBlocks blocks = bias_blocks(x);
+    const int64_t extent[4] = {x.batch, x.heads_q, ceil_div(x.sequences.q.seqlen, kTile), ceil_div(x.sequences.seqlen_k, kTile)};
     int64_t begin[4], end[4], item = rt::block();
     for (int i = 3; i >= 0; i--) {
         begin[i] = stride[i] ? item % blocks.count[i] : 0;
@@ -67,12 +66,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
         for (int j = 1; j < kTile; j++) tile[thread * kRowStride] += tile[thread * kRowStride + j];
     // No barrier: such a sum is written out by the thread that made it.
     const int64_t row0 = begin[2] * kTile, key0 = begin[3] * kTile;
-    const int rows = stride[2] ? int(min_of(d.seqlen_q - row0, kTile)) : 1, keys = stride[3] ? int(min_of(d.seqlen_k - key0, kTile)) : 1;
-    float* const to = x.g.dbias + begin[0] * stride[0] + begin[1] * stride[1];
+    const int rows = stride[2] ? int(min_of(x.sequences.q.seqlen - row0, kTile)) : 1,
+              keys = stride[3] ? int(min_of(x.sequences.seqlen_k - key0, kTile)) : 1;
+    float* const to = x.dbias + begin[0] * stride[0] + begin[1] * stride[1];
     for (int i = thread; i < rows * keys; i += kThreads) {
         float* const element = to + (row0 + i / keys) * stride[2] + (key0 + i % keys) * stride[3];
         const float value = tile[i / keys * kRowStride + i % keys];
-        *element = accumulates(x) ? *element + value : value;
+        *element = x.accumulate ? *element + value : value;
     }
 }
 

@@ -179,9 +179,9 @@ struct MmaBackward {
     // registers.
     FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
-        const int64_t* stride = x.p.d.mask_stride;
+        const int64_t* stride = x.mask_stride;
         const ScorePosition position(part);
-        const uint8_t* const mask = x.a.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
+        const uint8_t* const mask = x.mask + t.batch * stride[0] + (t.head0 + part.head) * stride[1];
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             if ((visible >> i & 1) && !mask[position.row(m, n, e) * stride[2] + position.key(m, n, e) * stride[3]])
@@ -195,34 +195,33 @@ struct MmaBackward {
         uint32_t kept = 0;
         for (int i = 0; i < M::kShareTiles * Acc::kElements; i++) {
             const int n = i / Acc::kElements, e = i % Acc::kElements;
-            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + t.head0 + part.head, position.row(m, n, e),
+            kept |= uint32_t(dropout_keeps(t.dropout, t.batch * x.heads_q + t.head0 + part.head, position.row(m, n, e),
                                            position.key(m, n, e)))
                     << i;
         }
         return kept;
     }
     FA_MEMBER static float load_bias(const BackwardParams& x, int64_t at) {
-        if (x.p.d.bias_dtype == FA_F32) return static_cast<const float*>(x.a.bias)[at];
-        const uint16_t bits = static_cast<const uint16_t*>(x.a.bias)[at];
-        return x.p.d.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+        if (x.bias_dtype == FA_F32) return static_cast<const float*>(x.bias)[at];
+        const uint16_t bits = static_cast<const uint16_t*>(x.bias)[at];
+        return x.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
     FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key,
                                             bool visible, float& slope) {
-        const fa_attention_desc_t& d = x.p.d;
-        float score = product * (d.scale * Mma::kScoreUnit);
+        float score = product * (x.scale * Mma::kScoreUnit);
         if (t.features & kSoftcap) {
-            const float tanh_s = Mma::tanh(score / d.softcap);
-            score = d.softcap * tanh_s;
+            const float tanh_s = Mma::tanh(score / x.softcap);
+            score = x.softcap * tanh_s;
             slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
         if (t.features & kBias && visible) {
-            const int64_t* stride = d.bias_stride;
+            const int64_t* stride = x.bias_stride;
             const float bias = load_bias(x, t.batch * stride[0] + head * stride[1] + row * stride[2] + key * stride[3]);
             score = bias == kNegInf ? kNegInf : score + bias;
         }
         if (t.features & kAlibi)
-            score -= x.a.alibi_slopes[t.batch * d.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
+            score -= x.alibi_slopes[t.batch * x.alibi_batch_stride + head] * fabsf(float(row + t.rule.off - key));
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
@@ -238,7 +237,7 @@ struct MmaBackward {
             if (!M::plain && t.features & kDropout) kept[m] = kept_scores(x, part, m);
         }
         const bool all = part.full && (M::plain || !(t.features & kMask));
-        const float to_log2 = x.p.d.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
+        const float to_log2 = x.scale * kLog2e * Mma::kScoreUnit, of_delta = unit / Mma::kProbUnit;
         const float of_dp = of_delta * x.dropout_scale * Mma::kScoreUnit;
         FA_UNROLL for (int n = 0; n < M::kShareTiles; n++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
@@ -393,10 +392,10 @@ template <class M>
 FA_DEVICE void run_backward_mma(const BackwardParams& x) {
     using G = MmaBackward<M>;
     rt::fetch_parameters(x);
-    const fa_attention_desc_t& d = x.p.d;
-    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? d.seqlen_q : d.seqlen_k, M::own)), heads = uint32_t(M::by_rows ? d.heads_q : d.heads_k);
+    const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? x.sequences.q.seqlen : x.sequences.seqlen_k, M::own)),
+                   heads = uint32_t(M::by_rows ? x.heads_q : x.kv_heads);
     const uint32_t index = uint32_t(rt::block()), item = index % blocks, head = index / blocks % heads, batch = index / blocks / heads;
-    const uint32_t block = M::by_rows && x.p.causal() ? blocks - 1 - item : item;  // those with the most keys first
+    const uint32_t block = M::by_rows && x.causal ? blocks - 1 - item : item;  // those with the most keys first
     const typename M::Tile& t = M::shared().tile;
     if (M::initializes(rt::thread())) M::init_block(x, batch, head, int(block) * M::own);
     rt::barrier();
@@ -406,18 +405,18 @@ FA_DEVICE void run_backward_mma(const BackwardParams& x) {
     if (!M::by_rows) G::clear(acc_p);
     backward_mainloop<M>(x, acc_ds, acc_p);
     const typename G::Warp w;
-    const float factor = d.scale * M::Policy::kProductUnit * G::inv_unit();
+    const float factor = x.scale * M::Policy::kProductUnit * G::inv_unit();
     rt::barrier();
     M::stage_acc(0, factor, w.own0, 16 * w.step0, acc_ds);
     if constexpr (!M::by_rows)
         M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
     rt::barrier();
     if constexpr (M::by_rows) {
-        M::store_acc(x, 0, x.g.dq, x.g.dq_stride, d.dim_qk, query_index(x.p, x.g.dq_stride, t.seq, t.batch, t.first, t.head0));
+        M::store_acc(x, 0, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));
     } else {
         const KeyLocation at{t.batch, t.seq.k_begin + t.first, true};
-        if (x.g.dk) M::store_acc(x, 0, x.g.dk, x.g.dk_stride, d.dim_qk, key_index(x.p, x.g.dk_stride, at, t.kv_head));
-        if (x.g.dv) M::store_acc(x, 1, x.g.dv, x.g.dv_stride, d.dim_v, key_index(x.p, x.g.dv_stride, at, t.kv_head));
+        if (x.dk) M::store_acc(x, 0, x.dk, x.dk_strides, x.dim_qk, key_index(x.dk_strides, at, t.kv_head));
+        if (x.dv) M::store_acc(x, 1, x.dv, x.dv_strides, x.dim_v, key_index(x.dv_strides, at, t.kv_head));
     }
 }
 

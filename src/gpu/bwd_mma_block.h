@@ -173,8 +173,8 @@ struct MmaBackwardBlock {
     FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
     FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
-        const uint32_t group = uint32_t(x.p.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
-        const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, batch);
+        const uint32_t group = uint32_t(x.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
+        const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, batch);
         Tile& t = shared().tile;
         if (thread != 0) {  // 32 to 35: q, dout, k and v
             const int i = thread % 4;
@@ -191,8 +191,8 @@ struct MmaBackwardBlock {
         t.head0 = int(head0);
         t.heads = ByRows ? 1 : int(group);
         t.seq = seq;
-        t.rule = x.uniform_lengths ? x.uniform_rule : mask_rule(x.p, seq);
-        t.row0 = head0 * x.padded_rows + padded_row0(x.p, seq, batch);
+        t.rule = x.uniform_lengths ? x.uniform_rule : mask_rule(x.rule, seq);
+        t.row0 = head0 * x.padded_rows + padded_row0(x.sequences, seq, batch);
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
         t.count = int(ByRows ? seq.k_len : seq.q_len);
@@ -236,10 +236,10 @@ struct MmaBackwardBlock {
                     *staged(operand, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const int64_t stride[4], int64_t dim,
+    FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const RowStrides& strides, int64_t dim,
                                     int64_t first) {
-        if (accumulates(x) || dim % 4 != 0 || !vec4_aligned(base, stride, x.p.d.q_dtype))
-            return store_singly(x, operand, base, first, stride[1], int(dim));
+        if (x.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, x.q_dtype))
+            return store_singly(x, operand, base, first, strides.row, int(dim));
         const int own_row = rt::opaque(rt::thread()) / (D / 4), column = rt::opaque(rt::thread()) % (D / 4) * 4,
                   valid = shared().tile.valid;
         Element* const to = static_cast<Element*>(base) + first + column;
@@ -248,7 +248,7 @@ struct MmaBackwardBlock {
             for (int row = own_row; row < own; row += kVec4Rows) {
                 float value[4];
                 rt::load4(staged(operand, row, column), value);
-                if (row < valid) Mma::store4(to + row * stride[1], value);
+                if (row < valid) Mma::store4(to + row * strides.row, value);
             }
     }
     FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int operand, void* base, int64_t first, int64_t step,
@@ -256,7 +256,7 @@ struct MmaBackwardBlock {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {
             const int row = i / D, column = i % D;
-            if (column < dim) store_gradient(x, base, first + row * step + column, x.p.d.q_dtype, *staged(operand, row, column));
+            if (column < dim) store_gradient(x, base, first + row * step + column, x.q_dtype, *staged(operand, row, column));
         }
     }
 };

@@ -22,24 +22,21 @@ struct RowSource {
     int32_t width;
 };
 
-// What a backward call fixes, in the form that kernels take.
-struct BackwardParams {
-    Problem p;
-    fa_forward_args_t a;                                            // the forward's
-    fa_backward_args_t g;                                           // without its pointer to them
-    int64_t padded_rows;                                            // of q of all sequences, each padded to kPaddedRows
-    int64_t row_blocks;                                             // of backward_preprocess: for rows; those behind them for keys
-    int64_t parts;                                                  // blocks that share the columns of a tile's gradients
-    int64_t dq_acc_columns;                                         // 0: dq is not added up
-    ScoreFactor factor;                                             // SIMT kernels: the scale, times log2 e without a score mod
-    float dropout_scale;                                            // 1 / (1 − dropout_p)
-    bool score_mod;                                                 // scores leave the product in natural units
+// What a backward call fixes besides: gradients that are not wanted are NULL.
+struct BackwardParams : CallParams {
+    const void* dout;
+    const float* dlse;
+    void *dq, *dk, *dv;
+    float *dbias, *dsinks;
+    RowStrides dout_strides, dlse_strides, dq_strides, dk_strides, dv_strides;
+    int64_t dbias_stride[4];
+    int64_t padded_rows;     // of q of all sequences, each padded to kPaddedRows
+    int64_t row_blocks;      // of backward_preprocess: for rows; those behind them for keys
+    int64_t parts;           // blocks that share the columns of a tile's gradients
+    int64_t dq_acc_columns;  // 0: dq is not added up
+    bool accumulate;
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
-    // MMA kernels, as in ForwardParams.
-    bool uniform_lengths;
-    Sequence uniform_seq;
-    MaskRule uniform_rule;
-    uint32_t features;
+    // MMA kernels.
     RowSource source[4];  // q, dout, k and v
     // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf.
     float* delta;
@@ -56,8 +53,8 @@ FA_FN int64_t padded_rows_of(const Problem& p) {
 }
 // Where the rows of sequence b begin. Packed ones lie apart whatever their lengths: q_begin + 128 · b leaves each the room to be
 // rounded up.
-FA_FN int64_t padded_row0(const Problem& p, const Sequence& s, int64_t b) {
-    return p.packed_q() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(p.d.seqlen_q, kPaddedRows);
+FA_FN int64_t padded_row0(const SequenceTable& t, const Sequence& s, int64_t b) {
+    return t.q.packed() ? (s.q_begin + kPaddedRows * b) / kPaddedRows * kPaddedRows : b * round_up(t.q.seqlen, kPaddedRows);
 }
 
 // Where dq_acc keeps an element: eight rows and 16 columns lie together, as the lanes of an mma kernel have them, and of a row what
@@ -88,11 +85,9 @@ FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_
     return reaching_rows(r, key + keys - 1, key, rows);
 }
 
-FA_FN bool accumulates(const BackwardParams& x) { return (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
-
 // One element of dq, dk or dv, rounded to its input's type or added to what is there.
 FA_DEVICE void store_gradient(const BackwardParams& x, void* base, int64_t i, int32_t dtype, float value) {
-    if (accumulates(x)) static_cast<float*>(base)[i] += value;
+    if (x.accumulate) static_cast<float*>(base)[i] += value;
     else store_element(base, i, dtype, value);
 }
 

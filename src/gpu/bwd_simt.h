@@ -50,10 +50,12 @@ struct Rows {
     int32_t dtype;
     bool aligned;
 };
-FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.a.q, t.q_at, x.p.d.dim_qk, x.p.d.q_dtype, x.q_aligned}; }
-FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) { return {x.g.dout, t.dout_at, x.p.d.dim_v, x.p.d.q_dtype, x.dout_aligned}; }
-FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.a.k, t.k_at, x.p.d.dim_qk, x.p.d.k_dtype, x.k_aligned}; }
-FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.a.v, t.v_at, x.p.d.dim_v, x.p.d.k_dtype, x.v_aligned}; }
+FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.q, t.q_at, x.dim_qk, x.q_dtype, x.q_aligned}; }
+FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) {
+    return {x.dout, t.dout_at, x.dim_v, x.q_dtype, x.dout_aligned};
+}
+FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.k, t.k_at, x.dim_qk, x.k_dtype, x.k_aligned}; }
+FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.v, t.v_at, x.dim_v, x.k_dtype, x.v_aligned}; }
 
 // Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
 template <int width>
@@ -82,8 +84,8 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 FA_DEVICE void init_sequence(const BackwardParams& x, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
-    t.seq = bounded_sequence(x.p, x.a, batch);
-    t.rule = mask_rule(x.p, t.seq);
+    t.seq = bounded_sequence(x.sequences, batch);
+    t.rule = mask_rule(x.rule, t.seq);
     t.dropout = dropout_of(x);
 }
 
@@ -107,12 +109,12 @@ FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
         t.row0 = row0;
     }
     if (r >= kTile) return;
-    const int64_t from = head * x.padded_rows + padded_row0(x.p, t.seq, t.batch) + row0 + r;
+    const int64_t from = head * x.padded_rows + padded_row0(x.sequences, t.seq, t.batch) + row0 + r;
     const float lse_log2 = x.lse_log2[from];
     t.lse_log2[r] = lse_log2;
     t.delta[r] = x.delta[from];
-    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row0 + r, head);
-    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.p, x.g.dout_stride, t.seq, t.batch, row0 + r, head);
+    t.q_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.q_strides, t.seq, t.batch, row0 + r, head);
+    t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.dout_strides, t.seq, t.batch, row0 + r, head);
 }
 
 FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
@@ -122,15 +124,15 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
     if (j >= kTile) return;
     const KeyLocation location{t.batch, t.seq.k_begin + key0 + j, true};
     const bool there = key0 + j < t.seq.k_len;
-    t.k_at[j] = there ? key_index(x.p, x.p.d.k_stride, location, kv_head) : -1;
-    t.v_at[j] = there ? key_index(x.p, x.p.d.v_stride, location, kv_head) : -1;
+    t.k_at[j] = there ? key_index(x.k_strides, location, kv_head) : -1;
+    t.v_at[j] = there ? key_index(x.v_strides, location, kv_head) : -1;
 }
 
 // Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
 // take long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !x.score_mod && !(x.p.d.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+    return !x.score_mod && !(x.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
@@ -139,7 +141,7 @@ FA_COLD void draw_tile(const BackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
-        const Philox4 w = dropout_words(t.dropout, t.batch * x.p.d.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
+        const Philox4 w = dropout_words(t.dropout, t.batch * x.heads_q + t.head, t.row0 + r, t.key0 / 4 + quad);
         uint8_t bits = 0;
         FA_UNROLL for (int e = 0; e < 4; e++) bits |= uint8_t((w.word[e] >= t.dropout.threshold) << e);
         t.kept[r][quad] = bits;
@@ -201,7 +203,6 @@ template <bool by_keys>
 FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
-    const fa_attention_desc_t& d = x.p.d;
     FA_UNROLL_BY(1)
     for (int i = 0; i < 16; i++) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
@@ -209,13 +210,13 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
         const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
         float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
-        if (d.softcap > 0) {
-            const float tanh_s = tanhf(score / d.softcap);
-            score = d.softcap * tanh_s;
+        if (x.softcap > 0) {
+            const float tanh_s = tanhf(score / x.softcap);
+            score = x.softcap * tanh_s;
             if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
         if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
-        if (d.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
+        if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
         softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
         s.p[at] = score;
@@ -230,7 +231,7 @@ FA_DEVICE void compute_p_ds(const BackwardParams& x, bool with_ds, bool through_
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
-    if (x.p.d.dropout_p > 0) draw_tile(x);
+    if (x.dropout_p > 0) draw_tile(x);
     if (rt::thread() == 0) s.tile->plain = plain_tile(x, t);
     if (with_ds) multiply(rows_of_dout(x, t), rows_of_v(x, t), 1.f, product);
     FA_UNROLL for (int r = 0; r < 4; r++)
@@ -280,8 +281,9 @@ struct SimtBackward {
         }
     }
 
-    FA_MEMBER static void write(const BackwardParams& x, void* to, const int64_t stride[4], int32_t dtype, int64_t outer, int64_t row, int64_t count,
-                                int64_t head, int64_t column0, int64_t dim, float factor, const float sum[4][TV]) {
+    FA_MEMBER static void write(const BackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer,
+                                int64_t row, int64_t count, int64_t head, int64_t column0, int64_t dim, float factor,
+                                const float sum[4][TV]) {
         static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         float* const own = backward_shared().left + rt::thread();  // each thread's: what stores an element is compiled once for all of them
@@ -290,7 +292,7 @@ struct SimtBackward {
         for (int e = 0; e < 4 * TV; e++) {
             const int i = ty * 4 + e / TV, c = e % TV;
             const int64_t column = column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
-            const int64_t at = outer * stride[0] + (row + i) * stride[1] + head * stride[2] + column;
+            const int64_t at = strides.index(outer, row + i, head) + column;
             if (i < count && column < dim) store_gradient(x, to, at, dtype, own[e * kThreads] * factor);
         }
     }
@@ -302,14 +304,13 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
-    const fa_attention_desc_t& d = x.p.d;
     const BackwardShared s = backward_shared();
     BackwardTile& t = *s.tile;
     const auto keys = [&] { return min_of(t.seq.k_len - t.own0, kTile); };
-    const auto dk_here = [&] { return x.g.dk && t.column0 < d.dim_qk; };
-    const auto dv_here = [&] { return x.g.dv && t.column0 < d.dim_v; };
+    const auto dk_here = [&] { return x.dk && t.column0 < x.dim_qk; };
+    const auto dv_here = [&] { return x.dv && t.column0 < x.dim_v; };
     if (rt::thread() == 0) {
-        init_item(x, B::columns, d.seqlen_k, d.heads_k, false);
+        init_item(x, B::columns, x.sequences.seqlen_k, x.kv_heads, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
             const RowBand visible = row_band(t.rule, t.own0, keys(), t.seq.q_len);
             t.begin = max_of(visible.begin, 0) / kTile * kTile;
@@ -322,17 +323,17 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     float dk[4][TV], dv[4][TV];
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dk[i][c] = dv[i][c] = 0.f;
-    for (int i = 0; i < int(x.p.group); i++)
+    for (int i = 0; i < int(x.group); i++)
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
-            init_rows(x, t.own_head * x.p.group + i, row0);
+            init_rows(x, t.own_head * x.group + i, row0);
             rt::barrier();
             compute_p_ds<true>(x, dk_here(), true);
             if (dv_here()) B::add_product(s.p, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
             if (dk_here()) B::add_product(s.ds, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
         }
-    const int64_t outer = x.p.packed_k() ? 0 : t.batch, row = t.seq.k_begin + t.own0;
-    if (dk_here()) B::write(x, x.g.dk, x.g.dk_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_qk, d.scale, dk);
-    if (dv_here()) B::write(x, x.g.dv, x.g.dv_stride, d.k_dtype, outer, row, keys(), t.own_head, t.column0, d.dim_v, 1.f, dv);
+    const int64_t row = t.seq.k_begin + t.own0;
+    if (dk_here()) B::write(x, x.dk, x.dk_strides, x.k_dtype, t.batch, row, keys(), t.own_head, t.column0, x.dim_qk, x.scale, dk);
+    if (dv_here()) B::write(x, x.dv, x.dv_strides, x.k_dtype, t.batch, row, keys(), t.own_head, t.column0, x.dim_v, 1.f, dv);
 }
 
 // dq of one tile of rows, part by part of its columns.
@@ -340,12 +341,11 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams x) {
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
-    const fa_attention_desc_t& d = x.p.d;
     const BackwardShared s = backward_shared();
     BackwardTile& t = *s.tile;
     const auto rows = [&] { return min_of(t.seq.q_len - t.own0, kTile); };
     if (rt::thread() == 0) {
-        init_item(x, B::columns, d.seqlen_q, d.heads_q, x.p.causal());  // longest rows first
+        init_item(x, B::columns, x.sequences.q.seqlen, x.heads_q, x.causal);  // longest rows first
         if (rows() > 0) {
             const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
             t.begin = max_of(first.begin, 0) / kTile * kTile;
@@ -359,12 +359,13 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     FA_UNROLL for (int i = 0; i < 4; i++)
         FA_UNROLL for (int c = 0; c < TV; c++) dq[i][c] = 0.f;
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
-        locate_keys(x, t.own_head / x.p.group, key0);
+        locate_keys(x, t.own_head / x.group, key0);
         rt::barrier();
         compute_p_ds<false>(x, true, true);
         B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }
-    B::write(x, x.g.dq, x.g.dq_stride, d.q_dtype, x.p.packed_q() ? 0 : t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, d.dim_qk, d.scale, dq);
+    B::write(x, x.dq, x.dq_strides, x.q_dtype, t.batch, t.seq.q_begin + t.own0, rows(), t.own_head, t.column0, x.dim_qk, x.scale,
+             dq);
 }
 
 }  // namespace gpu

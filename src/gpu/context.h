@@ -121,23 +121,97 @@ fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
 
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 
-template <class Params>
-void set_factor(const fa_attention_desc_t& d, bool score_mod, Params* x) {
+void set_factor(const fa_attention_desc_t& d, bool score_mod, CallParams* x) {
     x->score_mod = score_mod;
     x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
 }
 
-// What the parameters of forward and backward have in common.
-template <class Params>
-void set_problem(const Problem& p, Params* x) {
+// What follows from the problem alone.
+void set_problem(const Problem& p, CallParams* x) {
     const fa_attention_desc_t& d = p.d;
-    x->p = p;
-    set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !(d.scale > 0 && plain_scale(d.scale)), x);
+    x->sequences = sequence_table(p, fa_forward_args_t{});
+    x->rule = mask_rule(p);
+    x->batch = d.batch;
+    x->heads_q = d.heads_q;
+    x->kv_heads = p.kv_heads;
+    x->kv_heads_per_k = p.kv_heads / d.heads_k;
+    x->kv_heads_per_v = p.kv_heads / d.heads_v;
+    x->group = p.group;
+    x->dim_qk = d.dim_qk;
+    x->dim_v = d.dim_v;
+    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->k_strides = row_strides(d.k_stride, p.packed_k());
+    x->v_strides = row_strides(d.v_stride, p.packed_k());
+    x->o_strides = row_strides(d.o_stride, p.packed_q());
+    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    x->q_dtype = d.q_dtype;
+    x->k_dtype = d.k_dtype;
+    x->v_dtype = d.v_dtype;
+    x->o_dtype = d.o_dtype;
+    x->bias_dtype = d.bias_dtype;
+    x->scale = d.scale;
+    x->softcap = d.softcap;
+    x->dropout_p = d.dropout_p;
     x->dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
+    x->causal = p.causal();
+    set_factor(
+        d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !(d.scale > 0 && plain_scale(d.scale)),
+        x);
+    for (int i = 0; i < 4; i++) {
+        x->bias_stride[i] = d.bias_stride[i];
+        x->mask_stride[i] = d.mask_stride[i];
+    }
+    x->alibi_batch_stride = d.alibi_batch_stride;
     x->uniform_lengths = has_uniform_lengths(p);
     if (!x->uniform_lengths) return;
-    x->uniform_seq = sequence_of(p, fa_forward_args_t{}, 0);
-    x->uniform_rule = mask_rule(p, x->uniform_seq);
+    x->uniform_seq = sequence_of(x->sequences, 0);
+    x->uniform_rule = mask_rule(x->rule, x->uniform_seq);
+}
+
+// A pointer of the args, NULL without its operand.
+template <class T>
+T* operand(const Problem& p, uint64_t operand, T* pointer) {
+    return p.has(operand) ? pointer : nullptr;
+}
+
+// And what the args add.
+void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
+    x->sequences = sequence_table(p, a);
+    x->q = a.q;
+    x->k = a.k;
+    x->v = a.v;
+    x->o = a.o;
+    x->lse = operand(p, FA_OPERAND_LSE, a.lse);
+    x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
+    x->mask = operand(p, FA_OPERAND_MASK, a.mask);
+    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+    x->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
+    x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
+    x->dropout_seed = a.dropout_seed;
+    x->dropout_offset = a.dropout_offset;
+}
+
+// The same of what forwards have besides: pages, factors, and the scores output.
+void set_forward_problem(const Problem& p, ForwardParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_problem(p, x);
+    x->pages = {nullptr, d.page_table_stride, d.page_size, d.num_pages};
+    x->q_descale.strides = row_strides(d.q_descale_stride, false);
+    x->k_descale.strides = row_strides(d.k_descale_stride, false);
+    x->v_descale.strides = row_strides(d.v_descale_stride, false);
+    x->scores_stage = d.scores_stage;
+    for (int i = 0; i < 4; i++) x->scores_stride[i] = d.scores_stride[i];
+}
+void set_forward_tensors(const Problem& p, const fa_forward_args_t& a, ForwardParams* x) {
+    set_tensors(p, a, x);
+    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
+    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
+    x->scores = operand(p, FA_OPERAND_SCORES, a.scores);
+    x->k_aligned = vec4_aligned(a.k, x->k_strides, x->k_dtype);
+    x->v_aligned = vec4_aligned(a.v, x->v_strides, x->v_dtype);
 }
 
 }  // namespace

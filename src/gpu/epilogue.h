@@ -18,12 +18,12 @@ FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, in
                                  RowState part, bool first) {
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
-    if (x.p.has(FA_OPERAND_SINKS)) {
-        const Merged f = merge(state, sink_state(x.a.sinks[head]));
+    if (x.sinks) {
+        const Merged f = merge(state, sink_state(x.sinks[head]));
         state = f.state;
         scale = f.scale_a;
     }
-    if (first && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row, head)] = log_sum_exp(state);
+    if (first && x.lse) x.lse[query_index(x.lse_strides, seq, batch, row, head)] = log_sum_exp(state);
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
@@ -38,23 +38,23 @@ FA_DEVICE float normalized(float sum, float factor) {
 }
 FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
     const float average = normalized(sum, factor) * x.dropout_scale;
-    return x.p.has(FA_OPERAND_O_SCALE) ? average * x.a.o_scale[0] : average;
+    return x.o_scale ? average * x.o_scale[0] : average;
 }
 FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
-    store_element(x.a.o, at, x.p.d.o_dtype, output_value(x, sum, factor));
+    store_element(x.o, at, x.o_dtype, output_value(x, sum, factor));
 }
 FA_COLD void store_element_cold(void* base, int64_t at, int32_t dtype, float x) { store_element(base, at, dtype, x); }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
 FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
                              int64_t column0, int64_t columns) {
-    if (x.p.packed_q()) return;  // gaps of a packed tensor are not ours
-    const int64_t begin = max_of(first, seq.q_len * x.p.group), end = min_of(first + rows, x.rows);
-    columns = min_of(columns, x.p.d.dim_v - column0);
+    if (x.sequences.q.packed()) return;  // gaps of a packed tensor are not ours
+    const int64_t begin = max_of(first, seq.q_len * x.group), end = min_of(first + rows, x.rows);
+    columns = min_of(columns, x.dim_v - column0);
     for (int64_t i = rt::thread(); i < (end - begin) * columns; i += rt::threads()) {
-        const int64_t r = begin + i / columns, row = r / x.p.group, head = kv_head * x.p.group + r % x.p.group, c = i % columns;
-        store_element(x.a.o, query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0 + c, x.p.d.o_dtype, 0.f);
-        if (column0 + c == 0 && x.p.has(FA_OPERAND_LSE)) x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row, head)] = kNegInf;
+        const int64_t r = begin + i / columns, row = r / x.group, head = kv_head * x.group + r % x.group, c = i % columns;
+        store_element(x.o, query_index(x.o_strides, seq, batch, row, head) + column0 + c, x.o_dtype, 0.f);
+        if (column0 + c == 0 && x.lse) x.lse[query_index(x.lse_strides, seq, batch, row, head)] = kNegInf;
     }
 }
 

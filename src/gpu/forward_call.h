@@ -62,7 +62,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     plan->instance = &kernel;
     plan->params = ForwardParams{};
     ForwardParams& x = plan->params;
-    set_problem(p, &x);
+    set_forward_problem(p, &x);
     x.rows = d.seqlen_q * p.group;
     x.blocks = ceil_div(x.rows, kernel.rows);
     x.value_parts = ceil_div(d.dim_v, kernel.columns);
@@ -117,24 +117,24 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
-bool kv_offsets_fit(const ForwardParams& x) {
-    const fa_attention_desc_t& d = x.p.d;
+bool kv_offsets_fit(const Problem& p, const ForwardParams& x) {
+    const fa_attention_desc_t& d = p.d;
     const int64_t bytes = type_bytes(d.k_dtype), limit = (int64_t(1) << 31) / bytes, paged_limit = (int64_t(1) << 36) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
-        if (!x.p.paged()) return stride[1] < limit && stride[1] > -limit;
+        if (!p.paged()) return stride[1] < limit && stride[1] > -limit;
         return d.page_size < limit && stride[0] >= 0 && stride[1] >= 0 &&
                d.num_pages * stride[0] + d.page_size * stride[1] < paged_limit;
     };
     return x.k_width == 16 && x.v_width == 16 && fits(d.k_stride) && fits(d.v_stride);
 }
 
-bool is_general(const ForwardParams& x) { return x.score_mod || x.p.d.dropout_p > 0 || !kv_offsets_fit(x); }
+bool is_general(const Problem& p, const ForwardParams& x) { return x.score_mod || x.dropout_p > 0 || !kv_offsets_fit(p, x); }
 
 // The instance's kernels, each after the other.
 fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::Stream stream, Message* m) {
     const Problem& p = f.problem;
     const Instance& one = *f.instance;
-    void (*const kernel)(ForwardParams) = is_general(x) ? one.kernel : p.paged() ? one.paged : one.plain;
+    void (*const kernel)(ForwardParams) = is_general(p, x) ? one.kernel : p.paged() ? one.paged : one.plain;
     const uint64_t shared = uint64_t(one.shared_bytes(x.q_dims));
     const bool early = is_short(one, split_keys(p.d.seqlen_k, x.num_splits, x.split_size));
     if constexpr (rt::kArchKernels)
@@ -165,19 +165,17 @@ fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::St
 void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, ForwardParams* x) {
     const Problem& p = f.problem;
     const fa_attention_desc_t& d = p.d;
-    x->a = a;
-    x->k_aligned = vec4_aligned(a.k, d.k_stride, d.k_dtype);
-    x->v_aligned = vec4_aligned(a.v, d.v_stride, d.v_dtype);
-    x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, d.o_stride, d.o_dtype) && d.dropout_p == 0 &&
+    set_forward_tensors(p, a, x);
+    x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
     x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
-    x->q_width = copy_width(a.q, d.q_stride, d.dim_qk, d.q_dtype);
-    x->k_width = copy_width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
-    x->v_width = copy_width(a.v, d.v_stride, d.dim_v, d.v_dtype);
-    x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(*x));
-    x->cluster_merge = f.cluster_merge && !is_general(*x);
+    x->q_width = copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype);
+    x->k_width = copy_width(a.k, x->k_strides, d.dim_qk, d.k_dtype);
+    x->v_width = copy_width(a.v, x->v_strides, d.dim_v, d.v_dtype);
+    x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(p, *x));
+    x->cluster_merge = f.cluster_merge && !is_general(p, *x);
     x->partial_o = f.partial_bytes && !x->cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;
     x->state = f.state_bytes && !x->cluster_merge ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
 }
@@ -212,7 +210,7 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     if constexpr (rt::kArchKernels)
         if (arch_kernel) {
             const rt::Status s =
-                launch_arch_kernel(*arch_kernel, c->properties, x, zeros ? zeros : memory, zeros != nullptr, stream);
+                launch_arch_kernel(*arch_kernel, c->properties, p, x, zeros ? zeros : memory, zeros != nullptr, stream);
             status = launched(m, s, arch_kernel->name);
         }
     return mark_workspace(c, stream, memory, a->workspace, status, m);

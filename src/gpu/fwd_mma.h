@@ -334,7 +334,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     using Acc = typename M::Acc;
     using Mma = typename M::Policy;
     rt::fetch_parameters(x);
-    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.p.d.batch * x.p.d.heads_k);
+    const uint32_t splits = uint32_t(x.splits), blocks = uint32_t(x.blocks), heads = uint32_t(x.batch * x.kv_heads);
     uint32_t item = uint32_t(rt::block());
     const uint32_t split = item % splits;
     item /= splits;
@@ -349,7 +349,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     // Until the kernel before this one in the stream has ended, only parameters may be read.
     const bool known = kind == Kind::plain && x.uniform_lengths;
     if (!known) rt::wait_for_predecessor();
-    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.p.d.heads_k), head / uint32_t(x.p.d.heads_k), int(block));
+    if (rt::thread() == 0) M::init_block(x, head % uint32_t(x.kv_heads), head / uint32_t(x.kv_heads), int(block));
     rt::barrier();
     const typename M::Tile& t = s.tile;
     const int64_t size = x.uniform_lengths ? x.uniform_split_keys : split_keys(t.seq.k_len, x.num_splits, x.split_size),
@@ -365,8 +365,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     rt::wait_for_predecessor();
     if (!known) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
-        if (t.valid < M::rows && split == 0)
-            write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.p.d.dim_v);
+        if (t.valid < M::rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.dim_v);
     }
     constexpr bool merges_in_cluster = M::key_warps > 1 && kind != Kind::general;
     if (idle) {
@@ -390,13 +389,13 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
         FA_UNROLL for (int c = 0; c < M::kSteps; c++)
             FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] = 0.f;
     }
-    const float k_factor = begin < end ? M::descale(x, FA_OPERAND_K_DESCALE, x.a.k_descale, x.p.d.k_descale_stride) : 1.f;
-    const float v_factor = begin < end ? M::descale(x, FA_OPERAND_V_DESCALE, x.a.v_descale, x.p.d.v_descale_stride) : 1.f;
-    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.p.d.scale * kLog2e * Mma::kScoreUnit;
+    const float k_factor = begin < end ? M::descale(x.k_descale) : 1.f;
+    const float v_factor = begin < end ? M::descale(x.v_descale) : 1.f;
+    const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.p.d.k_dtype);
-    else unit = Mma::by_type(x.p.d.k_dtype, pass);
+    if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.k_dtype);
+    else unit = Mma::by_type(x.k_dtype, pass);
     rt::barrier();
     M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
     rt::barrier();

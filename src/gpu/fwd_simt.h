@@ -102,8 +102,8 @@ struct Simt {
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
             const int64_t row = t.first + min_of(r, t.valid - 1);
-            s.position[r] = row / x.p.group;
-            s.head[r] = t.kv_head * x.p.group + row % x.p.group;
+            s.position[r] = row / x.group;
+            s.head[r] = t.kv_head * x.group + row % x.group;
             const KeyBand band = key_band(t.rule, s.position[r], t.seq.k_len);
             s.begin[r] = band.begin;
             s.end[r] = band.end;
@@ -126,10 +126,10 @@ struct Simt {
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
             const int c = i % dims, r = i / dims;
             float value = 0.f;
-            if (dim0 + c < x.p.d.dim_qk && r < t.valid) {
-                const int64_t at = query_index(x.p, x.p.d.q_stride, t.seq, t.batch, s.position[r], s.head[r]);
-                value = load_element(x.a.q, at + dim0 + c, x.p.d.q_dtype) * x.factor.q *
-                        query_descale(x.p, x.a, t.seq, t.batch, s.position[r], s.head[r]);
+            if (dim0 + c < x.dim_qk && r < t.valid) {
+                const int64_t at = query_index(x.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
+                value = load_element(x.q, at + dim0 + c, x.q_dtype) * x.factor.q *
+                        query_descale(x, t.seq, t.batch, s.position[r], s.head[r]);
             }
             s.q[r * s.q_stride + c] = value;
         }
@@ -143,14 +143,14 @@ struct Simt {
             s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const KeyLocation location = locate_key(x.p, x.a, t.seq, key0 + j);
+            const KeyLocation location = locate_key(x.pages, t.seq, key0 + j);
             if (!location.valid) continue;
-            s.k_offset[j] = key_index(x.p, x.p.d.k_stride, location, t.k_head);
-            s.v_offset[j] = key_index(x.p, x.p.d.v_stride, location, t.v_head);
-            if (x.p.has(FA_OPERAND_K_DESCALE))
-                s.k_factor[j] = key_descale(x.a.k_descale, x.p.d.k_descale_stride, location, t.k_head);
-            if (x.p.has(FA_OPERAND_V_DESCALE))
-                s.v_factor[j] = key_descale(x.a.v_descale, x.p.d.v_descale_stride, location, t.v_head);
+            s.k_offset[j] = key_index(x.k_strides, location, t.k_head);
+            s.v_offset[j] = key_index(x.v_strides, location, t.v_head);
+            if (x.k_descale.data)
+                s.k_factor[j] = key_descale(x.k_descale, location, t.k_head);
+            if (x.v_descale.data)
+                s.v_factor[j] = key_descale(x.v_descale, location, t.v_head);
         }
     }
 
@@ -189,16 +189,16 @@ struct Simt {
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
     FA_MEMBER static void compute_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        const bool resident = x.p.d.dim_qk <= x.q_dims;
+        const bool resident = x.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
-        for (int dim0 = 0; dim0 < x.p.d.dim_qk; dim0 += kDims) {
-            load_rows<kDims>(x.p.d.k_dtype, x.a.k, s.k_offset, s.k_factor, 0, dim0, x.p.d.dim_qk, x.k_aligned, kRowStride, s.kv);
+        for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
+            load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
             const float* k = s.kv + tx * kRowStride;
-            for (int first = 0; first < kDims && dim0 + first < x.p.d.dim_qk; first += kChain) {
+            for (int first = 0; first < kDims && dim0 + first < x.dim_qk; first += kChain) {
                 float chain[TR][4];
                 FA_UNROLL for (int r = 0; r < TR; r++)
                     FA_UNROLL for (int n = 0; n < 4; n++) chain[r][n] = 0.f;
@@ -243,13 +243,14 @@ struct Simt {
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
     FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-        if (full && !x.score_mod && !x.p.paged()) return;
+        if (full && !x.score_mod && !x.pages.table) return;
         const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_offset[j] >= 0; };
         if (x.score_mod)
             for_each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
                 return kLog2e *
-                       apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j, apply_softcap(x.p, value));
+                       apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j,
+                                       apply_softcap(x.softcap, value));
             });
         else
             FA_UNROLL for (int r = 0; r < TR; r++)
@@ -277,9 +278,9 @@ struct Simt {
             l[r] = l[r] * factor[r] + row_sum;
             m[r] = row_max;
         }
-        if (x.p.d.dropout_p > 0)
+        if (x.dropout_p > 0)
             for_each_score(s, score, [&](int row, int j, float p) {
-                return dropout_keeps_cold(s.tile->dropout, t.batch * x.p.d.heads_q + s.head[row], s.position[row], key0 + j) ? p
+                return dropout_keeps_cold(s.tile->dropout, t.batch * x.heads_q + s.head[row], s.position[row], key0 + j) ? p
                                                                                                                              : 0.f;
             });
     }
@@ -291,7 +292,7 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.p.d.v_dtype, x.a.v, s.v_offset, s.v_factor, key, column0, x.p.d.dim_v, x.v_aligned, columns, s.kv);
+            load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {
@@ -323,8 +324,8 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++) {
             const int row = ty * TR + r;
             if (row >= t.valid) continue;
-            const int64_t index = (t.batch * x.p.kv_heads + t.kv_head) * x.rows + t.first + row;
-            const int64_t partial = t.split * x.p.d.batch * x.p.kv_heads * x.rows + index;
+            const int64_t index = (t.batch * x.kv_heads + t.kv_head) * x.rows + t.first + row;
+            const int64_t partial = t.split * x.batch * x.kv_heads * x.rows + index;
             const bool first = t.column0 == 0 && tx == 0;
             float factor = 1.f;
             if (x.partial_o) {
@@ -334,14 +335,14 @@ struct Simt {
                 factor = f.factor;
                 if (first && x.state) x.state[index] = f.state;
             }
-            const int64_t at = x.partial_o ? partial * x.p.d.dim_v
-                                           : query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
+            const int64_t at = x.partial_o ? partial * x.dim_v
+                                           : query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
             float* const line = s.kv + rt::thread() * TV;  // each thread's own: what stores an element is compiled once for all of them
             FA_UNROLL for (int c = 0; c < TV; c += 4) rt::store4(line + c, o[r] + c);
             FA_UNROLL_BY(1)
             for (int c = 0; c < TV; c++) {
                 const int64_t column = t.column0 + tx * 4 + 16 * (c & ~3) + (c & 3);
-                if (column >= x.p.d.dim_v) continue;
+                if (column >= x.dim_v) continue;
                 if (x.partial_o) x.partial_o[at + column] = line[c];
                 else store_output(x, at + column, line[c], factor);
             }
@@ -359,7 +360,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     item /= x.value_parts;
     const int64_t split = item % x.splits;
     item /= x.splits;
-    const int64_t block = x.p.causal() ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
+    const int64_t block = x.causal ? x.blocks - 1 - item % x.blocks : item % x.blocks;  // longest rows first
     item /= x.blocks;
 
     const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
@@ -368,17 +369,17 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     rt::release_successor();
     if (rt::thread() == 0) {
         typename S::Tile tile;
-        tile.kv_head = item % x.p.kv_heads;
-        tile.batch = item / x.p.kv_heads;
-        tile.k_head = x.p.k_head(tile.kv_head);
-        tile.v_head = x.p.v_head(tile.kv_head);
-        tile.seq = bounded_sequence(x.p, x.a, tile.batch);
-        tile.rule = mask_rule(x.p, tile.seq);
+        tile.kv_head = item % x.kv_heads;
+        tile.batch = item / x.kv_heads;
+        tile.k_head = tile.kv_head / x.kv_heads_per_k;
+        tile.v_head = tile.kv_head / x.kv_heads_per_v;
+        tile.seq = bounded_sequence(x.sequences, tile.batch);
+        tile.rule = mask_rule(x.rule, tile.seq);
         tile.dropout = dropout_of(x);
         tile.first = block * S::rows;
         tile.split = split;
         tile.column0 = column0;
-        tile.valid = min_of(tile.seq.q_len * x.p.group - tile.first, S::rows);
+        tile.valid = min_of(tile.seq.q_len * x.group - tile.first, S::rows);
         *s.tile = tile;
     }
     rt::barrier();
@@ -389,7 +390,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     S::init_rows(x);
     rt::barrier();
     if (rt::thread() == 0) S::init_split(x);
-    if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
+    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
 
     float m[TR], l[TR], o[TR][TV];
     FA_UNROLL for (int r = 0; r < TR; r++) {

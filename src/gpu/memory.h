@@ -27,13 +27,15 @@ struct alignas(4 * sizeof(T)) Vec4 {
 };
 
 // May rows of this tensor be read four elements at a time?
-FA_FN bool vec4_aligned(const void* base, const int64_t stride[4], int32_t dtype) {
-    return reinterpret_cast<uintptr_t>(base) % uintptr_t(4 * type_bytes(dtype)) == 0 && (stride[0] | stride[1] | stride[2]) % 4 == 0;
+FA_FN bool vec4_aligned(const void* base, const RowStrides& strides, int32_t dtype) {
+    return reinterpret_cast<uintptr_t>(base) % uintptr_t(4 * type_bytes(dtype)) == 0 &&
+           (strides.batch | strides.row | strides.head) % 4 == 0;
 }
 
 // Whether rows of this tensor consist of aligned pieces of 16 bytes, of words of 4, or of elements.
-FA_FN int32_t copy_width(const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
-    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(base)) | ((stride[0] | stride[1] | stride[2] | dim) * type_bytes(dtype));
+FA_FN int32_t copy_width(const void* base, const RowStrides& strides, int64_t dim, int32_t dtype) {
+    const int64_t bits =
+        int64_t(reinterpret_cast<uintptr_t>(base)) | ((strides.batch | strides.row | strides.head | dim) * type_bytes(dtype));
     return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : int32_t(type_bytes(dtype));
 }
 
@@ -68,18 +70,23 @@ FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
 
 FA_FN int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
-// The sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs,
+// A sequence, with every length and start forced into its tensor: metadata in device memory is not checked before a kernel runs,
 // and a hostile value must not lead outside.
-FA_FN Sequence bounded_sequence(const Problem& p, const fa_forward_args_t& a, int64_t b) {
-    Sequence s = sequence_of(p, a, b);
-    if (p.packed_q()) s.q_begin = clamp(s.q_begin, 0, p.d.total_q);
-    s.q_len = clamp(s.q_len, 0, p.packed_q() ? min_of(p.d.seqlen_q, p.d.total_q - s.q_begin) : p.d.seqlen_q);
-    const int64_t kv_rows = p.packed_k() ? p.d.total_k : p.d.seqlen_k;
+FA_FN Span bounded_span_of(const QuerySpans& q, int64_t b) {
+    Span s = span_of(q, b);
+    if (q.packed()) s.begin = clamp(s.begin, 0, q.total);
+    s.length = clamp(s.length, 0, q.packed() ? min_of(q.seqlen, q.total - s.begin) : q.seqlen);
+    return s;
+}
+FA_FN Sequence bounded_sequence(const SequenceTable& t, int64_t b) {
+    Sequence s = sequence_of(t, b);
+    if (t.q.packed()) s.q_begin = clamp(s.q_begin, 0, t.q.total);
+    s.q_len = clamp(s.q_len, 0, t.q.packed() ? min_of(t.q.seqlen, t.q.total - s.q_begin) : t.q.seqlen);
+    const int64_t kv_rows = t.packed_k() ? t.total_k : t.seqlen_k;
     s.k_begin = clamp(s.k_begin, 0, kv_rows);
-    s.k_len = clamp(s.k_len, 0, min_of(p.d.seqlen_k, kv_rows - s.k_begin));
-    const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
-    s.kv_index = clamp(s.kv_index, 0, max_of(rows - 1, 0));
-    if (p.d.alignment == FA_ALIGN_BOTTOM_RIGHT) s.off = s.k_len - s.q_len;
+    s.k_len = clamp(s.k_len, 0, min_of(t.seqlen_k, kv_rows - s.k_begin));
+    s.kv_index = clamp(s.kv_index, 0, max_of(t.kv_sequences - 1, 0));
+    if (t.alignment == FA_ALIGN_BOTTOM_RIGHT) s.off = s.k_len - s.q_len;
     return s;
 }
 
@@ -89,26 +96,29 @@ struct KeyLocation {
     int64_t outer, row;
     bool valid;
 };
+struct Pages {
+    const int32_t* table;  // [sequence][row_stride]; NULL: keys lie one behind the other
+    int64_t row_stride, size, count;
+};
 
-FA_FN KeyLocation locate_key(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t key) {
+FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) {
     const int64_t row = s.k_begin + key;
-    if (!p.paged()) return {s.kv_index, row, true};
-    const int64_t page = a.page_table[s.kv_index * p.d.page_table_stride + row / p.d.page_size];
-    return {page, row % p.d.page_size, page >= 0 && page < p.d.num_pages};
+    if (!pages.table) return {s.kv_index, row, true};
+    const int64_t page = pages.table[s.kv_index * pages.row_stride + row / pages.size];
+    return {page, row % pages.size, page >= 0 && page < pages.count};
 }
 
-FA_FN int64_t key_index(const Problem& p, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {
-    return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + kv_head * stride[2];
+FA_FN int64_t key_index(const RowStrides& strides, const KeyLocation& at, int64_t kv_head) {
+    return strides.index(at.outer, at.row, kv_head);
 }
 
-FA_FN float key_descale(const void* descale, const int64_t stride[4], const KeyLocation& at, int64_t kv_head) {
-    return static_cast<const float*>(descale)[at.outer * stride[0] + at.row * stride[1] + kv_head * stride[2]];
-}
-
-FA_FN float query_descale(const Problem& p, const fa_forward_args_t& a, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
-    if (!p.has(FA_OPERAND_Q_DESCALE)) return 1.f;
-    const int64_t* t = p.d.q_descale_stride;
-    return static_cast<const float*>(a.q_descale)[batch * t[0] + (s.q_begin + row) * t[1] + head * t[2]];
+// De-scale factors of q, k or v. NULL: none.
+struct Descale {
+    const float* data;
+    RowStrides strides;
+};
+FA_FN float key_descale(const Descale& f, const KeyLocation& at, int64_t kv_head) {
+    return f.data[f.strides.index(at.outer, at.row, kv_head)];
 }
 
 }  // namespace gpu

@@ -37,16 +37,16 @@ FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardParams x) {
-    const int64_t all = x.p.d.batch * x.p.kv_heads * x.rows, dim = x.p.d.dim_v;
+    const int64_t all = x.batch * x.kv_heads * x.rows, dim = x.dim_v;
     const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
     rt::release_successor();
     rt::wait_for_predecessor();
     const int64_t at_most = min_of(index, all - 1);  // a team beyond the last row takes part in shuffles
     const uint32_t r = uint32_t(at_most) % uint32_t(x.rows), head_index = uint32_t(at_most) / uint32_t(x.rows);
-    const int64_t kv_head = head_index % uint32_t(x.p.kv_heads), batch = head_index / uint32_t(x.p.kv_heads);
-    const int64_t row = r / uint32_t(x.p.group), head = kv_head * x.p.group + r % uint32_t(x.p.group);
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t kv_head = head_index % uint32_t(x.kv_heads), batch = head_index / uint32_t(x.kv_heads);
+    const int64_t row = r / uint32_t(x.group), head = kv_head * x.group + r % uint32_t(x.group);
+    const Sequence seq = bounded_sequence(x.sequences, batch);
     const int64_t splits = row < seq.q_len ? split_count(seq.k_len, x.num_splits, x.split_size) : 0;
     const RowState* const states = x.state + at_most;
     RowState state = empty_row();
@@ -57,7 +57,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardPara
     FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) state.l += rt::shuffle_xor32(state.l, mask);
     if (splits == 0 || index >= all) return;
     const RowOutput f = finalize_row(x, seq, batch, head, row, state, lane == 0);
-    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head);
+    const int64_t at = query_index(x.o_strides, seq, batch, row, head);
     for (int64_t column = 4 * lane; column < dim; column += 4 * 32) {
         float sum[4] = {};
         FA_UNROLL_BY(4)
@@ -67,7 +67,8 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardPara
             const float scale = factor(states[i * all]);
             FA_UNROLL for (int e = 0; e < 4; e++) sum[e] += part[e] * scale;
         }
-        for (int e = 0; e < 4 && column + e < dim; e++) store_element_cold(x.a.o, at + column + e, x.p.d.o_dtype, output_value(x, sum[e], f.factor));
+        for (int e = 0; e < 4 && column + e < dim; e++)
+            store_element_cold(x.o, at + column + e, x.o_dtype, output_value(x, sum[e], f.factor));
     }
 }
 
@@ -78,14 +79,15 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x
     constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
-    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.p.kv_heads), group = uint32_t(x.p.group);
-    const int64_t all = x.p.d.batch * x.p.kv_heads * x.rows;
+    const uint32_t rows = uint32_t(x.rows), heads = uint32_t(x.kv_heads), group = uint32_t(x.group);
+    const int64_t all = x.batch * x.kv_heads * x.rows;
     const uint32_t index = uint32_t(rt::block()) % uint32_t(all);
     const uint32_t r = index % rows, kv_head = index / rows % heads, batch = index / rows / heads;
-    const int64_t dim = x.p.d.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns), row = r / group, head = kv_head * group + r % group;
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t dim = x.dim_v, column0 = uint32_t(rt::block()) / uint32_t(all) * uint32_t(columns);
+    const int64_t row = r / group, head = kv_head * group + r % group;
+    const Sequence seq = bounded_sequence(x.sequences, batch);
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
-    const int64_t at = query_index(x.p, x.p.d.o_stride, seq, batch, row, head) + column0;
+    const int64_t at = query_index(x.o_strides, seq, batch, row, head) + column0;
     MergeShared& s = *reinterpret_cast<MergeShared*>(rt::shared_memory());
     const int thread = rt::thread(), team = thread / across, column = thread % across * 4;
     if (row >= seq.q_len) return rt::wait_for_predecessor();  // the grid must not end before that one
@@ -129,52 +131,52 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x
         if (thread >= columns) continue;
         const RowOutput f = finalize_row(x, seq, batch, head, row, state, column0 + thread == 0 && !dry_run);
         if (column0 + thread < dim && !dry_run)
-            store_element_cold(x.a.o, at + thread, x.p.d.o_dtype, output_value(x, total, f.factor));
+            store_element_cold(x.o, at + thread, x.o_dtype, output_value(x, total, f.factor));
     }
 }
 
 // The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM ForwardParams x) {
-    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.p.d.batch * x.p.kv_heads * x.rows;
+    const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.batch * x.kv_heads * x.rows;
     if (index >= all) return;
-    const int64_t r = index % x.rows, kv_head = index / x.rows % x.p.kv_heads, batch = index / x.rows / x.p.kv_heads;
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
-    if (r / x.p.group >= seq.q_len) return;
+    const int64_t r = index % x.rows, kv_head = index / x.rows % x.kv_heads, batch = index / x.rows / x.kv_heads;
+    const Sequence seq = bounded_sequence(x.sequences, batch);
+    if (r / x.group >= seq.q_len) return;
     RowState state = x.state[index];
     const int64_t splits = split_count(seq.k_len, x.num_splits, x.split_size);
     for (int64_t split = 1; split < splits; split++) state = merge(state, x.state[split * all + index]).state;
-    x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.p.group + r % x.p.group, r / x.p.group, state, false).state;
+    x.state[index] = finalize_row_cold(x, seq, batch, kv_head * x.group + r % x.group, r / x.group, state, false).state;
 }
 
 // The scores output: a block for each row of [batch][heads_q][seqlen_q].
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x) {
-    const fa_attention_desc_t& d = x.p.d;
-    const int64_t index = rt::block(), row = index % d.seqlen_q, head = index / d.seqlen_q % d.heads_q, batch = index / d.seqlen_q / d.heads_q;
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
-    const MaskRule rule = mask_rule(x.p, seq);
+    const int64_t rows = x.sequences.q.seqlen, index = rt::block();
+    const int64_t row = index % rows, head = index / rows % x.heads_q, batch = index / rows / x.heads_q;
+    const Sequence seq = bounded_sequence(x.sequences, batch);
+    const MaskRule rule = mask_rule(x.rule, seq);
     const KeyBand band = key_band(rule, row, seq.k_len);
-    const int64_t kv = head / x.p.group, q_at = query_index(x.p, d.q_stride, seq, batch, row, head);
-    float* out = x.a.scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + row * d.scores_stride[2];
-    const bool masked = d.scores_stage == FA_SCORES_BIASED || d.scores_stage == FA_SCORES_PROBABILITY;
-    const float outside = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
+    const int64_t kv = head / x.group, q_at = query_index(x.q_strides, seq, batch, row, head);
+    float* out = x.scores + batch * x.scores_stride[0] + head * x.scores_stride[1] + row * x.scores_stride[2];
+    const bool masked = x.scores_stage == FA_SCORES_BIASED || x.scores_stage == FA_SCORES_PROBABILITY;
+    const float outside = x.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
     RowState state = empty_row();
-    if (x.state && row < seq.q_len) state = x.state[(batch * x.p.kv_heads + kv) * x.rows + row * x.p.group + head % x.p.group];
-    for (int64_t key = rt::thread(); key < d.seqlen_k; key += kMergeThreads) {
-        float* to = out + key * d.scores_stride[3];
+    if (x.state && row < seq.q_len) state = x.state[(batch * x.kv_heads + kv) * x.rows + row * x.group + head % x.group];
+    for (int64_t key = rt::thread(); key < x.sequences.seqlen_k; key += kMergeThreads) {
+        float* to = out + key * x.scores_stride[3];
         *to = outside;
         if (row >= seq.q_len || key >= seq.k_len) continue;
-        const KeyLocation location = locate_key(x.p, x.a, seq, key);
+        const KeyLocation location = locate_key(x.pages, seq, key);
         if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
-        const int64_t k_at = key_index(x.p, d.k_stride, location, x.p.k_head(kv));
+        const int64_t k_at = key_index(x.k_strides, location, kv / x.kv_heads_per_k);
         float s = 0.f;
-        for (int64_t c = 0; c < d.dim_qk; c++)
-            s = fmaf(load_element(x.a.q, q_at + c, d.q_dtype) * x.factor.q * query_descale(x.p, x.a, seq, batch, row, head),
-                     load_dim(x.a.k, k_at, c, d.k_dtype) *
-                         (x.p.has(FA_OPERAND_K_DESCALE) ? key_descale(x.a.k_descale, d.k_descale_stride, location, x.p.k_head(kv)) : 1.f), s);
+        for (int64_t c = 0; c < x.dim_qk; c++)
+            s = fmaf(load_element(x.q, q_at + c, x.q_dtype) * x.factor.q * query_descale(x, seq, batch, row, head),
+                     load_dim(x.k, k_at, c, x.k_dtype) *
+                         (x.k_descale.data ? key_descale(x.k_descale, location, kv / x.kv_heads_per_k) : 1.f), s);
         s *= x.factor.product;
-        if (d.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.p, s);
+        if (x.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.softcap, s);
         if (masked) s = apply_score_mod(x, rule.off, batch, head, row, key, s);
-        if (d.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : prob(s * kLog2e, state.m) * normaliser(state);
+        if (x.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : prob(s * kLog2e, state.m) * normaliser(state);
         *to = s;
     }
 }

@@ -1,5 +1,4 @@
 // fa_merge: one kernel, a block for each row and head, which merges the caller's partial results (o, LSE) by spec/online_softmax.h.
-// Also the bounds of a sequence of q as device memory gives them, for kernels that go through rows.
 #pragma once
 #include <float.h>
 #include "gpu/memory.h"
@@ -9,36 +8,6 @@ namespace fa {
 namespace gpu {
 
 constexpr int kRowThreads = 128;
-
-// Where the sequences of q begin and how long they are: what of it lies in device memory is read there.
-struct QuerySpans {
-    const int32_t *cu_seqlens, *seqused;  // NULL: q is padded; every row counts
-    int64_t seqlen, total;                // seqlen_q, total_q
-    constexpr bool packed() const { return cu_seqlens != nullptr; }
-};
-inline QuerySpans query_spans(const Problem& p, const int32_t* cu_seqlens, const int32_t* seqused) {
-    return {p.packed_q() ? cu_seqlens : nullptr, p.has(FA_OPERAND_SEQUSED_Q) ? seqused : nullptr, p.d.seqlen_q, p.d.total_q};
-}
-// First row and length of sequence b, forced into the tensor: lengths in device memory are not checked before a kernel runs.
-struct Span {
-    int64_t begin, length;
-};
-FA_FN Span span_of(const QuerySpans& q, int64_t b) {
-    Span s{0, q.seqlen};
-    if (q.packed()) {
-        s.begin = clamp(q.cu_seqlens[b], 0, q.total);
-        s.length = clamp(q.cu_seqlens[b + 1] - s.begin, 0, min_of(q.seqlen, q.total - s.begin));
-    }
-    if (q.seqused) s.length = clamp(q.seqused[b], 0, s.length);
-    return s;
-}
-
-// Elements between sequences (0 in packed tensors), rows and heads.
-struct RowStrides {
-    int64_t batch, row, head;
-    constexpr int64_t index(int64_t b, int64_t i, int64_t h) const { return b * batch + i * row + h * head; }
-};
-inline RowStrides row_strides(const int64_t stride[3], bool packed) { return {packed ? 0 : stride[0], stride[1], stride[2]}; }
 
 // What merge_rows reads. Partial results are o_parts[part · o_part + …] and lse_parts[part · lse_part + …].
 struct MergeParams {
@@ -56,7 +25,6 @@ struct MergeParams {
 
 inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {
     const bool packed = p.packed_q();
-    const auto lse_strides = [&](const int64_t stride[3]) { return RowStrides{packed ? 0 : stride[0], stride[2], stride[1]}; };
     MergeParams x{};
     x.spans = query_spans(p, a.cu_seqlens_q, a.seqused_q);
     x.heads = p.d.heads_q;
@@ -70,8 +38,8 @@ inline MergeParams merge_params(const Problem& p, const fa_merge_args_t& a) {
     x.o_scale = p.has(FA_OPERAND_O_SCALE) ? a.o_scale : nullptr;
     x.o_strides = row_strides(p.d.o_stride, packed);
     x.o_parts_strides = row_strides(a.o_parts_stride + 1, packed);
-    x.lse_strides = lse_strides(p.d.lse_stride);
-    x.lse_parts_strides = lse_strides(a.lse_parts_stride + 1);
+    x.lse_strides = lse_strides(p.d.lse_stride, packed);
+    x.lse_parts_strides = lse_strides(a.lse_parts_stride + 1, packed);
     x.o_part = a.o_parts_stride[0];
     x.lse_part = a.lse_parts_stride[0];
     x.o_dtype = p.d.o_dtype;
@@ -84,7 +52,7 @@ FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
     rt::wait_for_predecessor();
     rt::release_successor();
     const int64_t line = rt::block() / x.spans.seqlen, i = rt::block() % x.spans.seqlen, h = line % x.heads, b = line / x.heads;
-    const Span span = span_of(x.spans, b);
+    const Span span = bounded_span_of(x.spans, b);
     if (i >= span.length && x.spans.packed()) return;  // gaps of a packed tensor are not ours
     const int64_t row = span.begin + i, parts = i < span.length ? x.parts : 0;
     const int64_t o_at = x.o_strides.index(b, row, h);

@@ -104,20 +104,22 @@ struct MmaBlock {
     FA_MEMBER static const char* q_row(const ForwardParams& x, int r) {
         const Tile& t = shared().tile;
         const Row row = shared().row[r];
-        return static_cast<const char*>(x.a.q) + query_index(x.p, x.p.d.q_stride, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
+        return static_cast<const char*>(x.q) +
+               query_index(x.q_strides, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
         const auto permute = [](int at) {
             if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
             else return at;
         };
-        load_narrow<Element, rows>(q_tile(), int(x.p.d.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
-                                   [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
+        load_narrow<Element, rows>(
+            q_tile(), int(x.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
+            [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
     }
     // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
     FA_MEMBER static void load_q_words(const ForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
-        const int bytes = int(x.p.d.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
+        const int bytes = int(x.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
         for (int i = rt::thread(); i < rows * words; i += threads) {
             const int r = i / words, at = i % words * 4, to_byte = Mma::permuted_q_byte(at);
             const char* const from = q_row(x, r < valid ? r : 0);
@@ -130,7 +132,7 @@ struct MmaBlock {
             if (x.q_width == 16) return load_q_words(x);
         if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
         const int vec = rt::thread() % kQRowVecs;
-        const bool in_row = 16 * vec < x.p.d.dim_qk * int64_t(sizeof(Element));
+        const bool in_row = 16 * vec < x.dim_qk * int64_t(sizeof(Element));
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
             rt::cp_async16(rt::smem_addr(q_tile()) + uint32_t(swizzle_offset<kQRowBytes>(r, vec)), q_row(x, r) + 16 * vec,
                        in_row && r < shared().tile.valid);
@@ -140,7 +142,7 @@ struct MmaBlock {
     // shared memory, later.
     FA_MEMBER static int64_t find_location(const ForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const KeyLocation found = locate_key(x.p, x.a, shared().tile.seq, key + rt::thread());
+        const KeyLocation found = locate_key(x.pages, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
     }
     FA_MEMBER static void store_location(int64_t location, int j, int key, int end) {
@@ -153,9 +155,9 @@ struct MmaBlock {
     FA_MEMBER static int64_t find_vec_offsets(const ForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
-        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.p.d.page_size);
-        const int64_t page = x.a.page_table[t.seq.kv_index * x.p.d.page_table_stride + row / size];
-        if (page < 0 || page >= x.p.d.num_pages) return -1;
+        const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.pages.size);
+        const int64_t page = x.pages.table[t.seq.kv_index * x.pages.row_stride + row / size];
+        if (page < 0 || page >= x.pages.count) return -1;
         const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
         return vecs(t.v) << 32 | vecs(t.k);
     }
@@ -187,10 +189,10 @@ struct MmaBlock {
         }
     }
     FA_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
-        if (from.width == 4 && !x.p.paged()) return load_words(from, from.base + int64_t(key) * from.row, count, to);
+        if (from.width == 4 && !x.pages.table) return load_words(from, from.base + int64_t(key) * from.row, count, to);
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
-            if (!x.p.paged()) return from.base + int64_t(key + r) * from.row;
+            if (!x.pages.table) return from.base + int64_t(key + r) * from.row;
             const int64_t location = shared().location[j % kLocationTiles][r];
             return location < 0 ? nullptr : row_address(from, location);
         };
@@ -204,7 +206,9 @@ struct MmaBlock {
         const uint32_t at = rt::smem_addr(to);
         const int64_t* location = shared().location[j % kLocationTiles] + first;
         FA_UNROLL for (int n = 0; n < Keys / kRowsAtOnce; n++) {
-            const int64_t p = x.p.paged() ? location[n * kRowsAtOnce] : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce : -1;
+            const int64_t p = x.pages.table                     ? location[n * kRowsAtOnce]
+                              : first + n * kRowsAtOnce < count ? key + first + n * kRowsAtOnce
+                                                                : -1;
             rt::cp_async16(at + uint32_t(swizzle_offset<kRowBytes>(first + n * kRowsAtOnce, vec)), row_address(from, p) + 16 * vec, in_row && p >= 0);
         }
     }
@@ -263,11 +267,9 @@ struct MmaBlock {
     // ---- a block's beginning and end
 
     // What all stored keys or values of the block's sequence and kv head are to be multiplied by.
-    FA_MEMBER static float descale(const ForwardParams& x, uint64_t operand, const void* factor, const int64_t stride[4]) {
+    FA_MEMBER static float descale(const Descale& f) {
         const Tile& t = shared().tile;
-        return Mma::kKv8bit && x.p.has(operand)
-                   ? static_cast<const float*>(factor)[t.seq.kv_index * stride[0] + t.kv_head * stride[2]]
-                   : 1.f;
+        return Mma::kKv8bit && f.data ? f.data[f.strides.index(t.seq.kv_index, 0, t.kv_head)] : 1.f;
     }
 
     // Code that runs once costs the fetch of its instructions: the host has computed what it can.
@@ -287,34 +289,35 @@ struct MmaBlock {
             init_sequence_cold(x, batch);
         }
         const auto source = [&](const void* base, const ByteStrides& bytes, int width) {
-            const int64_t at = (x.p.paged() ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(base) + at, x.p.paged() ? bytes.outer : 0, bytes.row, bytes.row_bytes, width};
+            const int64_t at =
+                (x.pages.table ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
+            return Source{static_cast<const char*>(base) + at, x.pages.table ? bytes.outer : 0, bytes.row, bytes.row_bytes, width};
         };
-        t.k = source(x.a.k, x.k_bytes, x.k_width);
-        t.v = source(x.a.v, x.v_bytes, x.v_width);
+        t.k = source(x.k, x.k_bytes, x.k_width);
+        t.v = source(x.v, x.v_bytes, x.v_width);
         t.features = x.features;
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
-        if (x.p.d.dropout_p > 0) t.dropout = dropout_of(x);
+        if (x.dropout_p > 0) t.dropout = dropout_of(x);
     }
     FA_MEMBER static void init_sequence(const ForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;
-        t.seq = bounded_sequence(x.p, x.a, batch);
-        t.rule = mask_rule(x.p, t.seq);
-        t.valid = int(min_of(t.seq.q_len * x.p.group - t.first, rows));
+        t.seq = bounded_sequence(x.sequences, batch);
+        t.rule = mask_rule(x.rule, t.seq);
+        t.valid = int(min_of(t.seq.q_len * x.group - t.first, rows));
     }
     FA_COLD_MEMBER static void init_sequence_cold(const ForwardParams& x, int64_t batch) { init_sequence(x, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
     FA_MEMBER static void init_rows(const ForwardParams& x, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
-        const int group = int(x.p.group);
+        const int group = int(x.group);
         for (int r = rt::thread(); r < rows; r += threads) {
             const int row = t.first + int(min_of(r, t.valid - 1)), position = row / group;
             const KeyBand band = key_band(t.rule, position, t.seq.k_len);
             const int head = int(t.kv_head) * group + row % group;
             s.row[r] = {position, head, int(clamp(band.begin, begin, end)), int(clamp(band.end, begin, end)), 0.f};
-            if (!x.p.has(FA_OPERAND_ALIBI)) continue;
-            const float slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + head]);
+            if (!x.alibi_slopes) continue;
+            const float slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + head]);
             s.row[r].slope = slope;
             if (!(fabsf(slope) < kSteepSlope)) s.tile.features = x.features | kBaseE;  // like other threads
         }
@@ -360,16 +363,16 @@ struct MmaBlock {
     FA_MEMBER static void finalize_rows(const ForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
-        const int64_t heads = x.p.d.heads_k, split = uint32_t(rt::block()) % uint32_t(x.splits);
-        const int64_t all = x.p.d.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
+        const int64_t heads = x.kv_heads, split = uint32_t(rt::block()) % uint32_t(x.splits);
+        const int64_t all = x.batch * heads * x.rows, index0 = (t.batch * heads + t.kv_head) * x.rows + t.first;
         for (int r = rt::thread(); r < t.valid; r += threads) {
             const RowState state = merge_warps(r);
             if (x.partial_o) {
                 x.state[split * all + index0 + r] = state;
-                s.output[r] = (split * all + index0 + r) * x.p.d.dim_v;
+                s.output[r] = (split * all + index0 + r) * x.dim_v;
                 continue;
             }
-            s.output[r] = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.row[r].position, s.row[r].head);
+            s.output[r] = query_index(x.o_strides, t.seq, t.batch, s.row[r].position, s.row[r].head);
             const RowOutput f = finalize_row(x, t.seq, t.batch, s.row[r].head, s.row[r].position, state, true);
             if (x.state) x.state[index0 + r] = f.state;
             s.state[0][r].l = f.factor;
@@ -410,8 +413,7 @@ struct MmaBlock {
         const Shared& s = shared();
         const Tile& t = s.tile;
         constexpr int teams = threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4),
-                  group = int(x.p.group);
+        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.group);
         for (int first = rank * teams; first < items; first += splits * teams) {
             const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4),
                       column = i % (D / 4) * 4;
@@ -431,20 +433,20 @@ struct MmaBlock {
             const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
             const bool writes = lane == 0 && item < items;
             const RowOutput f = finalize_row(x, t.seq, t.batch, head, row, state, writes && column == 0);
-            if (!writes || column >= x.p.d.dim_v) continue;
-            const int64_t at = query_index(x.p, x.p.d.o_stride, t.seq, t.batch, row, head) + column;
+            if (!writes || column >= x.dim_v) continue;
+            const int64_t at = query_index(x.o_strides, t.seq, t.batch, row, head) + column;
             if (x.o_plain) {
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
-                Mma::store4(static_cast<Element*>(x.a.o) + at, sum);
+                Mma::store4(static_cast<Element*>(x.o) + at, sum);
             } else {
-                for (int e = 0; e < 4 && column + e < x.p.d.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
+                for (int e = 0; e < 4 && column + e < x.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
             }
         }
         rt::cluster_sync();  // others may still read here
     }
     FA_MEMBER static void write_rows(const ForwardParams& x) {
         const Shared& s = shared();
-        const int dim = int(x.p.d.dim_v), items = s.tile.valid * (D / 4);
+        const int dim = int(x.dim_v), items = s.tile.valid * (D / 4);
         if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
             FA_UNROLL_BY(4)
             for (int i = rt::thread(); i < items; i += threads) {
@@ -452,7 +454,7 @@ struct MmaBlock {
                 float sum[4];
                 merge_key_warps(r, column, sum);
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
-                if (column < dim) Mma::store4(static_cast<Element*>(x.a.o) + s.output[r] + column, sum);
+                if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column, sum);
             }
             return;
         }

@@ -47,17 +47,17 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     }
     FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
-        const int64_t bytes = type_bytes(x.p.d.bias_dtype), left = t.seq.k_len - key;
-        const int64_t batch = t.batch * x.p.d.bias_stride[0] * bytes, head = x.p.d.bias_stride[1] * bytes, row = x.p.d.bias_stride[2] * bytes;
-        const int64_t step = x.p.d.bias_stride[3] * bytes;
+        const int64_t bytes = type_bytes(x.bias_dtype), left = t.seq.k_len - key;
+        const int64_t batch = t.batch * x.bias_stride[0] * bytes, head = x.bias_stride[1] * bytes, row = x.bias_stride[2] * bytes;
+        const int64_t step = x.bias_stride[3] * bytes;
         FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             const Row& at = shared().row[row0 + Acc::row(r)];
-            const char* bias = static_cast<const char*>(x.a.bias) + batch + at.head * head + at.position * row + key * step;
+            const char* bias = static_cast<const char*>(x.bias) + batch + at.head * head + at.position * row + key * step;
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                     const int j = 16 * n + Acc::column(e);
                     if (Acc::lane_row(e) != r || j >= left) continue;
-                    const float b = load_bias(bias + j * step, x.p.d.bias_dtype);
+                    const float b = load_bias(bias + j * step, x.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
                 }
                 rt::compiler_fence();
@@ -73,11 +73,10 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     // units on the way, log2 itself.
     FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
-        const fa_attention_desc_t& d = x.p.d;
         if (t.features & kBaseE) {
-            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= d.scale * Mma::kScoreUnit; });
+            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= x.scale * Mma::kScoreUnit; });
             if (t.features & kSoftcap)
-                for_each_score(row0, score, [&](float& s, const Row&, int) { s = d.softcap * Mma::tanh(s / d.softcap); });
+                for_each_score(row0, score, [&](float& s, const Row&, int) { s = x.softcap * Mma::tanh(s / x.softcap); });
             if (t.features & kBias) add_bias(x, row0, key, score);
             for_each_score(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
         }
@@ -97,12 +96,12 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         uint32_t word[Acc::kRows][kKeyTiles];
     };
     FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int lane_row, int64_t key) {
-        const int64_t* stride = x.p.d.mask_stride;
+        const int64_t* stride = x.mask_stride;
         const Row& row = shared().row[row0 + Acc::row(lane_row)];
-        return x.a.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
+        return x.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
     FA_MEMBER static bool mask_in_vecs(const ForwardParams& x, int64_t key) {
-        return kKeyTiles > 1 && x.mask_vec16 && key + 16 * kKeyTiles <= x.p.d.seqlen_k;
+        return kKeyTiles > 1 && x.mask_vec16 && key + 16 * kKeyTiles <= x.sequences.seqlen_k;
     }
     FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
         FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
@@ -138,8 +137,8 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         FA_UNROLL_BY(4)
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
             const int e = i % Acc::kElements, j = i / Acc::kElements * 16 + Acc::column(e);
-            const bool there = key + j < x.p.d.seqlen_k;
-            kept |= uint32_t(there && mask_row(x, row0, Acc::lane_row(e), key)[there ? j * x.p.d.mask_stride[3] : 0] != 0) << i;
+            const bool there = key + j < x.sequences.seqlen_k;
+            kept |= uint32_t(there && mask_row(x, row0, Acc::lane_row(e), key)[there ? j * x.mask_stride[3] : 0] != 0) << i;
         }
         return kept;
     }
@@ -160,7 +159,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
             const bool is_kept =
-                dropout_keeps(t.dropout, t.batch * x.p.d.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
+                dropout_keeps(t.dropout, t.batch * x.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
             kept |= uint32_t(is_kept) << i;
         }
         return kept;

@@ -197,7 +197,7 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) rotate_rows(FA_PARAM RotaryParams x) {
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads, h = team % x.heads;
     const int64_t b = line / x.spans.seqlen, i = line % x.spans.seqlen;
     if (b >= x.batch) return;
-    const Span span = span_of(x.spans, b);
+    const Span span = bounded_span_of(x.spans, b);
     if (i >= span.length) return;
     const int64_t row = span.begin + i, from = x.x_strides.index(b, row, h), to = x.out_strides.index(b, row, h);
     int64_t position = i + (x.position_offset ? x.position_offset[b] : 0);

@@ -1,5 +1,6 @@
 // What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for bands and
-// dropout. Also ForwardParams, what a launch of any forward kernel is given, for it carries what these functions read.
+// dropout. Also CallParams, what a launch of any kernel is given, and ForwardParams, that of a forward, which carry what these
+// functions read.
 #pragma once
 #include "gpu/memory.h"
 #include "spec/mask.h"
@@ -25,32 +26,59 @@ constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
 
-// What a forward call fixes, in the form that kernels take.
-struct ForwardParams {
-    Problem p;
-    fa_forward_args_t a;
+// What the kernels of forward and backward read of a call, resolved by the host. Strides are of elements; pointers of operands that
+// the call has not are NULL.
+struct CallParams {
+    SequenceTable sequences;
+    MaskRule rule;  // but for the diagonal
+    int64_t batch, heads_q, kv_heads, group, dim_qk, dim_v;  // group: query heads of a kv head
+    int64_t kv_heads_per_k, kv_heads_per_v;                  // that share a head of k, and of v
+    const void *q, *k, *v;
+    void* o;
+    float* lse;
+    RowStrides q_strides, k_strides, v_strides, o_strides, lse_strides;
+    int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
+    float scale, softcap, dropout_p;
+    float dropout_scale;  // 1 / (1 − dropout_p)
+    bool causal;
+    bool score_mod;      // scores leave the product in natural units, for mods that need them so
+    ScoreFactor factor;  // SIMT kernels: the scale, times log2 e without a score mod
+    const void* bias;
+    const uint8_t* mask;
+    const float* alibi_slopes;
+    int64_t bias_stride[4], mask_stride[4], alibi_batch_stride;
+    const float* sinks;
+    const uint64_t* rng_state;  // NULL: these two
+    uint64_t dropout_seed, dropout_offset;
+    // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
+    bool uniform_lengths;
+    uint32_t features;  // see features_of
+    Sequence uniform_seq;
+    MaskRule uniform_rule;
+};
+
+// What a forward call fixes besides.
+struct ForwardParams : CallParams {
+    Pages pages;
+    Descale q_descale, k_descale, v_descale;
+    const float* o_scale;
+    float* scores;
+    int64_t scores_stride[4];
+    int32_t scores_stage;
     int64_t rows;        // seqlen_q · group: group-major rows of a sequence and kv head
     int64_t blocks;      // row tiles of those
     int64_t num_splits;  // as split_keys takes them
     int64_t split_size;
     int64_t splits;                     // upper bound for any sequence
     int64_t value_parts;                // parts of dim_v that are computed by blocks of their own
-    ScoreFactor factor;                 // SIMT kernels: the scale, times log2 e without a score mod
-    bool score_mod;                     // scores leave the product in natural units, for mods that need them so
-    float dropout_scale;                // 1 / (1 − dropout_p)
     int64_t section;                    // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned 16-byte vectors, of words of 4, or of elements
     int32_t q_dims;                     // SIMT kernels: dims of q that shared memory holds at once
     bool k_aligned;                     // SIMT kernels: rows may be read four elements at a time
     bool v_aligned;
-    // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
-    bool uniform_lengths;
-    Sequence uniform_seq;
-    MaskRule uniform_rule;
-    int64_t uniform_split_keys;  // keys of a split
     // MMA kernels.
+    int64_t uniform_split_keys;  // keys of a split, with uniform_lengths
     ByteStrides k_bytes, v_bytes;
-    uint32_t features;   // see features_of
     bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
@@ -83,34 +111,34 @@ FA_FN bool plain_scores(const Problem& p) {
     return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
 }
 
-FA_DEVICE float apply_softcap(const Problem& p, float s) { return p.d.softcap > 0 ? p.d.softcap * tanhf(s / p.d.softcap) : s; }
+FA_DEVICE float apply_softcap(float softcap, float s) { return softcap > 0 ? softcap * tanhf(s / softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-// Params: of the forward or the backward.
-template <class Params>
-FA_COLD float apply_score_mod(const Params& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
-    const Problem& p = x.p;
-    if (p.has(FA_OPERAND_MASK)) {
-        const int64_t* t = p.d.mask_stride;
-        if (!x.a.mask[batch * t[0] + head * t[1] + row * t[2] + key * t[3]]) return kNegInf;
+FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+    if (x.mask) {
+        const int64_t* t = x.mask_stride;
+        if (!x.mask[batch * t[0] + head * t[1] + row * t[2] + key * t[3]]) return kNegInf;
     }
-    if (p.has(FA_OPERAND_BIAS)) {
-        const int64_t* t = p.d.bias_stride;
-        const float b = load_element(x.a.bias, batch * t[0] + head * t[1] + row * t[2] + key * t[3], p.d.bias_dtype);
+    if (x.bias) {
+        const int64_t* t = x.bias_stride;
+        const float b = load_element(x.bias, batch * t[0] + head * t[1] + row * t[2] + key * t[3], x.bias_dtype);
         if (b == kNegInf) return kNegInf;
         s += b;
     }
-    if (p.has(FA_OPERAND_ALIBI)) {
+    if (x.alibi_slopes) {
         const int64_t distance = row + off - key;
-        s -= x.a.alibi_slopes[batch * p.d.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
+        s -= x.alibi_slopes[batch * x.alibi_batch_stride + head] * float(distance < 0 ? -distance : distance);
     }
     return s;
 }
 
-template <class Params>
-FA_FN Dropout dropout_of(const Params& x) {
-    const bool state = x.p.has(FA_OPERAND_RNG_STATE);
-    return make_dropout(x.p.d.dropout_p, state ? x.a.rng_state[0] : x.a.dropout_seed, state ? x.a.rng_state[1] : x.a.dropout_offset);
+FA_FN Dropout dropout_of(const CallParams& x) {
+    const uint64_t* const state = x.rng_state;
+    return make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset);
+}
+
+FA_FN float query_descale(const ForwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return x.q_descale.data ? x.q_descale.data[query_index(x.q_descale.strides, s, batch, row, head)] : 1.f;
 }
 
 FA_COLD bool dropout_keeps_cold(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {

@@ -25,12 +25,12 @@ template <class S>
 FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
-        t.kv_head = head % x.p.kv_heads;
-        t.batch = head / x.p.kv_heads;
-        t.k_head = x.p.k_head(t.kv_head);
-        t.v_head = x.p.v_head(t.kv_head);
-        t.seq = bounded_sequence(x.p, x.a, t.batch);
-        t.rule = mask_rule(x.p, t.seq);
+        t.kv_head = head % x.kv_heads;
+        t.batch = head / x.kv_heads;
+        t.k_head = t.kv_head / x.kv_heads_per_k;
+        t.v_head = t.kv_head / x.kv_heads_per_v;
+        t.seq = bounded_sequence(x.sequences, t.batch);
+        t.rule = mask_rule(x.rule, t.seq);
         t.dropout = dropout_of(x);
         t.column0 = column0;
         *s.tile = t;
@@ -44,7 +44,7 @@ FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, in
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
         s.tile->first = block * S::rows;
-        s.tile->valid = min_of(s.tile->seq.q_len * x.p.group - s.tile->first, S::rows);
+        s.tile->valid = min_of(s.tile->seq.q_len * x.group - s.tile->first, S::rows);
     }
     rt::barrier();
     if (s.tile->valid <= 0) return false;
@@ -60,7 +60,7 @@ FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, i
     const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
     const TileClass kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
     if (kind == TileClass::empty) return false;
-    if (x.p.d.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
+    if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
     S::compute_qk(x, s, score);
     S::mask_scores(x, t, s, key, keys == kKeys && kind == TileClass::full, score);
     return true;
@@ -130,20 +130,20 @@ struct SumOp {
 // P in the place of S, and (m, l): a block for each row.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
     const ForwardParams& x = y.x;
-    const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.p.group;
-    const int64_t batch = head / x.p.kv_heads, query_head = head % x.p.kv_heads * x.p.group + r % x.p.group;
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.group;
+    const int64_t batch = head / x.kv_heads, query_head = head % x.kv_heads * x.group + r % x.group;
+    const Sequence seq = bounded_sequence(x.sequences, batch);
     if (row >= seq.q_len) return;
     float* scores = y.s_matrix + rt::block() * y.pitch;
     float row_max = kNegInf, row_sum = 0.f;
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) row_max = max_fn(row_max, scores[key]);
     row_max = reduce_block(row_max, MaxOp());
-    const bool drop = x.p.d.dropout_p > 0;
+    const bool drop = x.dropout_p > 0;
     const Dropout dropout = dropout_of(x);
     for (int64_t key = rt::thread(); key < seq.k_len; key += kMergeThreads) {
         const float p = prob(scores[key], row_max) * kHeadroomUnit;
         row_sum += p;
-        scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.p.d.heads_q + query_head, row, key) ? p : 0.f;
+        scores[key] = !drop || dropout_keeps_cold(dropout, batch * x.heads_q + query_head, row, key) ? p : 0.f;
     }
     row_sum = reduce_block(row_sum, SumOp());
     if (rt::thread() == 0) y.states[head * x.rows + r] = {row_max, row_sum};
@@ -190,12 +190,12 @@ template <int TR, int TV, bool store>
 FA_DEVICE void move_o(const ForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
     const typename Simt<TR, TV>::Tile& t = *s.tile;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
-    const int columns = int(min_of(x.p.d.dim_v - column0, 16 * TV));
+    const int columns = int(min_of(x.dim_v - column0, 16 * TV));
     FA_UNROLL for (int r = 0; r < TR; r++) {
         const int row = ty * TR + r;
         const bool mine = row < t.valid;
-        float* line = static_cast<float*>(x.a.o) + column0;
-        if (mine) line += query_index(x.p, x.p.d.o_stride, t.seq, t.batch, s.position[row], s.head[row]);
+        float* line = static_cast<float*>(x.o) + column0;
+        if (mine) line += query_index(x.o_strides, t.seq, t.batch, s.position[row], s.head[row]);
         FA_UNROLL for (int c = 0; c < TV; c++) {
             const int column = tx * 4 + 16 * (c & ~3) + (c & 3);
             if (store && mine && column < columns) line[column] = o[r][c];
@@ -215,7 +215,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     const typename S::Tile& t = *s.tile;
     init_head<S>(x, s, head, column0);
     write_padding(x, t.seq, t.batch, t.kv_head, 0, x.rows, column0, S::columns);
-    RowState* states = y.states + part * x.p.d.batch * x.p.kv_heads * x.rows + head * x.rows;
+    RowState* states = y.states + part * x.batch * x.kv_heads * x.rows + head * x.rows;
     float m[TR], l[TR], o[TR][TV];
     for (int block = 0; init_tile<S>(x, s, block); block++) {
         FA_UNROLL for (int r = 0; r < TR; r++) {

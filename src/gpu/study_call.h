@@ -67,14 +67,13 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     s->params = StudyParams{};
     s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
     ForwardParams& x = s->params.x;
-    x.p = p;
+    set_forward_problem(p, &x);
     x.rows = d.seqlen_q * p.group;
     x.blocks = ceil_div(x.rows, kStudyRows);
     x.num_splits = x.splits = 1;
     x.value_parts = ceil_div(d.dim_v, s->instance->columns);
     x.q_dims = resident_dims(device, s->instance->shared_bytes, d.dim_qk);
     set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !plain_scale(d.scale), &x);
-    x.dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
     s->params.pitch = round_up(d.seqlen_k, kKeys);
     s->heads = d.batch * p.kv_heads;
     const int64_t all = s->heads * x.rows;
@@ -128,9 +127,7 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     if (status != FA_OK) return status;
     StudyParams y = s.params;
     ForwardParams& x = y.x;
-    x.a = a;
-    x.k_aligned = vec4_aligned(a.k, p.d.k_stride, p.d.k_dtype);
-    x.v_aligned = vec4_aligned(a.v, p.d.v_stride, p.d.v_dtype);
+    set_forward_tensors(p, a, &x);
     y.s_matrix = reinterpret_cast<float*>(memory);
     y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);

@@ -73,7 +73,7 @@ void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64
                     BackwardScratch& x) {
     const Call& c = g.c;
     QueryTile t;
-    t.seq = sequence_of(*c.p, *c.a, batch);
+    t.seq = sequence_of(c.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
     memset(x.dk, 0, size_t(key_panels(g, c.p->d.dim_qk).size()) * sizeof(float));
@@ -127,7 +127,7 @@ void backward_chunk(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     const int64_t chunk = index / s.heads, head = index % s.heads;
     const int64_t batch = head / g.c.p->d.heads_k, kv_head = head % g.c.p->d.heads_k;
     const DqAcc dq = s.chunks > 1 ? chunk_dq_acc(job, head, chunk) : DqAcc{x.dq, x.initialized, dq_floats(g)};
-    const int64_t k_len = sequence_of(*g.c.p, *g.c.a, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
+    const int64_t k_len = sequence_of(g.c.sequences, batch).k_len, end = min_of((chunk + 1) * s.chunk_keys, k_len);
     memset(dq.initialized, 0, size_t(s.tiles));
     x.row_delta = s.chunks > 1 ? chunk_deltas(job, head) : x.item_delta;
     if (s.chunks == 1) compute_deltas(g, batch, kv_head, 0, s.rows, x.item_delta, x);

@@ -78,7 +78,7 @@ float row_delta(const BackwardCall& g, const Sequence& s, int64_t batch, int64_t
 
 void compute_deltas(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t begin, int64_t end, float* deltas,
                     BackwardScratch& x) {
-    const Sequence s = sequence_of(*g.c.p, *g.c.a, batch);
+    const Sequence s = sequence_of(g.c.sequences, batch);
     const int64_t group = g.c.p->group;
     for (int64_t r = begin; r < min_of(end, s.q_len * group); r++)
         deltas[r] = row_delta(g, s, batch, r / group, kv_head * group + r % group, x.lines);
@@ -157,7 +157,7 @@ void write_dq(const BackwardCall& g, const QueryTile& t, float* acc, BackwardScr
 void write_dq_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, int64_t block, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
-    const Sequence s = sequence_of(p, *g.c.a, batch);
+    const Sequence s = sequence_of(g.c.sequences, batch);
     const int64_t first = block * g.c.k->rows, end = min_of(p.d.seqlen_q * p.group, first + g.c.k->rows);
     zero_lanes(x.lines, p.d.dim_qk, 0, 1);
     for (int64_t r = max_of(first, s.q_len * p.group); r < end; r++) {
@@ -186,7 +186,7 @@ void write_dkv(const BackwardCall& g, const QueryTile& t, int64_t key, int keys,
 void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     if (p.packed_k()) return;
-    const Sequence s = sequence_of(p, *g.c.a, batch);
+    const Sequence s = sequence_of(g.c.sequences, batch);
     zero_lanes(x.lines, max_of(p.d.dim_qk, p.d.dim_v), 0, 1);
     for (int64_t slot = 0; slot < p.d.seqlen_k; slot++) {
         if (slot == s.k_begin) slot += max_of(s.k_len, 0);
@@ -202,7 +202,7 @@ void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x) {
     const bool none = sink_state(sink).l == 0.f;
     double sum = 0;
     for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
-        const Sequence s = sequence_of(p, *g.c.a, b);
+        const Sequence s = sequence_of(g.c.sequences, b);
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(g, s, b, i, head);
             if (has_no_keys(lse) || none) continue;

@@ -49,6 +49,8 @@ struct Counters {
 struct Call {
     const Problem* p;
     const fa_forward_args_t* a;
+    SequenceTable sequences;
+    MaskRule rule;  // but for the diagonal
     const Kernels* k;
     Method method, decode;  // `decode` for sequences with so few rows for a kv head that it streams keys; without rows: for none
     char* shared;           // what Method.prepare() left; NULL without one

@@ -63,6 +63,7 @@ PartialState locate_state(const Problem& p, const Method& m, char* memory) {
 
 Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method& decode, bool count) {
     Call c{};
+    c.rule = mask_rule(p);
     c.k = &k;
     c.method = m;
     c.decode = decode;
@@ -80,6 +81,7 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
     Call c = planned;
     c.p = &p;
     c.a = &a;
+    c.sequences = sequence_table(p, a);
     if (c.has_dropout) {
         const bool state = p.has(FA_OPERAND_RNG_STATE);
         c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);

@@ -203,7 +203,7 @@ void fill_scores(const ForwardJob& job, int64_t index, char*, Scratch&) {
     const Call& c = *job.c;
     const fa_attention_desc_t& d = c.p->d;
     const int64_t batch = index / d.heads_q, head = index % d.heads_q;
-    const Sequence seq = sequence_of(*c.p, *c.a, batch);
+    const Sequence seq = sequence_of(c.sequences, batch);
     const float value = d.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
     for (int64_t i = 0; i < d.seqlen_q; i++) {
         float* row = c.a->scores + batch * d.scores_stride[0] + head * d.scores_stride[1] + i * d.scores_stride[2];

@@ -29,11 +29,11 @@ void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, c
 
 bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
     const Problem& p = *c.p;
-    t->seq = sequence_of(p, *c.a, batch);
+    t->seq = sequence_of(c.sequences, batch);
     t->first = block * c.method.rows;
     const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
     if (rows <= 0) return false;
-    t->rule = mask_rule(p, t->seq);
+    t->rule = mask_rule(c.rule, t->seq);
     t->method = t->seq.q_len * p.group <= c.decode.rows ? &c.decode : &c.method;
     t->batch = batch;
     t->kv_head = kv_head;
@@ -174,7 +174,7 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
     const Problem& p = *c.p;
     if (p.packed_q()) return;  // gaps of a packed tensor are not ours
     QueryTile t;
-    t.seq = sequence_of(p, *c.a, batch);
+    t.seq = sequence_of(c.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
     t.first = block * c.method.rows;

@@ -108,7 +108,7 @@ void prepare(const Call& c, int64_t index, Scratch& w) {
     QueryTile t;
     t.batch = head / c.p->d.heads_k;
     t.kv_head = head % c.p->d.heads_k;
-    t.seq = sequence_of(*c.p, *c.a, t.batch);
+    t.seq = sequence_of(c.sequences, t.batch);
     const MatrixScratch& scratch = scratch_of(w);
     const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
     for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), scratch);

@@ -31,17 +31,6 @@ struct Merge {
     const Kernels& k;
 };
 
-// First row and length of a sequence of q, from the arrays that merge and rotary have.
-struct Span {
-    int64_t begin, length;
-};
-Span span_of(const Problem& p, const int32_t* cu, const int32_t* used, int64_t b) {
-    Span s{0, p.d.seqlen_q};
-    if (p.packed_q()) s = {cu[b], cu[b + 1] - cu[b]};
-    if (p.has(FA_OPERAND_SEQUSED_Q)) s.length = used[b];
-    return s;
-}
-
 // A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are
 // normalised.
 struct MergedRow {
@@ -62,7 +51,7 @@ void merge_row(const void* context, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_merge_args_t& a = x.a;
     const int64_t i = index % d.seqlen_q, h = index / d.seqlen_q % d.heads_q, b = index / d.seqlen_q / d.heads_q;
-    const Span span = span_of(x.p, a.cu_seqlens_q, a.seqused_q, b);
+    const Span span = span_of(query_spans(x.p, a.cu_seqlens_q, a.seqused_q), b);
     const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
     if (i >= span.length && x.p.packed_q()) return;  // gaps of a packed tensor are not ours
 
@@ -203,7 +192,7 @@ void rotary_row(const void* context, int64_t index) {
     const fa_attention_desc_t& d = x.p.d;
     const fa_rotary_args_t& a = x.a;
     const int64_t b = index / d.seqlen_q, i = index % d.seqlen_q;
-    const Span span = span_of(x.p, a.cu_seqlens, a.seqused, b);
+    const Span span = span_of(query_spans(x.p, a.cu_seqlens, a.seqused), b);
     if (i >= span.length) return;
     const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
     int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);

@@ -129,7 +129,7 @@ void run_flash1(const Call& c, int64_t batch, int64_t kv_head, char* memory, Scr
         init_state(t, p.d.dim_v, w.total[0]);
         store_o(c, t, w.total[0].acc);
     }
-    const int64_t k_len = sequence_of(p, *c.a, batch).k_len;
+    const int64_t k_len = sequence_of(c.sequences, batch).k_len;
     for (int64_t key = 0; key < k_len; key += kTileKeys) {
         const int keys = int(min_of(kTileKeys, k_len - key));
         s.add(0, keys * (s.k_row + s.v_row), 0);

@@ -37,7 +37,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
 }
 
 bool deterministic(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
-MaskRule rule_of_all(const Problem& p) { return mask_rule(p, sequence_of(p, fa_forward_args_t{}, 0)); }
+MaskRule rule_of_all(const Problem& p) { return mask_rule(mask_rule(p), sequence_of(sequence_table(p, fa_forward_args_t{}), 0)); }
 bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p.d.flags & FA_WINDOW) && p.d.window_right >= 0); }
 
 // Which calls a kernel takes of those that any takes.
@@ -162,18 +162,20 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const BackwardParams& x, void* memory,
-                                  rt::Stream stream) {
+rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p,
+                                const BackwardParams& x, void* memory, rt::Stream stream) {
     const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
-    const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
+    const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
     Sm90BackwardParams a;
     a.x = x;
-    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), arch_kernel.rows) ||
-        !encode_tensor_map(&a.dout, x.g.dout, d.q_dtype, x.g.dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p),
+    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p),
                            arch_kernel.rows) ||
-        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys) ||
-        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys))
+        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p),
+                           arch_kernel.rows) ||
+        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p),
+                           arch_kernel.keys) ||
+        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys))
         return cudaErrorInvalidValue;
     const Schedule schedule = schedule_of(arch_kernel, device, p);
     const int cluster = cluster_size(h);
@@ -197,7 +199,7 @@ rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt:
     a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
     a.preprocess.helper_blocks = int(schedule.helper_blocks());
     a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
-    a.preprocess.dout_step = x.g.dout_stride[1] * 2 * 256 / h.max_dim;
+    a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;
     a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
     a.split.pieces = divisor(schedule.pieces);
     a.split.partial = static_cast<float*>(memory) + schedule.counters();

@@ -9,18 +9,17 @@ namespace gpu {
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
 template <int HeadDim>
-FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const int64_t stride[4],
+FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
                          int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
     const BackwardParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
-    const bool accumulated = (x.g.flags & FA_BACKWARD_ACCUMULATE) != 0;
-    const int64_t base = (x.p.packed_k() ? 0 : t.batch * stride[0]) + t.kv_head * stride[2] + column;
+    const int64_t base = strides.index(t.batch, 0, t.kv_head) + column;
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const int key = own_key + 8 * r;
         const bool exists = key < t.valid_keys;
-        const int64_t at = base + int64_t(t.k_row + key) * stride[1];
-        if (accumulated) {
+        const int64_t at = base + int64_t(t.k_row + key) * strides.row;
+        if (x.accumulate) {
             float* const to = static_cast<float*>(out) + at;
             FA_UNROLL for (int i = 0; i < HeadDim / 4; i++)
                 if (exists && column + 8 * (i / 2) + 2 * c + i % 2 < dim)

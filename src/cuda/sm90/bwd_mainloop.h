@@ -23,7 +23,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const BackwardParams& x = a.x;
     const int warp = rt::warp_uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
     const int own_key = warpgroup * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
-    const float scale = x.p.d.scale * kLog2e;
+    const float scale = x.scale * kLog2e;
     // Keys by rows: S, then P; delta − dP, which dS, and then dQ, take the registers of; dV and dK.
     float acc_s[BlockM / 2], acc_dp[BlockM / 2], acc_dv[HeadDim / 2], acc_dk[HeadDim / 2];
     float(&acc_dq)[32] = reinterpret_cast<float(&)[32]>(acc_dp);  // dP has become dS by then
@@ -142,15 +142,15 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
         const int key = own_key - lane / 4 + lane;
         m_block_min = rt::warp_uniform(t.m_block_min), m_block_max = rt::warp_uniform(t.m_block_max),
         m_block_full_min = rt::warp_uniform(t.m_block_full_min), m_block_full_max = rt::warp_uniform(t.m_block_full_max);
-        m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.p.group);
-        next_dq_block = rt::warp_uniform(t.kv_head * int(x.p.group) * blocks_of_head + t.row0 / BlockM) + m_block;
+        m_block = m_block_min, steps_left = (m_block_max - m_block_min) * int(x.group);
+        next_dq_block = rt::warp_uniform(t.kv_head * int(x.group) * blocks_of_head + t.row0 / BlockM) + m_block;
         __syncwarp();
         if (lane < 16) shared.row_range[key] = rows_seeing(t.rule, t.key0 + key, key < t.valid_keys, t.q_len);
         __syncwarp();
         FA_UNROLL for (int i = 0; i < HeadDim / 2; i++)
             acc_dv[i] = acc_dk[i] = 0.f;
     };
-    const auto store = [&](int operand, void* out, const int64_t stride[4], int64_t dim, float factor,
+    const auto store = [&](int operand, void* out, const RowStrides& strides, int64_t dim, float factor,
                            const float(&acc)[HeadDim / 2]) {
         const KeyBlockInfo& t = shared.block[k_stage.index];
         if (!Traits::kGeneral && t.index >= a.split.first_block) {
@@ -159,11 +159,11 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
             FA_UNROLL for (int i = 0; i < HeadDim / 8; i++)
                 rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<HeadDim>(a, t, rt::opaque(own_key), out, stride, 0, dim, factor, acc);
+            store_dkv<HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
         }
     };
-    const auto store_dv = [&] { store(0, x.g.dv, x.g.dv_stride, x.p.d.dim_v, 1.f, acc_dv); };
-    const auto store_dk = [&] { store(1, x.g.dk, x.g.dk_stride, x.p.d.dim_qk, -x.p.d.scale, acc_dk); };
+    const auto store_dv = [&] { store(0, x.dv, x.dv_strides, x.dim_v, 1.f, acc_dv); };
+    const auto store_dk = [&] { store(1, x.dk, x.dk_strides, x.dim_qk, -x.scale, acc_dk); };
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {

@@ -18,7 +18,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     const BackwardParams& x = a.x;
     const int index = int(rt::block()), pieces = int(a.split.pieces.by), group = index % kGroups, half = index / kGroups % 2;
     const int number = index / (2 * kGroups);
-    void* const out = half ? x.g.dk : x.g.dv;
+    void* const out = half ? x.dk : x.dv;
     if (!out) return;
     KeyBlockInfo t;
     fill_key_block_info<Traits>(a, a.split.first_block + number, 0, 0, t);
@@ -32,8 +32,8 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
                 sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
-    store_dkv<32>(a, t, own_key, out, half ? x.g.dk_stride : x.g.dv_stride, 32 * group, half ? x.p.d.dim_qk : x.p.d.dim_v,
-                  half ? -x.p.d.scale : 1.f, sum);
+    store_dkv<32>(a, t, own_key, out, half ? x.dk_strides : x.dv_strides, 32 * group, half ? x.dim_qk : x.dim_v,
+                  half ? -x.scale : 1.f, sum);
 }
 
 // dq from its f32 sums, which lie in the order of the mainloop's accumulators. A CTA for each block of rows.
@@ -44,13 +44,13 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
     rt::fetch_parameters(x);
     rt::wait_for_predecessor();
-    const fa_attention_desc_t& d = x.p.d;
-    const int blocks = int(ceil_div(d.seqlen_q, BlockM)), index = int(rt::block()) / blocks, m = int(rt::block()) % blocks;
-    const int batch = index / int(d.heads_q), head = index % int(d.heads_q);
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const int blocks = int(ceil_div(x.sequences.q.seqlen, BlockM)), index = int(rt::block()) / blocks,
+              m = int(rt::block()) % blocks;
+    const int batch = index / int(x.heads_q), head = index % int(x.heads_q);
+    const Sequence seq = bounded_sequence(x.sequences, batch);
     const int left = int(seq.q_len) - m * BlockM;
     if (left <= 0) return;
-    const int64_t row0 = head * x.padded_rows + padded_row0(x.p, seq, batch) + m * BlockM;
+    const int64_t row0 = head * x.padded_rows + padded_row0(x.sequences, seq, batch) + m * BlockM;
     const int warp = rt::thread() / 32, lane = rt::thread() % 32, c = lane % 4;
     FA_UNROLL for (int part = warp; part < Traits::kDqParts; part += 8) {
         const int dim = (Traits::kPanels > 1 ? part : part % 4) * 16 + lane / 4;
@@ -71,22 +71,20 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     rt::barrier();
     FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) {
         const int r = own + i * kRowsAtOnce;
-        if (r >= left || column >= d.dim_qk) continue;
-        const int64_t to = query_index(x.p, x.g.dq_stride, seq, batch, m * BlockM + r, head) + column;
+        if (r >= left || column >= x.dim_qk) continue;
+        const int64_t to = query_index(x.dq_strides, seq, batch, m * BlockM + r, head) + column;
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
-        FA_UNROLL for (int e = 0; e < 8; e++)
-            sum[e] = seeing[i] ? sum[e] * -d.scale : 0.f;
-        if (accumulates(x)) {
-            FA_UNROLL for (int e = 0; e < 8; e++)
-                static_cast<float*>(x.g.dq)[to + e] += sum[e];
+        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * -x.scale : 0.f;
+        if (x.accumulate) {
+            FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
         FA_UNROLL for (int e = 0; e < 4; e++)
             word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
-        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.g.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
+        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }
 

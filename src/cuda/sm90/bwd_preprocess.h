@@ -29,9 +29,8 @@ FA_DEVICE RowChunk chunk_at(const Sm90BackwardParams& a, int chunk) {
 FA_DEVICE int64_t padded_row_of(const Sm90BackwardParams& a, const RowChunk& t) {
     return t.head * a.x.padded_rows + int64_t(t.batch) * a.preprocess.padded_rows_of_sequence + t.row0;
 }
-FA_DEVICE const char* lane_of(const void* base, const int64_t stride[4], const RowChunk& t, int row, int column) {
-    return reinterpret_cast<const char*>(static_cast<const Bf16*>(base) + t.batch * stride[0] + t.head * stride[2] +
-                                         (t.row0 + row) * stride[1] + column);
+FA_DEVICE const char* lane_of(const void* base, const RowStrides& strides, const RowChunk& t, int row, int column) {
+    return reinterpret_cast<const char*>(static_cast<const Bf16*>(base) + strides.index(t.batch, t.row0 + row, t.head) + column);
 }
 
 // Delta = Σ dout · o of 32 rows, each in one lane; and zeros for the sums of dq.
@@ -40,10 +39,9 @@ FA_DEVICE float deltas(const Sm90BackwardParams& a, int chunk) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 32 / kLanes;  // of a row; rows
     const RowChunk t = chunk_at(a, chunk);
     const int thread = rt::opaque(threadIdx.x) % 32, row = thread / kLanes, column = thread % kLanes * 8;
-    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, column),
-               *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, column);
+    const char *o = lane_of(a.x.o, a.x.o_strides, t, row, column), *dout = lane_of(a.x.dout, a.x.dout_strides, t, row, column);
     float* dq_acc = a.x.dq_acc + padded_row_of(a, t) * HeadDim + thread * 4;
-    int left = column < int(a.x.p.d.dim_v) ? int(a.x.p.d.seqlen_q) - t.row0 - row : 0;
+    int left = column < int(a.x.dim_v) ? int(a.x.sequences.q.seqlen) - t.row0 - row : 0;
     float delta = 0.f;
     FA_UNROLL_BY(1)
     for (int iteration = 0; iteration < kLanes; iteration++) {
@@ -71,10 +69,10 @@ template <int HeadDim>
 FA_DEVICE void prefetch_chunk(const Sm90BackwardParams& a, int chunk) {
     const RowChunk t = chunk_at(a, chunk);
     const int row = rt::opaque(threadIdx.x) % 32;
-    if (t.row0 + row >= int(a.x.p.d.seqlen_q)) return;
-    const char *o = lane_of(a.x.a.o, a.x.p.d.o_stride, t, row, 0), *dout = lane_of(a.x.g.dout, a.x.g.dout_stride, t, row, 0);
-    FA_UNROLL for (int i = 0; i < HeadDim / 64; i++)
-        if (64 * i < int(a.x.p.d.dim_v)) rt::prefetch_l2(o + 128 * i), rt::prefetch_l2(dout + 128 * i);
+    if (t.row0 + row >= int(a.x.sequences.q.seqlen)) return;
+    const char *o = lane_of(a.x.o, a.x.o_strides, t, row, 0), *dout = lane_of(a.x.dout, a.x.dout_strides, t, row, 0);
+    FA_UNROLL for (int i = 0; i < HeadDim / 64; i++) if (64 * i < int(a.x.dim_v)) rt::prefetch_l2(o + 128 * i),
+        rt::prefetch_l2(dout + 128 * i);
 }
 
 template <int HeadDim>
@@ -85,11 +83,9 @@ FA_DEVICE void preprocess_chunk(const Sm90BackwardParams& a, int chunk) {
     const RowChunk t = chunk_at(a, rt::opaque(chunk));
     const int thread = rt::opaque(threadIdx.x) % 32, row = t.row0 + thread / kLanes + thread % kLanes * kRowsAtOnce;
     float lse = kPosInf;
-    if (row < int(a.x.p.d.seqlen_q)) {
-        const int64_t* const stride = a.x.p.d.lse_stride;
-        lse = a.x.a.lse[t.batch * stride[0] + t.head * stride[1] + row * stride[2]];
-        const int64_t* const dstride = a.x.g.dlse_stride;
-        if (a.x.g.dlse) delta -= a.x.g.dlse[t.batch * dstride[0] + t.head * dstride[1] + row * dstride[2]];
+    if (row < int(a.x.sequences.q.seqlen)) {
+        lse = a.x.lse[a.x.lse_strides.index(t.batch, row, t.head)];
+        if (a.x.dlse) delta -= a.x.dlse[a.x.dlse_strides.index(t.batch, row, t.head)];
     }
     store_row(a.x, padded_row_of(a, t) + row - t.row0, lse, delta);
 }
@@ -133,30 +129,28 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 256 / kLanes;             // of a row; rows
     constexpr int kIterations = int(kPaddedRows) / kRowsAtOnce, kInFlight = 4;  // of that many rows, and how many are under way
     rt::fetch_parameters(a);
-    const fa_attention_desc_t& d = x.p.d;
-    const uint32_t blocks = uint32_t(ceil_div(d.seqlen_q, kPaddedRows)), index = uint32_t(rt::block()) / blocks;
+    const uint32_t blocks = uint32_t(ceil_div(x.sequences.q.seqlen, kPaddedRows)), index = uint32_t(rt::block()) / blocks;
     const int row0 = int((uint32_t(rt::block()) - index * blocks) * kPaddedRows);
-    const int batch = int(index / uint32_t(d.heads_q)), head = int(index % uint32_t(d.heads_q));
+    const int batch = int(index / uint32_t(x.heads_q)), head = int(index % uint32_t(x.heads_q));
     rt::release_successor();
     rt::wait_for_predecessor();
     for (int part = int(rt::block()) * 256 + rt::thread(); part < a.preprocess.parts; part += int(gridDim.x) * 256)
         a.preprocess.rows_ready[part] = 0;
-    const Sequence seq = bounded_sequence(x.p, x.a, batch);
+    const Sequence seq = bounded_sequence(x.sequences, batch);
     const int rows = int(seq.q_len) - row0, lane = rt::thread() % kLanes, own = rt::thread() / kLanes, column = 8 * lane;
-    if (x.p.packed_q() && rows <= 0) return;  // rows of other sequences begin here
-    const int64_t to = head * x.padded_rows + padded_row0(x.p, seq, batch) + row0;
+    if (x.sequences.q.packed() && rows <= 0) return;  // rows of other sequences begin here
+    const int64_t to = head * x.padded_rows + padded_row0(x.sequences, seq, batch) + row0;
     // Of each row a lane of its own has the last word.
     const int last = own + lane * kRowsAtOnce;
     float lse = kPosInf, dlse = 0.f, delta = 0.f;
     if (lane < kIterations && last < rows) {
-        lse = x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, batch, row0 + last, head)];
-        if (x.g.dlse) dlse = x.g.dlse[lse_index(x.p, x.g.dlse_stride, seq, batch, row0 + last, head)];
+        lse = x.lse[query_index(x.lse_strides, seq, batch, row0 + last, head)];
+        if (x.dlse) dlse = x.dlse[query_index(x.dlse_strides, seq, batch, row0 + last, head)];
     }
-    const bool narrow = d.o_dtype != FA_F32, there = column < d.dim_v && rows > 0;
-    const Bf16* const dout =
-        static_cast<const Bf16*>(x.g.dout) + query_index(x.p, x.g.dout_stride, seq, batch, row0, head) + column;
-    const Bf16* const o_row = static_cast<const Bf16*>(x.a.o);
-    const int64_t o0 = query_index(x.p, d.o_stride, seq, batch, row0, head) + column;
+    const bool narrow = x.o_dtype != FA_F32, there = column < x.dim_v && rows > 0;
+    const Bf16* const dout = static_cast<const Bf16*>(x.dout) + query_index(x.dout_strides, seq, batch, row0, head) + column;
+    const Bf16* const o_row = static_cast<const Bf16*>(x.o);
+    const int64_t o0 = query_index(x.o_strides, seq, batch, row0, head) + column;
     const auto at = [&](int iteration) {
         return min(own + iteration * kRowsAtOnce, rows - 1);
     };  // what comes of a row behind the last is not kept
@@ -168,8 +162,8 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     FA_UNROLL for (int first = 0; first < kIterations; first += kInFlight) {
         uint4 o[kInFlight] = {}, grad[kInFlight] = {};
         if (there) FA_UNROLL for (int i = 0; i < kInFlight; i++) {
-                if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * d.o_stride[1]);
-                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.g.dout_stride[1]);
+                if (narrow) o[i] = *reinterpret_cast<const uint4*>(o_row + o0 + at(first + i) * x.o_strides.row);
+                grad[i] = *reinterpret_cast<const uint4*>(dout + at(first + i) * x.dout_strides.row);
             }
         if (x.dq_acc) {
             constexpr int kPart = kInFlight * kRowsAtOnce * HeadDim;
@@ -187,15 +181,15 @@ FA_KERNEL void FA_BOUNDS(256, 3) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
     }
     FA_UNROLL_BY(1)
     for (int iteration = narrow ? kIterations : 0; iteration < kIterations; iteration++) {
-        const float* const wide = static_cast<const float*>(x.a.o) + o0 + at(iteration) * d.o_stride[1];
-        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(iteration) * x.g.dout_stride[1])) : 0.f, iteration);
+        const float* const wide = static_cast<const float*>(x.o) + o0 + at(iteration) * x.o_strides.row;
+        keep(there ? product(wide, *reinterpret_cast<const uint4*>(dout + at(iteration) * x.dout_strides.row)) : 0.f, iteration);
     }
-    if (!x.p.packed_q() && x.g.dq && !accumulates(x) && column < d.dim_qk) {
-        const int end = int(min_of(d.seqlen_q - row0, kPaddedRows));
+    if (!x.sequences.q.packed() && x.dq && !x.accumulate && column < x.dim_qk) {
+        const int end = int(min_of(x.sequences.q.seqlen - row0, kPaddedRows));
         FA_UNROLL_BY(1)
         for (int row = own; row < end; row += kRowsAtOnce)
             if (row >= rows) {
-                Bf16* const dq = static_cast<Bf16*>(x.g.dq) + query_index(x.p, x.g.dq_stride, seq, batch, row0 + row, head);
+                Bf16* const dq = static_cast<Bf16*>(x.dq) + query_index(x.dq_strides, seq, batch, row0 + row, head);
                 *reinterpret_cast<uint4*>(dq + column) = make_uint4(0, 0, 0, 0);
             }
     }

@@ -56,18 +56,18 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
             rt::mbarrier_expect_tx(Traits::smem_addr(&barrier), Traits::kKvBytes);
             FA_UNROLL for (int i = 0; i < Traits::kPanels; i++)
                 rt::tma_load(to + i * Traits::kBlockN * 128, map, Traits::smem_addr(&barrier), 64 * i, t.k_row, t.kv_head,
-                             a.x.p.packed_k() ? 0 : t.batch, rt::kEvictFirst);
+                             a.x.sequences.packed_k() ? 0 : t.batch, rt::kEvictFirst);
         };
         load_kv(Traits::k_tile(k_stage.index()), &a.k, b.k_full[k_stage.index()]);
         if constexpr (!Traits::kGeneral) wait_for_preprocess(a, t.index);
-        for (int g = 0; g < int(a.x.p.group); g++) {
-            const int head = t.kv_head * int(a.x.p.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
+        for (int g = 0; g < int(a.x.group); g++) {
+            const int head = t.kv_head * int(a.x.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
             for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
                 const auto load = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, uint64_t& empty, int more) {
                     rt::mbarrier_wait(Traits::smem_addr(&empty), stage.phase() ^ 1);
                     rt::mbarrier_expect_tx(Traits::smem_addr(&full), Traits::kQBytes + more);
                     load_row_block<Traits>(to, map, Traits::smem_addr(&full), 0, t.q_begin + m_block * rows, head,
-                                           a.x.p.packed_q() ? 0 : t.batch);
+                                           a.x.sequences.q.packed() ? 0 : t.batch);
                 };
                 load(Traits::q_tile(stage.index()), &a.q, b.q_full[stage.index()], b.q_empty[stage.index()], 0);
                 load(Traits::do_tile(stage.index()), &a.dout, b.do_full[stage.index()], b.do_empty[stage.index()], 2 * rows * 4);
@@ -117,8 +117,8 @@ FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a) {
     typename Traits::Barriers& b = Traits::shared().barrier;
     const KeyBlockInfo& t = Traits::shared().block[0];
     const int blocks_of_head = int(a.x.padded_rows / rows);
-    int dq_block = t.kv_head * int(a.x.p.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
-    for (int left = (t.m_block_max - t.m_block_min) * int(a.x.p.group), phase = 0; left > 0; left--, phase ^= 1) {
+    int dq_block = t.kv_head * int(a.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
+    for (int left = (t.m_block_max - t.m_block_min) * int(a.x.group), phase = 0; left > 0; left--, phase ^= 1) {
         const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
         while (rt::ld_acquire(a.dq_semaphore + dq_block) != own) {
         }

@@ -16,7 +16,7 @@ FA_DEVICE Quotient block_and_piece(const Sm90BackwardParams& a, int index) {
 
 template <class Traits>
 FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int part, int rank, KeyBlockInfo& t) {
-    const Problem& p = a.x.p;
+    const SequenceTable& sequences = a.x.sequences;
     const int section = min(divide(index, a.section_blocks).number, a.sections - 1);
     const Quotient within =
         divide(index - section * int(a.section_blocks.by), section + 1 == a.sections ? a.last_section : a.section);
@@ -26,20 +26,20 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
     t.kv_head = head.rest;
     t.key0 = (Traits::kPair ? 2 * block + rank : block) * Traits::kBlockN;
     if constexpr (Traits::kGeneral) {
-        const Sequence seq = bounded_sequence(p, a.x.a, t.batch);
-        t.rule = row_rule(mask_rule(p, seq));
+        const Sequence seq = bounded_sequence(sequences, t.batch);
+        t.rule = row_rule(mask_rule(a.x.rule, seq));
         t.k_len = int(seq.k_len);
         t.q_len = int(seq.q_len);
         t.q_begin = int(seq.q_begin);
         t.k_row = int(seq.k_begin) + t.key0;
-        t.row0 = int(padded_row0(p, seq, t.batch));
+        t.row0 = int(padded_row0(sequences, seq, t.batch));
     } else {
         t.rule = a.rule;
-        t.k_len = int(p.d.seqlen_k);
-        t.q_len = int(p.d.seqlen_q);
+        t.k_len = int(sequences.seqlen_k);
+        t.q_len = int(sequences.q.seqlen);
         t.q_begin = 0;
         t.k_row = t.key0;
-        t.row0 = t.batch * int(round_up(p.d.seqlen_q, kPaddedRows));
+        t.row0 = t.batch * int(round_up(sequences.q.seqlen, kPaddedRows));
     }
     const int k_len = t.k_len;
     t.valid_keys = min(k_len - t.key0, Traits::kBlockN);
@@ -56,7 +56,7 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
         t.m_block_max = begin + count * (part + 1) / int(a.split.pieces.by);
     }
     t.valid_row_min = all.x;
-    const bool tma_zero_fills = all.y == t.q_len && !p.packed_q() && !p.has(FA_OPERAND_SEQUSED_Q);
+    const bool tma_zero_fills = all.y == t.q_len && !sequences.q.packed() && !sequences.q.seqused;
     t.valid_row_max = !Traits::kGeneral || tma_zero_fills ? INT32_MAX : all.y;
     t.m_block_full_min = t.m_block_full_max = t.m_block_max;
     if (t.valid_keys == Traits::kBlockN) {

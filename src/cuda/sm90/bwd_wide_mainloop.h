@@ -64,8 +64,8 @@ struct WideWarpgroup {
           valid_row_max(rt::warp_uniform(t.valid_row_max)) {
         remote_barriers = rt::mapa(Traits::smem_addr(&barrier), lane % 2);
         m_block = m_block_min;
-        steps_left = (m_block_max - m_block_min) * int(a.x.p.group);
-        dq_block = rt::warp_uniform(t.kv_head * int(a.x.p.group) * blocks_of_head() + int(t.row0 / Traits::kBlockM)) + m_block;
+        steps_left = (m_block_max - m_block_min) * int(a.x.group);
+        dq_block = rt::warp_uniform(t.kv_head * int(a.x.group) * blocks_of_head() + int(t.row0 / Traits::kBlockM)) + m_block;
     }
     FA_MEMBER int blocks_of_head() const { return int(a.x.padded_rows / Traits::kBlockM); }
     FA_MEMBER int next_m_block() const { return m_block + 1 == m_block_max ? m_block_min : m_block + 1; }
@@ -156,7 +156,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min),
               m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
-    const float scale = a.x.p.d.scale * kLog2e;
+    const float scale = a.x.scale * kLog2e;
     const uint32_t staging = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
     uint32_t p[16];
@@ -231,7 +231,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         while (wg.steps_left > 1) step(True{});
         step(False{});
     }
-    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.g.dv, a.x.g.dv_stride, 0, a.x.p.d.dim_v, 1.f, acc_dv);
+    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dv, a.x.dv_strides, 0, a.x.dim_v, 1.f, acc_dv);
     wg.wait_for_staging();
 }
 
@@ -317,7 +317,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
         acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
-    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.g.dk, a.x.g.dk_stride, 0, a.x.p.d.dim_qk, -a.x.p.d.scale, acc_dk);
+    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, -a.x.scale, acc_dk);
     wg.wait_for_staging();
 }
 

@@ -22,7 +22,8 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
     typename Traits::Barriers& b = s.barrier;
     const KeyBlockInfo& t = s.block;
     if (t.m_block_min == t.m_block_max) return;
-    const int kv_batch = a.x.p.packed_k() ? 0 : t.batch, q_batch = a.x.p.packed_q() ? 0 : t.batch, group = int(a.x.p.group);
+    const int kv_batch = a.x.sequences.packed_k() ? 0 : t.batch, q_batch = a.x.sequences.q.packed() ? 0 : t.batch,
+              group = int(a.x.group);
     const auto load_panels = [&](uint32_t to, const CUtensorMap* map, uint64_t& full, int first, int count, int row) {
         for (int i = 0; i < count; i++)
             rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch,

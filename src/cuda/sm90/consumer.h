@@ -75,7 +75,7 @@ struct Consumer {
           warp_row(warpgroup * 64 + warp % 4 * 16),
           kept_place(row_place_of(lane)),
           score_mod_op(params),
-          eight_rows(8 * x.p.d.o_stride[1]) {}
+          eight_rows(8 * x.o_strides.row) {}
 
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }

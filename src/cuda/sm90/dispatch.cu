@@ -86,7 +86,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
 
 Window window_of(const Problem& p) {
     const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
-    const MaskRule rule = mask_rule(p, Sequence{});
+    const MaskRule rule = mask_rule(p);
     return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
 }
 
@@ -216,10 +216,9 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const ForwardParams& x, void* memory, bool zeroed,
-                         rt::Stream stream) {
+rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
+                              void* memory, bool zeroed, rt::Stream stream) {
     const Sm90Kernel& h = sm90_kernel(arch_kernel);
-    const Problem& p = x.p;
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);
     Sm90ForwardParams a;
@@ -228,10 +227,10 @@ rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& d
     a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
     a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, x.a.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
-        !encode_tensor_map(&a.k, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
-        !encode_tensor_map(&a.v, x.a.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.a.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
+    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
+        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
+        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
                                             kv_sequences, k_box_rows, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     const int slots = device.multiprocessors / h.cluster_size;
@@ -249,7 +248,7 @@ rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& d
     if (h.score_mod == ScoreMod::mask) {
         uint64_t bytes;
         a.mask = packed_mask(p, static_cast<char*>(memory), &bytes);
-        const rt::Status s = pack(a.mask, p, x.a.mask, stream);
+        const rt::Status s = pack(a.mask, p, x.mask, stream);
         if (s != rt::kSuccess) return s;
     }
     return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a,

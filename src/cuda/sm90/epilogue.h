@@ -18,8 +18,8 @@ struct RowEnds {
 template <class Consumer>
 FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, const WorkTileInfo& t, int row0, int c) {
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    return static_cast<typename Consumer::Traits::Element*>(wg.x.a.o) +
-           query_index(wg.x.p, wg.x.p.d.o_stride, seq, t.batch, row0, t.head) + 8 * c;
+    return static_cast<typename Consumer::Traits::Element*>(wg.x.o) + query_index(wg.x.o_strides, seq, t.batch, row0, t.head) +
+           8 * c;
 }
 
 // All but O, which waits for the last wgmma: row sums over the quad, LSE, sinks.
@@ -38,18 +38,18 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
         e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kRecomputePlace ? -1.f : 0.f;
     }
-    if (x.p.has(FA_OPERAND_SINKS | FA_OPERAND_LSE)) FA_UNROLL for (int r = 0; r < 2; r++) {
+    if (x.sinks || x.lse) FA_UNROLL for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
                                         : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2,
                                                    wg.row_sum[r] * Traits::kPUnscale};
-            if (x.p.has(FA_OPERAND_SINKS) && row < t.q_len) {
-                const Merged f = merge(state, sink_state(x.a.sinks[t.head]));
+            if (x.sinks && row < t.q_len) {
+                const Merged f = merge(state, sink_state(x.sinks[t.head]));
                 state = f.state;
                 if (!Consumer::kRecomputePlace || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
             }
-            if (x.p.has(FA_OPERAND_LSE) && place.c == 0 && e.in_bounds[r])
-                x.a.lse[lse_index(x.p, x.p.d.lse_stride, seq, t.batch, row, t.head)] = log_sum_exp(state);
+            if (x.lse && place.c == 0 && e.in_bounds[r])
+                x.lse[query_index(x.lse_strides, seq, t.batch, row, t.head)] = log_sum_exp(state);
         }
     e.out = output_of(wg, t, row0, place.c);
 }
@@ -86,11 +86,11 @@ FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowE
     const typename Consumer::RowPlace place =
         Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
-    float* const out = static_cast<float*>(x.a.o) + query_index(x.p, x.p.d.o_stride, seq, t.batch, t.row0 + place.row, t.head);
+    float* const out = static_cast<float*>(x.o) + query_index(x.o_strides, seq, t.batch, t.row0 + place.row, t.head);
     FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
         const int r = i / 2 % 2, column = i / 4 * 8 + 2 * place.c;
         const bool empty = Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r];
-        if (e.in_bounds[r] && column < int(x.p.d.dim_v))
+        if (e.in_bounds[r] && column < int(x.dim_v))
             *reinterpret_cast<float2*>(out + r * wg.eight_rows + column) =
                 empty ? make_float2(0.f, 0.f)
                       : make_float2(fmaf(wg.acc_o[i], e.factor[r], 0.f), fmaf(wg.acc_o[i + 1], e.factor[r], 0.f));

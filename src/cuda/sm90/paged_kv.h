@@ -13,11 +13,11 @@ namespace gpu {
 // Where a key lies, by its page, which need not exist, and the row in it.
 struct PagedRow {
     int page, row;
-    FA_MEMBER bool exists(const Sm90ForwardParams& a) const { return uint32_t(page) < uint32_t(a.x.p.d.num_pages); }
+    FA_MEMBER bool exists(const Sm90ForwardParams& a) const { return uint32_t(page) < uint32_t(a.x.pages.count); }
 };
 FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo& t, int key) {
-    const int size = int(a.x.p.d.page_size), column = key / size;
-    return {a.x.a.page_table[t.kv_batch * a.x.p.d.page_table_stride + column], key - column * size};
+    const int size = int(a.x.pages.size), column = key / size;
+    return {a.x.pages.table[t.kv_batch * a.x.pages.row_stride + column], key - column * size};
 }
 
 // Before any key is masked: may pages be missing, as the scores tell?

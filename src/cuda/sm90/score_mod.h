@@ -20,7 +20,7 @@ struct ScoreModOp;
 template <int BlockN>
 struct ScoreModOp<ScoreMod::none, BlockN> {
     const float scale_log2;
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.scale * kLog2e) {}
     FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int, const float (&)[2]) {}
@@ -36,12 +36,12 @@ struct ScoreModOp<ScoreMod::none, BlockN> {
 template <int BlockN>
 struct ScoreModOp<ScoreMod::softcap, BlockN> {
     static constexpr float scale_log2 = 1.f;
-    const fa_attention_desc_t& d;
+    const ForwardParams& x;
     float limit2, coefficient[3];  // -limit²; of powers of w
     uint32_t signs[2];             // the bits that all w of a row have in common; the highest is the sign
-    FA_MEMBER float scale_over_cap() const { return d.scale * rt::reciprocal_fast(d.softcap); }
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : d(a.x.p.d) {
-        const float inverse = 0x1.c71c72p+2f * scale_over_cap() * scale_over_cap(), scale = d.scale * kLog2e;
+    FA_MEMBER float scale_over_cap() const { return x.scale * rt::reciprocal_fast(x.softcap); }
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : x(a.x) {
+        const float inverse = 0x1.c71c72p+2f * scale_over_cap() * scale_over_cap(), scale = x.scale * kLog2e;
         limit2 = -rt::reciprocal_fast(inverse);
         coefficient[0] = 0x1.e94786p-1f * scale;
         coefficient[1] = -0x1.57a022p-5f * scale * inverse;
@@ -59,7 +59,7 @@ struct ScoreModOp<ScoreMod::softcap, BlockN> {
     FA_MEMBER bool in_range(int r) const { return int32_t(signs[r]) < 0; }
     FA_MEMBER bool needs_exact(int) const { return false; }
     FA_MEMBER void apply_exact(float (&s)[BlockN / 2], int) const {
-        const float cap = d.softcap * kLog2e, doubled = 2.f * kLog2e * scale_over_cap();
+        const float cap = x.softcap * kLog2e, doubled = 2.f * kLog2e * scale_over_cap();
         FA_UNROLL for (int i = 0; i < BlockN / 2; i++) {
             const float w = s[i] * s[i] + limit2;  // with fmaf, the compiler would keep each w of exponent()
             const float quotient = fmaf(-2.f * cap, rt::reciprocal_fast(rt::exp2_fast(doubled * s[i]) + 1.f), cap);
@@ -81,9 +81,9 @@ struct ScoreModOp<ScoreMod::alibi, BlockN> {
     float row_bias[2];
     int diagonal;        // the key on which the thread's first row stands, its own first key being 0
     int n_block_diagonal, n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.scale * kLog2e) {}
     FA_MEMBER void begin_tile(const ForwardParams& x, const WorkTileInfo& t, int tile_row) {
-        slope = log2_slope(x.a.alibi_slopes[t.batch * x.p.d.alibi_batch_stride + t.head]);
+        slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + t.head]);
         diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
         n_block_diagonal = max(t.row0 + t.off + 1, 0) / BlockN;
         n_block_right = t.n_block_right;
@@ -116,7 +116,7 @@ struct ScoreModOp<ScoreMod::mask, BlockN> {
     const float scale_log2;
     const uint2* first;  // the thread's of block 0
     uint2 bits;
-    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.p.d.scale * kLog2e) {}
+    FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.scale * kLog2e) {}
     FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo& t, int tile_row) {
         first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
     }

@@ -40,7 +40,7 @@ template <class Traits, MaskKind mask, bool pair>
 FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, WorkTileInfo& t) {
     const ForwardParams& x = a.x;
     const bool pair_by_heads = pair && a.pair_by_heads, pair_by_rows = pair && !a.pair_by_heads;
-    const int heads_q = int(x.p.d.heads_q), heads = int(x.p.d.batch) * heads_q / (pair_by_heads ? 2 : 1);
+    const int heads_q = int(x.heads_q), heads = int(x.batch) * heads_q / (pair_by_heads ? 2 : 1);
     int m_block, head;
     if (a.section) {  // longest first, in sections of heads whose k and v fit in L2
         const int first = index / (a.section * a.m_blocks) * a.section, within = index - first * a.m_blocks;
@@ -54,16 +54,16 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     if (pair_by_heads) head = 2 * head + rank;
     t.batch = head / heads_q;
     t.head = head - t.batch * heads_q;
-    t.kv_head = t.head / int(x.p.group);
+    t.kv_head = t.head / int(x.group);
     t.row0 = (pair_by_rows ? 2 * m_block + rank : m_block) * Traits::kBlockM;
-    const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.p, x.a, t.batch);
+    const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, t.batch);
     t.q_begin = int(seq.q_begin);
     t.q_len = int(seq.q_len);
-    t.o_rows = x.p.packed_q() ? t.q_len : int(x.p.d.seqlen_q);
+    t.o_rows = x.sequences.q.packed() ? t.q_len : int(x.sequences.q.seqlen);
     t.k_len = int(seq.k_len);
     t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
     t.k_begin = int(seq.k_begin);
-    t.kv_batch = x.p.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
+    t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
     t.n_block_max = n_block_max(t.row0);
@@ -80,7 +80,7 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
         mask == MaskKind::band ? (key_range(t.last_row(t.row0, Traits::kBlockM)).begin + Traits::kBlockN - 1) / Traits::kBlockN : 0;
     t.n_block_right = t.n_block_max + t.peer_only_blocks + 1;
     // ALiBi's scores fall to both sides of the diagonal; taken from right to left, each block would move row_ref.
-    if (mask == MaskKind::band && x.p.has(FA_OPERAND_ALIBI))
+    if (mask == MaskKind::band && x.alibi_slopes)
         t.n_block_right =
             min(max((max(t.row0 + Traits::kBlockM - 1 + t.off, 0) + Traits::kBlockN - 1) / Traits::kBlockN, t.n_block_min),
                 t.n_block_right);
@@ -93,7 +93,7 @@ FA_DEVICE void load_q(const Sm90ForwardParams& a, const WorkTileInfo& t, const P
     rt::mbarrier_expect_tx(smem_addr(barrier.q_full[q.index]), Traits::kQBytes);
     FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++)
         rt::tma_load(Traits::q_tile(q.index) + panel * Traits::kBlockM * 128, &a.q, smem_addr(barrier.q_full[q.index]), 64 * panel,
-                     t.q_begin + t.row0, t.head, a.x.p.packed_q() ? 0 : t.batch, rt::kEvictFirst);
+                     t.q_begin + t.row0, t.head, a.x.sequences.q.packed() ? 0 : t.batch, rt::kEvictFirst);
 }
 
 // The scheduler thread. With the dynamic schedule the next tile is taken when the k producer has kPrefetchBlocks blocks left to
