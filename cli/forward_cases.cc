@@ -176,7 +176,7 @@ class Cases {
         add(FA_F32, "q, f16 k and v").types(FA_F16, 0);
         add(FA_BF16, "q, e4m3 k and v de-scaled by token and head").types(FA_E4M3, 0).descaled();
         add(FA_F16, "q, i8 k and v de-scaled by token and head").types(FA_I8, 0).descaled();
-        for (const Named& type : kBlockTypes) add(FA_F32, "q, " + type.name + " k and v").types(type.value, 0);
+        for (const Named& type : kBlockTypes) add(FA_F32, std::string("q, ") + type.name + " k and v").types(type.value, 0);
         add(FA_F16, "q, q8_0 k, q4_0 v, decoding").types(FA_Q8_0, 0).v_type(FA_Q4_0).heads(8, 2).lengths(1, 300);
         add(FA_BF16, "q, i8 k, f16 v with as many heads as q").types(FA_I8, 0).v_type(FA_F16).v_heads(4).descaled_k();
         add(FA_E4M3, "all de-scaled, e4m3 o with its scale").types(0, FA_E4M3).descaled().descaled_q().with(FA_OPERAND_O_SCALE);
