@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what repeats include/flashattn.h, from clang's reading of it: the declarations for Python and Rust, the header for C++, the
-assertions of its layout, and the library's list of the pointers in args.
+"""Writes what repeats include/flashattn.h, from clang's reading of it: the declarations for Python and Rust, the fields and
+operands of the safe crate and of Go, the header for C++, the assertions of its layout, and the library's list of the pointers in args.
 
 generate_abi.py           writes the files
 generate_abi.py --check   fails where a file would change

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import generate_cpp
+import generate_go
 import generate_rust
 import header_comments
 
@@ -56,7 +57,7 @@ def files(abi, header):
     found = calls(abi, docs)
     templates = Path(__file__).resolve().parent / "templates"
     return {"include/flashattn.hpp": generate_cpp.cpp((templates / "flashattn.hpp").read_text(), abi, found),
-            **generate_rust.files(abi, docs, found)}
+            **generate_rust.files(abi, docs, found), **generate_go.files(abi, docs, found)}
 
 
 def calls(abi, docs):

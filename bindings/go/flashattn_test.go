@@ -4,21 +4,11 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
-
-func shape() *Attention {
-	return &Attention{Batch: 1, HeadsQ: 2, SeqlenQ: 3, SeqlenK: 3, DimQK: 4}
-}
-
-func fill(value func(i int) float32) []float32 {
-	x := make([]float32, 24)
-	for i := range x {
-		x[i] = value(i)
-	}
-	return x
-}
 
 func open(t *testing.T, backend Backend) *Handle {
 	t.Helper()
@@ -30,186 +20,103 @@ func open(t *testing.T, backend Backend) *Handle {
 	return h
 }
 
-func near(a, b float32) bool { return math.Abs(float64(a-b)) <= 1e-5*math.Max(1, math.Abs(float64(b))) }
-
-func allNear(a, b []float32) bool {
-	for i := range a {
-		if !near(a[i], b[i]) {
-			return false
-		}
-	}
-	return len(a) == len(b)
+func shape() *Attention {
+	return &Attention{Batch: 1, HeadsQ: 2, SeqlenQ: 3, SeqlenK: 3, DimQK: 4}
 }
 
-func TestTheFirstCausalRowIsTheFirstValue(t *testing.T) {
-	q := fill(func(i int) float32 { return float32(i) / 7 })
-	v := fill(func(i int) float32 { return float32(i * i % 11) })
-	o, lse := make([]float32, 24), make([]float32, 6)
-	a := shape()
-	a.Causal, a.Alignment = true, BottomRight
-	if err := open(t, Auto).Attention(a, q, q, v, o, lse); err != nil {
-		t.Fatal(err)
+func ones(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = 1
 	}
-	if !allNear(o[:8], v[:8]) {
-		t.Errorf("o = %v, want %v", o[:8], v[:8])
-	}
-	var score float32 // LSE is [head][row]: one key, so the score itself, scaled by 1 / sqrt(4)
-	for _, x := range q[4:8] {
-		score += x * x / 2
-	}
-	if !near(lse[3], score) {
-		t.Errorf("lse = %v, want %v", lse[3], score)
+	return x
+}
+
+// plain is a call on four slices of which each is as it should be.
+func plain() *Forward {
+	return &Forward{Q: Of(ones(24)), K: Of(ones(24)), V: Of(ones(24)), O: Of(make([]float32, 24))}
+}
+
+func refused(t *testing.T, err error, status Status, sentence string) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) || e.Status != status || !strings.Contains(e.Message, sentence) {
+		t.Errorf("got %v, expected %v with %q", err, status, sentence)
 	}
 }
 
-func TestWindowAndScaleAct(t *testing.T) {
-	q := fill(func(i int) float32 { return float32(i) / 7 })
-	v := fill(func(i int) float32 { return float32(i) })
-	o := make([]float32, 24)
-	h := open(t, CPU)
-	a := shape()
-	a.Window, a.Alignment = &Window{0, 0}, TopLeft
-	if err := h.Attention(a, q, q, v, o, nil); err != nil || !allNear(o, v) {
-		t.Errorf("window: %v, o = %v", err, o)
-	}
-	a, zero := shape(), float32(0)
-	a.Scale = &zero
-	if err := h.Attention(a, q, q, v, o, nil); err != nil || !near(o[0], v[8]) {
-		t.Errorf("scale: %v, o = %v", err, o)
-	}
-}
-
-func TestASliceOfTheWrongLengthIsRefused(t *testing.T) {
-	good := fill(func(int) float32 { return 1 })
-	o := make([]float32, 24)
-	h := open(t, Auto)
-	for _, c := range []struct {
-		change func(*Attention)
-		k      []float32
-		want   string
-	}{
-		{func(*Attention) {}, good[:23], "k has 23 elements, but its shape is [1 3 2 4]"},
-		{func(a *Attention) { a.Batch = math.MaxInt64 }, good, "q has 24 elements"},
-		{func(a *Attention) { a.Batch = -1 }, good, "q has 24 elements"},
-	} {
-		a := shape()
-		c.change(a)
-		err := h.Attention(a, good, c.k, good, o, nil)
-		var e *Error
-		if !errors.As(err, &e) || e.Status != InvalidArgument || !strings.HasPrefix(e.Message, c.want) {
-			t.Errorf("got %v, want %s", err, c.want)
-		}
-	}
-	if !allNear(o, make([]float32, 24)) {
-		t.Errorf("o was written: %v", o)
-	}
-}
-
-func TestEverySliceIsCheckedAndNothingIsTouched(t *testing.T) {
-	h := open(t, Auto)
-	a := &Attention{Batch: 2, HeadsQ: 4, HeadsK: 2, SeqlenQ: 3, SeqlenK: 5, DimQK: 4, DimV: 3}
-	names, right := [5]string{"q", "k", "v", "o", "lse"}, [5]int{96, 80, 60, 72, 24}
-	for which, name := range names {
-		for _, change := range []int{-1, 1} {
-			var x [5][]float32
-			for i, length := range right {
-				if i == which {
-					length += change
-				}
-				x[i] = make([]float32, length)
-			}
-			err := h.Attention(a, x[0], x[1], x[2], x[3], x[4])
-			var e *Error
-			if !errors.As(err, &e) || e.Status != InvalidArgument || !strings.HasPrefix(e.Message, name+" has") {
-				t.Errorf("%s %+d: %v", name, change, err)
-			}
-			if !allNear(append(x[3], x[4]...), make([]float32, len(x[3])+len(x[4]))) {
-				t.Errorf("%s %+d: outputs were written", name, change)
-			}
-		}
-	}
-}
-
-// The shapes that this package checks are what the library says that it touches.
-func TestOneElementLessIsTooLittle(t *testing.T) {
-	a := &Attention{Batch: 2, HeadsQ: 4, HeadsK: 2, SeqlenQ: 3, SeqlenK: 5, DimQK: 4, DimV: 3}
-	right := [5]int{96, 80, 60, 72, 24}
-	for which := -1; which < len(right); which++ {
-		var x [5][]float32
-		for i, length := range right {
-			if i == which {
-				length--
-			}
-			x[i] = make([]float32, length)
-		}
-		err := a.checkRoom(x[0], x[1], x[2], x[3], x[4])
-		if (which == -1) != (err == nil) {
-			t.Errorf("one less in %d: %v", which, err)
-		}
-	}
-}
-
-func TestAnErrorOfTheLibraryCarriesItsSentence(t *testing.T) {
-	x := fill(func(int) float32 { return 1 })
-	o := make([]float32, 24)
-	h := open(t, Auto)
-	a := shape()
-	a.Softcap = -1
-	err := h.Attention(a, x, x, x, o, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") || !strings.Contains(err.Error(), "softcap") {
-		t.Errorf("got %v", err)
-	}
-	if err := h.Attention(shape(), x, x, x, o, nil); err != nil || !allNear(o, x) {
-		t.Errorf("after an error: %v, o = %v", err, o)
-	}
-	if err := h.SetThreads(-1); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestAnEmptyBatchIsFine(t *testing.T) {
-	a := shape()
-	a.Batch = 0
-	if err := open(t, Auto).Attention(a, nil, nil, nil, nil, nil); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAnUnknownBackendIsRefused(t *testing.T) {
-	h, err := New(Backend(99))
-	if h != nil || err == nil || !strings.Contains(err.Error(), "99") {
-		t.Errorf("got %v, %v", h, err)
-	}
-}
-
-func TestAClosedHandleIsRefused(t *testing.T) {
+func TestParametersAreSetAndRead(t *testing.T) {
 	h := open(t, CPU)
 	if backend, err := h.Backend(); err != nil || backend != CPU {
 		t.Errorf("got %v, %v", backend, err)
 	}
-	h.Close()
-	h.Close()
-	if err := h.Attention(shape(), nil, nil, nil, nil, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_STATE: ") {
-		t.Errorf("got %v", err)
+	if err := h.SetThreads(2); err != nil {
+		t.Error(err)
 	}
+	if threads, err := h.Get(ParamThreads); err != nil || threads != 2 {
+		t.Errorf("got %v, %v", threads, err)
+	}
+	refused(t, h.SetThreads(-1), InvalidArgument, "threads")
+}
+
+func TestQuestionsAreAnsweredWithoutData(t *testing.T) {
+	h := open(t, CPU)
+	a := shape()
+	a.QDtype = DtypeF32
+	if err := h.Supports(a, OpForward); err != nil {
+		t.Error(err)
+	}
+	if said, err := h.Explain(a, OpForward); err != nil || !strings.Contains(said, "cpu") {
+		t.Errorf("got %q, %v", said, err)
+	}
+	if _, err := h.WorkspaceSize(a, OpForward); err != nil {
+		t.Error(err)
+	}
+	a.QDtype = DtypeE4m3
+	refused(t, h.Supports(a, OpBackward), Unsupported, "e4m3")
+}
+
+func TestAnUnknownBackendIsRefused(t *testing.T) {
+	h, err := New(Backend(99))
+	if h != nil {
+		t.Error("there is a handle")
+	}
+	refused(t, err, UnsupportedField, "99")
+	_, err = NewWith(Options{Backend: CPU, BackendDir: "not/absolute"})
+	refused(t, err, InvalidArgument, "backend_dir")
+}
+
+func TestAClosedHandleIsRefused(t *testing.T) {
+	h := open(t, CPU)
+	h.Close()
+	h.Close()
+	refused(t, h.Forward(shape(), plain()), InvalidState, "closed")
 }
 
 func TestNilIsRefused(t *testing.T) {
-	x := fill(func(int) float32 { return 1 })
-	if err := open(t, CPU).Attention(nil, x, x, x, x, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_ARGUMENT: ") {
-		t.Errorf("got %v", err)
-	}
+	h := open(t, CPU)
+	refused(t, h.Forward(nil, plain()), InvalidArgument, "attention is nil")
+	refused(t, h.Forward(shape(), nil), InvalidArgument, "args are nil")
+	refused(t, h.Backward(shape(), nil, nil), InvalidArgument, "args are nil")
+	refused(t, h.Merge(shape(), nil), InvalidArgument, "args are nil")
+	refused(t, h.Rotary(shape(), nil), InvalidArgument, "args are nil")
+	refused(t, h.AppendKV(shape(), nil), InvalidArgument, "args are nil")
+	refused(t, h.Supports(nil, OpForward), InvalidArgument, "attention is nil")
+	refused(t, h.Forward(shape(), &Forward{}), InvalidArgument, "q_dtype")
+	typed := shape()
+	typed.QDtype = DtypeF32
+	refused(t, h.Forward(typed, &Forward{}), InvalidArgument, "NULL")
+	refused(t, h.Rotary(shape(), &Rotary{}), InvalidArgument, "")
+	refused(t, h.Merge(shape(), &Merge{}), InvalidArgument, "")
+	refused(t, h.AppendKV(shape(), &AppendKV{}), InvalidArgument, "")
+	refused(t, h.Backward(shape(), &Forward{}, &Backward{}), InvalidArgument, "")
 	var none *Handle
 	none.Close()
-	if err := none.Attention(shape(), x, x, x, x, nil); err == nil || !strings.HasPrefix(err.Error(), "FA_INVALID_STATE: ") {
-		t.Errorf("got %v", err)
-	}
+	refused(t, none.Forward(shape(), plain()), InvalidState, "nil")
 	if _, err := none.Backend(); err == nil {
 		t.Error("a nil handle has a backend")
 	}
-	if err := new(Handle).SetThreads(1); err == nil || !strings.Contains(err.Error(), "not made by New") {
-		t.Errorf("got %v", err)
-	}
+	refused(t, new(Handle).SetThreads(1), InvalidState, "not made by New")
 }
 
 // go vet would not let this pass, so the copy goes by reflection.
@@ -220,20 +127,42 @@ func TestACopyIsRefused(t *testing.T) {
 	twin := value.Interface().(*Handle)
 	h.Close()
 	twin.Close()
-	x := fill(func(int) float32 { return 1 })
-	if err := twin.Attention(shape(), x, x, x, x, nil); err == nil || !strings.Contains(err.Error(), "copy") {
-		t.Errorf("got %v", err)
+	refused(t, twin.Forward(shape(), plain()), InvalidState, "copy")
+}
+
+// Nothing of a handle may keep it alive, or its finalizer would never run.
+func TestAForgottenHandleIsCollected(t *testing.T) {
+	closed := make(chan bool)
+	func() {
+		h, err := New(CPU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Forward(shape(), plain()); err != nil {
+			t.Error(err)
+		}
+		runtime.SetFinalizer(h, nil)
+		runtime.SetFinalizer(h, func(h *Handle) {
+			h.Close()
+			close(closed)
+		})
+	}()
+	for i := 0; i < 100; i++ {
+		runtime.GC()
+		select {
+		case <-closed:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
+	t.Error("it was not collected")
 }
 
 func TestGoroutinesWaitForOneAnother(t *testing.T) {
 	h := open(t, CPU)
-	x := fill(func(int) float32 { return 1 })
 	failed := make(chan error)
 	for i := 0; i < 8; i++ {
-		go func() {
-			failed <- h.Attention(shape(), x, x, x, make([]float32, 24), nil)
-		}()
+		go func() { failed <- h.Forward(shape(), plain()) }()
 	}
 	for i := 0; i < 8; i++ {
 		if err := <-failed; err != nil {
@@ -242,8 +171,16 @@ func TestGoroutinesWaitForOneAnother(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestHelpers(t *testing.T) {
 	if Version() < 200 || Version() >= 10000 {
 		t.Errorf("version %d", Version())
+	}
+	if slopes, err := AlibiSlopes(2, 0); err != nil || slopes[0] != 0.0625 || slopes[1] != 0.00390625 {
+		t.Errorf("got %v, %v", slopes, err)
+	}
+	_, err := AlibiSlopes(-1, 0)
+	refused(t, err, InvalidArgument, "heads")
+	if math.Abs(float64(DtypeF16)-2) > 0 || DtypeF16.String() != "f16" || Dtype(77).String() != "number 77" {
+		t.Error("names of types")
 	}
 }

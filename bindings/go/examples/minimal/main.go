@@ -26,8 +26,9 @@ func run() error {
 	defer handle.Close()
 
 	attention := flashattn.Attention{Batch: 1, HeadsQ: heads, SeqlenQ: rows, SeqlenK: rows, DimQK: dim}
-	attention.Causal, attention.Alignment = true, flashattn.TopLeft
-	if err := handle.Attention(&attention, q[:], k[:], v[:], o[:], nil); err != nil {
+	attention.Causal, attention.Alignment = true, flashattn.AlignTopLeft
+	call := &flashattn.Forward{Q: flashattn.Of(q[:]), K: flashattn.Of(k[:]), V: flashattn.Of(v[:]), O: flashattn.Of(o[:])}
+	if err := handle.Forward(&attention, call); err != nil {
 		return err
 	}
 	for i := 0; i < len(o); i += dim {
