@@ -353,6 +353,7 @@ pub struct fa_device_info_t {
 /// ```text
 ///                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
 /// ```
+/// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -368,9 +369,9 @@ pub struct fa_attention_desc_t {
     pub alignment: i32,
     /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
     pub q_dtype: i32,
-    /// those, FA_I8, and (reserved) 4-bit and block types; 0: q's
+    /// those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's
     pub k_dtype: i32,
-    /// the same; 0: k's; (reserved) another than k's
+    /// the same; 0: k's, and that alone in a backward (reserved: another)
     pub v_dtype: i32,
     /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
     pub o_dtype: i32,
@@ -412,7 +413,7 @@ pub struct fa_attention_desc_t {
     pub heads_q: i64,
     /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
     pub heads_k: i64,
-    /// the same for v; 0: heads_k; (reserved) another number than k's
+    /// the same for v; 0: heads_k, and that alone in a backward (reserved: another number)
     pub heads_v: i64,
     /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
     pub seqlen_q: i64,
@@ -596,7 +597,7 @@ pub struct fa_forward_args_t {
 /// The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
 /// `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
 /// used.
-/// Types are f32, f16 and bf16, without de-scale factors; caches (page_table, kv_batch_idx) and the study baselines have no gradient
+/// Types are f32, f16 and bf16, without de-scale factors, k's and v's the same, as are their heads; caches (page_table, kv_batch_idx) and the study baselines have no gradient
 /// here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
 /// call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
 ///
@@ -714,7 +715,8 @@ pub struct fa_rotary_args_t {
 /// left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
 /// and sin are given (position = slot − left padding).
 /// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
-/// by cu_seqlens_new. A cache of another type is converted; an 8-bit one stores saturate(round(x / descale)) with the given factors
+/// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
+/// value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors
 /// (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
 /// (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
 /// and head.

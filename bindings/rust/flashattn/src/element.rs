@@ -50,7 +50,7 @@ elements! {
 
 macro_rules! blocks {
     ($($name:ident($words:literal) = $dtype:ident,)*) => {$(
-        /// (reserved) A block of 32 dims as ggml stores it, in 16-bit words.
+        /// A block of 32 dims as ggml stores it, in 16-bit words.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(transparent)]
         pub struct $name(pub [u16; $words]);

@@ -2,9 +2,9 @@
 of_attention! {
     /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
     dtype q_dtype;
-    /// those, FA_I8, and (reserved) 4-bit and block types; 0: q's
+    /// those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's
     dtype k_dtype;
-    /// the same; 0: k's; (reserved) another than k's
+    /// the same; 0: k's, and that alone in a backward (reserved: another)
     dtype v_dtype;
     /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
     dtype o_dtype;
@@ -44,7 +44,7 @@ of_attention! {
     size heads_q;
     /// divides heads_q: head h reads k head h · heads_k / heads_q; 0: heads_q
     size heads_k;
-    /// the same for v; 0: heads_k; (reserved) another number than k's
+    /// the same for v; 0: heads_k, and that alone in a backward (reserved: another number)
     size heads_v;
     /// rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed
     size seqlen_q;
