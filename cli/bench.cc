@@ -340,7 +340,7 @@ void add_bench(CLI::App& app) {
     add_real(c, "--milliseconds", o->milliseconds, "Length of a round; default 100, and at least one call");
     c.add_flag("--list", o->list, "Say what would be timed, and time nothing");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg or .png file; -: SVG in place of the table");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");
     c.callback([o] { bench(*o); });
 }
 

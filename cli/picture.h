@@ -1,4 +1,4 @@
-// A drawing's file: SVG, or PNG where its name ends so.
+// A drawing's file: SVG, or PNG or PDF where its name ends so.
 #pragma once
 #include <string>
 #include "files.h"
@@ -7,12 +7,12 @@ namespace tool {
 
 class Picture {
   public:
-    // Refused at once if it can't be written: a PNG is made by librsvg's command.
+    // Refused at once if it can't be written: PNG and PDF are made by librsvg's command.
     explicit Picture(const std::string& path);
     void draw(const std::string& svg);
 
   private:
-    bool png_;
+    const char* conversion_;  // options of that command; nullptr: none, an SVG
     OutputFile file_;
 };
 

@@ -205,7 +205,7 @@ void add_study(CLI::App& app) {
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");
-    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg or .png file; -: SVG in place of the table");
+    add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");
     c.callback([o] { study(*o); });
 }
 

@@ -162,16 +162,17 @@ class Bench(ToolCase):
         self.assertIn("[1,1,16,8]", {e.text for e in tree.iter("{http://www.w3.org/2000/svg}text")})
         self.assertEqual(self.names(), [])
 
-    def test_a_png_is_what_rsvg_convert_makes_of_the_drawing(self):
+    def test_a_png_or_pdf_is_what_rsvg_convert_makes_of_the_drawing(self):
         converter = self.folder / "rsvg-convert"
-        converter.write_text('#!/bin/sh\n[ "$1" = --version ] || { printf PNG:; cat; }\n')
+        converter.write_text('#!/bin/sh\n[ "$1" = --version ] || { printf "%s:" "$1"; cat; }\n')
         converter.chmod(0o755)
-        done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "bench.png",
-                             env={"PATH": f"{self.folder}:{os.environ['PATH']}"})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        made = (self.folder / "bench.png").read_text()
-        self.assertEqual(made[:4], "PNG:")
-        xml.fromstring(made[4:])
+        for kind in ("png", "pdf"):
+            done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", f"bench.{kind}",
+                                 env={"PATH": f"{self.folder}:{os.environ['PATH']}"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            option, _, drawing = (self.folder / f"bench.{kind}").read_text().partition(":")
+            self.assertEqual(option, f"--format={kind}")
+            xml.fromstring(drawing)
 
     def test_a_plot_may_be_a_png(self):
         done = self.run_tool("bench", "--backend", "cpu", *SHORT, "--shape", "1,1,16,8", "--plot", "bench.png")
