@@ -16,7 +16,7 @@ alone "$scratch/log" -DFA_MODULE=hip -DFA_HIP_ARCHITECTURES=gfx1030 -DCMAKE_INST
 "$cmake" --install "$scratch/build" >/dev/null
 files=$(cd "$scratch/hip" && find . -type f)
 [ "$(basename "$files")" = libflashattn-hip.so ] || fail "installed: $files"
-# Without a GPU the module is still loaded, and its answer is another than "not installed".
+# Without a GPU the module is still loaded, and its answer is neither "not installed" nor "of another version".
 cat >"$scratch/status.c" <<'END'
 #include <flashattn.h>
 #include <stdio.h>
@@ -28,4 +28,5 @@ int main(void) {
 }
 END
 "$CC" "$scratch/status.c" $(pkg-config --cflags --libs flashattn) -Wl,-rpath,"$LIBDIR" -o "$scratch/status"
-FLASHATTN_BACKEND_DIR=$(dirname "$scratch/hip/$files") "$scratch/status" || fail "the module is not found"
+FLASHATTN_BACKEND_DIR=$(dirname "$scratch/hip/$files") "$scratch/status" >"$scratch/why" || fail "the module is not found: $(cat "$scratch/why")"
+! grep "refuses to serve" "$scratch/why" || fail "the library and its module do not fit"
