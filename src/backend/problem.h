@@ -24,8 +24,8 @@ struct Problem {
     // The heads of a pair.
     constexpr int64_t k_head(int64_t kv_head) const { return d.heads_k == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_k); }
     constexpr int64_t v_head(int64_t kv_head) const { return d.heads_v == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_v); }
-    // Are k and v of one type and as many heads?
-    constexpr bool kv_alike() const { return d.v_dtype == d.k_dtype && d.heads_v == d.heads_k; }
+    // Are k and v of one type, and have they as many heads?
+    constexpr bool uniform_kv() const { return d.v_dtype == d.k_dtype && d.heads_v == d.heads_k; }
 };
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing

@@ -24,7 +24,7 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.has_mma || !p.kv_alike() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    if (!device.has_mma || !p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
@@ -90,7 +90,7 @@ const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem
             }
         return nullptr;
     };
-    if (!device.has_mma || !p.kv_alike() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
+    if (!device.has_mma || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
     if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);

@@ -59,7 +59,7 @@ int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(r
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !p.kv_alike() || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
+    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !p.uniform_kv() || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
         return false;
     if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
     return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) &&

@@ -279,7 +279,7 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->has_fp16))) return false;
-    if (!p.kv_alike() || (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1)) return false;
+    if (!p.uniform_kv() || (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;

@@ -23,7 +23,7 @@ constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CA
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.kv_alike() || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
+    if (!device.sm90 || !p.uniform_kv() || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;

@@ -62,7 +62,7 @@ int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.kv_alike() || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
+    if (!device.sm90 || !p.uniform_kv() || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
     if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
     if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
         (d.softcap > 0 && !softcap_polynomial_fits(p)))
