@@ -36,7 +36,9 @@ def strides_of(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def unwritten(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    return torch.full(shape, float("nan"), dtype=like.dtype, device=like.device)
+    """Of its type; of an 8-bit one bf16."""
+    dtype = torch.bfloat16 if like.element_size() == 1 else like.dtype
+    return torch.full(shape, float("nan"), dtype=dtype, device=like.device)
 
 
 class Call:

@@ -68,7 +68,7 @@ const (
 	// PrecisionDefault: q as given; P no coarser than q's type
 	PrecisionDefault Precision = C.FA_PRECISION_DEFAULT
 	// PrecisionNative: a permission, no promise: q may be rounded to k's element type (8 bits: with a factor a row), P to v's, and
-	// sums of 8-bit products kept in a matrix unit's own short accumulator. Study baselines ignore it
+	// 8-bit products over keys summed in a matrix unit's own short accumulator. Study baselines ignore it
 	PrecisionNative Precision = C.FA_PRECISION_NATIVE
 )
 

@@ -162,4 +162,7 @@ std::unique_ptr<Call> packed_call(fa_handle_t handle, uint64_t seed);
 // "" when both are the same, else how they differ.
 std::string compare_bits(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b);
 
+// Against the oracle, by the rules of the kernel that took `ran`, which the oracle may know as another descriptor.
+std::string check_device_output(const Handle& handle, Case& c, const fa_attention_desc_t& ran, int64_t row_step = 1);
+
 }  // namespace test::gpu

@@ -42,10 +42,11 @@ std::set<std::string> listed_kernels() {
 #define FA_MOD_softcap "_softcap"
 #define FA_MOD_alibi "_alibi"
 #define FA_MOD_mask "_mask"
-#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types) \
-    for (const char* dtype : {"f16", "bf16"})                                                \
-        if (#types == std::string("both") || #types == std::string(dtype))                   \
-            names.insert(std::string("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod " ") + dtype);
+#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                                       \
+    for (const char* dtype : {"f16", "bf16", "e4m3"})                                                                              \
+        if ((#types == std::string("both") && dtype != std::string("e4m3")) || #types == std::string(dtype))                       \
+            names.insert(std::string("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod " ") + \
+                         dtype);
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
     }
@@ -61,7 +62,8 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const std::string words = text;
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
-    if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0])) names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : " bf16";
+    if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0]))
+        names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : d.q_dtype == FA_E4M3 ? " e4m3" : " bf16";
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("fold_cluster");
@@ -97,6 +99,15 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     return cases;
 }
 
+// Factors of 8-bit q, k and v, one for a sequence and head; over pages one for a head.
+void descale_heads(Case& c) {
+    c.d.operands |= FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+    const bool pages = (c.d.operands & FA_OPERAND_PAGE_TABLE) != 0;
+    c.d.q_descale_stride[0] = c.d.heads_q;
+    c.d.k_descale_stride[0] = c.d.v_descale_stride[0] = pages ? 0 : c.d.heads_k;
+    c.d.q_descale_stride[2] = c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
+}
+
 // Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
 // of several, over pages; for pairs, with and without query heads that share keys.
 std::vector<Case> tall_cases(const Handle& handle) {
@@ -107,8 +118,9 @@ std::vector<Case> tall_cases(const Handle& handle) {
     enum { alike, alone, ragged, in_pages, to_f32, layouts };  // alone: every query head has keys of its own
     std::vector<Case> cases;
     std::set<std::string> known;
-    for (const int32_t dtype : {FA_BF16, FA_F16})
-        for (const auto& [dim_qk, dim_v] : {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {256, 256}})
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
+        for (const auto& [dim_qk, dim_v] :
+             {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {160, 144}, {256, 256}})
             for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
                                        Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
                 for (int mask = dense; mask < masks; mask++)
@@ -124,6 +136,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                         }
                         if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
+                        if (dtype == FA_E4M3 && layout != alike) descale_heads(c);
+                        if (dtype == FA_E4M3 && layout == ragged) c.d.o_dtype = FA_F16;
                         const std::vector<std::string> names = kernels_of(handle, c.d);
                         if (names.empty() || !of_hopper(names[0])) continue;
                         const bool pair = names[0].find("_pair") != std::string::npos;
@@ -143,7 +157,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
     };
     std::vector<Case> cases;
     std::set<std::pair<std::string, float>> known;
-    for (const int32_t dtype : {FA_BF16, FA_F16})
+    for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
         for (const Shape& shape : {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
             for (int mask = dense; mask < masks; mask++)
                 for (const float work : {mask_operand, alibi, 50.f, 5.f, 0.4f}) {
@@ -158,6 +172,7 @@ std::vector<Case> worked_cases(const Handle& handle) {
                     if (work == alibi) c.d.operands |= FA_OPERAND_ALIBI;
                     if (work == mask_operand) c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
                     if (shape.heads > 2 && work == 5) paged(c, 48);
+                    if (dtype == FA_E4M3) descale_heads(c);
                     const std::vector<std::string> names = kernels_of(handle, c.d);
                     if (names.empty() || !of_hopper(names[0])) continue;
                     // Many heads fill the device, and take their time to judge: only for what few do not lead to.
@@ -169,6 +184,10 @@ std::vector<Case> worked_cases(const Handle& handle) {
 void fill(Case& c, Rng& rng) {
     c.bind(rng);
     c.fill_normal(rng);
+    if (c.d.operands & FA_OPERAND_Q_DESCALE) {
+        c.set_descales(rng, 0.8);
+        c.q_descale.as<float>()[0] *= -1, c.v_descale.as<float>()[0] *= -1;
+    }
     if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
     // Rows, blocks at either end, and whole tiles without a key.
     const auto attend = [&](int64_t b, int64_t head, int64_t row, int64_t key) {
@@ -186,8 +205,8 @@ std::string run_on_device(const Handle& handle, Case& c) {
     if (fa_forward_ex(handle, &c.d, &m.device) != FA_OK) return handle.error();
     cuda(cudaDeviceSynchronize());
     m.fetch();
-    const int64_t scores = c.d.batch * c.d.heads_q * c.d.seqlen_q * c.d.seqlen_k;
-    return check_against_oracle(c, c.d.q_dtype, scores > 10'000'000 ? 7 : 1);
+    const int64_t scores = c.d.batch * c.d.heads_q * c.d.seqlen_q * c.d.seqlen_k, row_step = scores > 10'000'000 ? 7 : 1;
+    return check_device_output(handle, c, c.d, row_step);
 }
 
 // How often those of the listed kernels were met that are `wanted`, all of which are to be.
@@ -266,8 +285,8 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     check(handle, of_part(tall_cases(handle)), met, 234);
     check(handle, of_part(worked_cases(handle)), met, 235);
 }
-const Part kParts[] = {{"64", "bf16"}, {"96", "bf16"}, {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"},
-                       {"64", "f16"}, {"128", "f16"}, {"256", "f16"}};
+const Part kParts[] = {{"64", "bf16"}, {"96", "bf16"}, {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
+                       {"128", "f16"}, {"256", "f16"}, {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
 
 TEST_F(EveryKernel, OfHopperIsInAPart) {

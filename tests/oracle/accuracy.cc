@@ -86,13 +86,17 @@ double norm_limit(int32_t dtype) {
 
 double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : 0x1p-105; }
 
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach) {
+double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 33 * 0x1p-13; }
+
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
     const double c = u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
-    return c * (u + 0x1p-24 * (1 + kappa)) * spread + faint_weight(p_dtype) * (std::isfinite(reach) ? reach : 0);
+    return c * (u + 0x1p-24 + qk_roundoff * kappa) * spread + faint_weight(p_dtype) * (std::isfinite(reach) ? reach : 0);
 }
 
-double lse_limit(double lse, double kappa) { return 1e-5 * std::fmax(1, std::fabs(lse)) + 0x1p-22 * kappa; }
+double lse_limit(double lse, double kappa, double qk_roundoff) {
+    return 1e-5 * std::fmax(1, std::fabs(lse)) + (qk_roundoff > kQkRoundoff ? qk_roundoff : 0x1p-22) * kappa;
+}
 
 bool agrees(double got, double want, double limit) {
     if (std::isnan(got) || std::isnan(want)) return std::isnan(got) && std::isnan(want);
@@ -109,7 +113,7 @@ bool agrees(const Write& w) {
     return std::fabs(got - value) <= std::fabs(nearest - value) + 2 * w.slack;
 }
 
-Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
+Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype, double qk_roundoff) {
     Verdict verdict;
     const double factor = o_scale(r);
     each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
@@ -119,7 +123,8 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
             const double got = load(r.a.o, r.o(b, h, i) + c, r.o_dtype);
             const double reach = double(want.attended[row]) * want.reach[n];
             const double limit =
-                std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach) + smallest_step(r.o_dtype);
+                std::fabs(factor) * element_limit(r, p_dtype, want.kappa[row], want.spread[n], reach, qk_roundoff) +
+                smallest_step(r.o_dtype);
             const bool exact = !valid || want.attended[row] == 0;
             const double value = saturated(want.o[n] * factor, r.o_dtype);
             judge(verdict, {"o", b, h, i, c}, forgive_overflow(got, value, limit, r.o_dtype), value, exact ? 0 : limit);
@@ -128,12 +133,12 @@ Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype) {
     return verdict;
 }
 
-Verdict compare_lse(const Reading& r, const Attention& want) {
+Verdict compare_lse(const Reading& r, const Attention& want, double qk_roundoff) {
     Verdict verdict;
     each_row(r, want, [&](int64_t b, int64_t h, int64_t i, bool valid) {
         const size_t row = size_t(want.row(b, h, i));
         const double got = double(r.a.lse[r.lse(b, h, i)]);
-        judge(verdict, {"LSE", b, h, i, 0}, got, want.lse[row], valid ? lse_limit(want.lse[row], want.kappa[row]) : 0);
+        judge(verdict, {"LSE", b, h, i, 0}, got, want.lse[row], valid ? lse_limit(want.lse[row], want.kappa[row], qk_roundoff) : 0);
     });
     return verdict;
 }

@@ -16,8 +16,12 @@ double norm_limit(int32_t coarsest_dtype);
 
 // Line 2. p_dtype: the type that probabilities are rounded to before they meet v. Of each key, a faint weight may be lost; what that costs
 // grows with the values they would have carried, up to `reach` of all together.
-double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach);
-double lse_limit(double lse, double kappa);
+// qk_roundoff: what the score of a row may be off by, as a part of κ.
+constexpr double kQkRoundoff = 0x1p-24;
+double short_qk_roundoff(int64_t dim_qk);  // of 8-bit q and k where a matrix unit sums their products in few bits
+double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach,
+                     double qk_roundoff = kQkRoundoff);
+double lse_limit(double lse, double kappa, double qk_roundoff = kQkRoundoff);
 
 // |got − want| <= limit; equal infinities agree; NaN agrees with NaN alone.
 bool agrees(double got, double want, double limit);
@@ -38,8 +42,8 @@ void judge(Verdict& verdict, const Element& at, double got, double want, double 
 // Where got has overflowed its type and want is within its error of doing so: want.
 double forgive_overflow(double got, double want, double limit, int32_t dtype);
 
-Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype);
-Verdict compare_lse(const Reading& r, const Attention& want);
+Verdict compare_o(const Reading& r, const Attention& want, int32_t p_dtype, double qk_roundoff = kQkRoundoff);
+Verdict compare_lse(const Reading& r, const Attention& want, double qk_roundoff = kQkRoundoff);
 Verdict compare_scores(const Reading& r, const Attention& want);
 Verdict compare(const std::vector<Write>& writes);
 

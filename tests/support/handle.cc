@@ -60,4 +60,10 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
     return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
 }
 
+bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d) {
+    char text[256] = "";
+    return (d.q_dtype == FA_E4M3 || d.q_dtype == FA_E5M2) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+           strstr(text, "fwd_sm90");
+}
+
 }  // namespace test

@@ -36,5 +36,7 @@ const char* isa_name(int32_t isa);
 
 // The type that the backend rounds probabilities to before they meet v, which accuracy lines 1 and 2 depend on.
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d);
+// Does it sum 8-bit products in a matrix unit's short accumulator?
+bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d);
 
 }  // namespace test

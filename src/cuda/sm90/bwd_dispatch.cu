@@ -31,9 +31,9 @@ bool can_implement(const rt::Device& device, const Problem& p) {
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||
         d.batch * d.heads_k * ceil_div(d.seqlen_k, kMinRows) >= kMaxExtent)
         return false;
-    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
-           tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p));
+    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
+           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p));
 }
 
 bool deterministic(const Problem& p) { return (p.d.flags & FA_DETERMINISTIC) != 0; }
@@ -134,7 +134,7 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
     for (const int64_t* s : strides)
         if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
-    return tma_compatible(a.dout_stride, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
+    return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
 }
 
 uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {

@@ -16,7 +16,8 @@ namespace gpu {
 template <class Traits_, MaskKind mask_, ScoreMod score_mod_>
 struct Consumer {
     using Traits = Traits_;
-    using Wgmma = rt::Wgmma<Traits::f16>;
+    using QkWgmma = Select<Traits::k8Bit, rt::WgmmaE4m3, rt::Wgmma<Traits::f16>>;
+    using PvWgmma = rt::Wgmma<Traits::f16>;
     static constexpr MaskKind mask = mask_;
     static constexpr ScoreMod score_mod = score_mod_;
     static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN,
@@ -25,8 +26,11 @@ struct Consumer {
     // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators.
     static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;
     static constexpr bool kRecomputePlace = kHeadDim == 256;  // no register is left in which to keep RowPlace
-    // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower.
-    static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128;
+    // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
+    static constexpr bool kEmptyBySign = kRecomputePlace && !Traits::k8Bit;
+    // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
+    // bits it spills registers.
+    static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit;
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
     // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
     static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM),
@@ -62,7 +66,7 @@ struct Consumer {
     PipelineState<Traits::kQStages> q;
     PipelineState<Traits::kTileStages> tile_stage;
     const WorkTileInfo* tile = nullptr;
-    ScoreModOp<score_mod, kBlockN> score_mod_op;
+    ScoreModOp<score_mod, kBlockN, Traits::k8Bit> score_mod_op;
     const int64_t eight_rows;  // of o
 
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
@@ -105,7 +109,11 @@ struct Consumer {
     FA_MEMBER void wait_k() const { rt::mbarrier_wait(smem_addr(shared.barrier.k_full[k.index]), k.phase); }
     FA_MEMBER void wait_v() const { rt::mbarrier_wait(smem_addr(shared.barrier.v_full[v.index]), v.phase); }
     FA_MEMBER void release_k() { release_to_pair(shared.barrier.k_empty[k.index]), k.advance(); }
-    FA_MEMBER void release_v() { release_to_pair(shared.barrier.v_empty[v.index]), v.advance(); }
+    FA_MEMBER void release_v() {
+        if (Traits::k8Bit) release(shared.barrier.v_empty[v.index]);  // the widened v is this CTA's own
+        else release_to_pair(shared.barrier.v_empty[v.index]);
+        v.advance();
+    }
     FA_MEMBER void release_q_with_last_block() const {
         if (is_last_block()) release(shared.barrier.q_empty[q_stage]);
     }
@@ -147,9 +155,32 @@ struct Consumer {
         }
         blocks_left = n_block - n_block_min;
         if constexpr (score_mod == ScoreMod::alibi) n_block = rt::warp_uniform(tile->first_n_block());
+        if constexpr (Traits::k8Bit) {
+            if (tile->scale < 0.f) negate_q();
+            score_mod_op.set_scale(fabsf(tile->scale));
+        }
         score_mod_op.begin_tile(x, *tile, border_place().row);
         release_skipped_k();
         return true;
+    }
+    // Where de-scale factors make the scale negative, in place of it: row_ref is the largest score, of a positive scale.
+    FA_MEMBER void negate_q() const {
+        constexpr uint32_t signs = 0x80808080u;
+        FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++) {
+            for (int i = 0; i < 8192; i += 2048) {  // 16 bytes a thread of the warpgroup's 64 rows
+                const uint32_t at =
+                    Traits::q_tile(q_stage) + panel * Traits::kBlockM * 128 + warpgroup * 8192 + i + int(threadIdx.x) % 128 * 16;
+                const uint4 bytes = rt::ld_shared_v4(at);
+                rt::st_shared_v4(at, bytes.x ^ signs, bytes.y ^ signs, bytes.z ^ signs, bytes.w ^ signs);
+            }
+        }
+        rt::fence_proxy_async_shared();
+        rt::named_barrier_sync(2 + kWarpgroups + warpgroup, 128);
+    }
+    // What takes the scores of a tile to log2 units.
+    FA_MEMBER float scale_log2_of(const WorkTileInfo& t) const {
+        if constexpr (Traits::k8Bit && (score_mod == ScoreMod::none || score_mod == ScoreMod::mask)) return fabsf(t.scale) * kLog2e;
+        else return score_mod_op.scale_log2;
     }
     FA_MEMBER void find_key_ranges() {
         if constexpr (mask != MaskKind::none) {
@@ -165,6 +196,7 @@ struct Consumer {
     }
     // What lies behind the last value of a sequence within its tensor may be anything, and 0 · NaN is NaN.
     FA_MEMBER void zero_v_tail() const {
+        if (Traits::k8Bit) return;  // widen_v has
         const int left = tile->k_len - n_block * kBlockN;
         if (kWarpgroupDiagonals || (x.uniform_lengths && !(Traits::kPagedKv && a.page_chunk)) || left >= kBlockN) return;
         wait_v();
@@ -183,16 +215,16 @@ struct Consumer {
         const uint32_t q_rows = Traits::q_tile(q_stage) + warpgroup * 8192;
         const uint64_t q_desc = rt::smem_desc(kHeadDim > 128 ? uint32_t(rt::warp_uniform(int(q_rows))) : q_rows, 16);
         const uint64_t k_desc = rt::smem_desc(Traits::k_tile(k.index), 16);
-        FA_UNROLL for (int i = 0; i < kHeadDim / 16; i++)
-            Wgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
-                       k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
+        FA_UNROLL for (int i = 0; i < Traits::kQkSteps; i++)
+            QkWgmma::mma(acc_s, q_desc + i / 4 * (Traits::kBlockM * 8) + i % 4 * 2,
+                         k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
     }
     // `ping_pong`: lets the next warpgroup issue, two wgmma before the end, for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {
         const uint64_t v_desc = rt::smem_desc(Traits::v_tile(v.index), Traits::kPanelBytes);
         FA_UNROLL for (int i = 0; i < kBlockN / 16; i++) {
-            Wgmma::mma(acc_o, p + 4 * i, v_desc + i * 128, !kZeroByFirstMma || i > 0 ? 1 : o_started);
+            PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * 128, !kZeroByFirstMma || i > 0 ? 1 : o_started);
             if (kPingPong && ping_pong && i == kBlockN / 16 - 3) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
         }
         rt::wgmma_commit();

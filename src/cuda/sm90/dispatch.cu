@@ -19,7 +19,7 @@ constexpr struct Unit {
     int width;
     Sm90KernelList (*kernels)();
 } kUnits[] = {
-#define FA_SM90_UNIT(T, width, unit) {kIsF16<T> ? FA_F16 : FA_BF16, width, sm90_kernels<unit>},
+#define FA_SM90_UNIT(T, width, unit) {sizeof(T) == 1 ? FA_E4M3 : kIsF16<T> ? FA_F16 : FA_BF16, width, sm90_kernels<unit>},
 #include "units.inc"
 #undef FA_SM90_UNIT
 };
@@ -52,6 +52,23 @@ constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALI
                                FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K |
                                FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
 
+// The same for an 8-bit q: its factors, and those of k and v, of which a sequence and a head have one each.
+constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+bool one_factor_per_head(const Problem& p) {
+    const auto fits = [&](uint64_t operand, const int64_t stride[4], bool pages) {
+        return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !pages));
+    };
+    return fits(FA_OPERAND_Q_DESCALE, p.d.q_descale_stride, false) && fits(FA_OPERAND_K_DESCALE, p.d.k_descale_stride, p.paged()) &&
+           fits(FA_OPERAND_V_DESCALE, p.d.v_descale_stride, p.paged());
+}
+
+// The types that there are kernels for: q, k and v alike, and o like them or f32; with 8 bits f32, f16 or bf16.
+bool types_fit(const fa_attention_desc_t& d) {
+    if (d.k_dtype != d.q_dtype) return false;
+    if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16;
+    return (d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && (d.o_dtype == d.q_dtype || d.o_dtype == FA_F32);
+}
+
 // Rows of a page that one TMA load brings: what divides both the page and the block of keys.
 constexpr int64_t kMinPageChunk = 16;
 int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
@@ -62,9 +79,9 @@ int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.uniform_kv() || (d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype) return false;
-    if (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32) return false;
-    if (p.has(~kOperands) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
+    if (!device.sm90 || !p.uniform_kv() || !types_fit(d)) return false;
+    const uint64_t operands = kOperands | (type_bytes(d.q_dtype) == 1 ? kDescaleOperands : 0);
+    if (p.has(~operands) || !one_factor_per_head(p) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
         (d.softcap > 0 && !softcap_polynomial_fits(p)))
         return false;
     if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
@@ -78,9 +95,9 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)
         return false;
-    return tma_compatible(d.q_stride, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
-           tma_compatible(d.k_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
-           tma_compatible(d.v_stride, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+    return tma_compatible(d.q_stride, d.q_dtype, rows_of_q(p), d.heads_q, sequences_of_q(p)) &&
+           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
+           tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
 }
 
@@ -225,6 +242,7 @@ rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& d
     a.x = x;
     a.window = window_of(p);
     a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
+    a.o_f16 = d.o_dtype == FA_F16;
     a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
     if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||

@@ -6,8 +6,8 @@
 namespace fa {
 namespace gpu {
 
-// What O's rows are to be multiplied by, and where they go. Where registers are short (kRecomputePlace), a negative factor stands
-// for `empty`.
+// What O's rows are to be multiplied by, and where they go. Where registers are short (kEmptyBySign), a negative factor stands for
+// `empty`.
 template <class T>
 struct RowEnds {
     T* out;
@@ -36,21 +36,22 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
     FA_UNROLL for (int r = 0; r < 2; r++) {
         e.in_bounds[r] = row0 + 8 * r < t.o_rows;
         e.empty[r] = row0 + 8 * r >= t.q_len || wg.row_sum[r] == 0.f;
-        e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kRecomputePlace ? -1.f : 0.f;
+        e.factor[r] = !e.empty[r] ? rt::reciprocal_fast(wg.row_sum[r]) : Consumer::kEmptyBySign ? -1.f : 0.f;
     }
     if (x.sinks || x.lse) FA_UNROLL for (int r = 0; r < 2; r++) {
             const int row = row0 + 8 * r;
             RowState state = e.empty[r] ? empty_row()
-                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.score_mod_op.scale_log2,
+                                        : RowState{wg.row_ref[r] == kNegInf ? kNegInf : wg.row_ref[r] * wg.scale_log2_of(t),
                                                    wg.row_sum[r] * Traits::kPUnscale};
             if (x.sinks && row < t.q_len) {
                 const Merged f = merge(state, sink_state(x.sinks[t.head]));
                 state = f.state;
-                if (!Consumer::kRecomputePlace || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
+                if (!Consumer::kEmptyBySign || !e.empty[r]) e.factor[r] = Traits::kPUnscale * f.scale_a * normaliser(state);
             }
             if (x.lse && place.c == 0 && e.in_bounds[r])
                 x.lse[query_index(x.lse_strides, seq, t.batch, row, t.head)] = log_sum_exp(state);
         }
+    if constexpr (Traits::k8Bit) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
     e.out = output_of(wg, t, row0, place.c);
 }
 
@@ -67,9 +68,10 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
                 const float* const two = wg.acc_o + 16 * g + 4 * i + 2 * r;
                 // + 0 makes 0 of −0: the signs of masked keys' v never show.
                 const float first = fmaf(two[0], e.factor[r], 0.f), second = fmaf(two[1], e.factor[r], 0.f);
-                word[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
-                largest = rt::max_magnitude<Traits::f16>(largest, word[i]);
-                if (Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever v is
+                if (Traits::k8Bit) word[i] = wg.a.o_f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                else word[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+                if (!Traits::k8Bit) largest = rt::max_magnitude<Traits::f16>(largest, word[i]);
+                if (Consumer::kEmptyBySign ? e.factor[r] < 0.f : e.empty[r]) word[i] = 0;  // whatever v is
             }
             rt::transpose_4x4(word, c);
             if (e.in_bounds[r] && 32 * g + 8 * c < wg.a.o_columns)
@@ -89,7 +91,7 @@ FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowE
     float* const out = static_cast<float*>(x.o) + query_index(x.o_strides, seq, t.batch, t.row0 + place.row, t.head);
     FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i += 2) {
         const int r = i / 2 % 2, column = i / 4 * 8 + 2 * place.c;
-        const bool empty = Consumer::kRecomputePlace ? e.factor[r] < 0.f : e.empty[r];
+        const bool empty = Consumer::kEmptyBySign ? e.factor[r] < 0.f : e.empty[r];
         if (e.in_bounds[r] && column < int(x.dim_v))
             *reinterpret_cast<float2*>(out + r * wg.eight_rows + column) =
                 empty ? make_float2(0.f, 0.f)
@@ -102,6 +104,11 @@ FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowE
 template <class Consumer, class T>
 FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e, uint32_t largest) {
     using Traits = typename Consumer::Traits;
+    const bool to_f32 = wg.a.o_columns == 0;
+    if constexpr (Traits::k8Bit) {  // whose v, with its factor, need not be in o's range
+        if (to_f32) store_o_f32(wg, t, e);
+        return;
+    }
     constexpr float limit = Traits::f16 ? 65520.f : 0x1.ffp+127f, less = Traits::f16 ? 1.f - 0x1p-10f : 1.f - 0x1p-8f;
     // Asked of the stored words, the compiler keeps all of them until it takes the largest of three at a time; where registers are
     // short, acc_o is asked.
@@ -114,7 +121,6 @@ FA_DEVICE void repair_overflow(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& 
             most[i / 2 % 2] = fmaxf(most[i / 2 % 2], fabsf(wg.acc_o[i]));
         infinite = most[0] * fabsf(e.factor[0]) >= limit || most[1] * fabsf(e.factor[1]) >= limit;
     }
-    const bool to_f32 = wg.a.o_columns == 0;
     if (__builtin_expect(!rt::warp_any(infinite || to_f32), 1)) return;
     if (!ask_acc_o || rt::warp_any(infinite)) FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
             if (fabsf(wg.acc_o[i] * e.factor[i / 2 % 2]) >= limit) wg.acc_o[i] *= less;

@@ -8,6 +8,7 @@
 // (epilogue.h), while the first S of the next tile is computed.
 #pragma once
 #include "cuda/sm90/mainloop.h"
+#include "cuda/sm90/widen_v.h"
 
 namespace fa {
 namespace gpu {
@@ -28,7 +29,12 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
-        else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);
+        else if constexpr (Traits::k8Bit) {
+            if (warp >= 2) widen_v<Traits>(a);
+            else if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
+            else if (threadIdx.x == 32) kv_8bit_producer<Traits>(a);
+            else return;
+        } else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);
         else if (Traits::kPagedKv && a.page_chunk && warp == 2) paged_kv_producer<Traits, KvOperand::v, Stages>(a);
         else if (threadIdx.x == 32) kv_producer<Traits, pair, KvOperand::k, Stages>(a);
         else if (threadIdx.x == 64) kv_producer<Traits, pair, KvOperand::v, Stages>(a);

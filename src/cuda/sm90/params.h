@@ -30,7 +30,8 @@ struct Sm90ForwardParams {
     CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
     ForwardParams x;
     Window window;
-    int o_columns;       // of an o of q's type; 0: o is f32
+    int o_columns;       // of a 16-bit o; 0: o is f32
+    bool o_f16;          // of an 8-bit q: is a 16-bit o f16?
     int page_chunk;      // rows of k and v that one TMA load brings, a part of a page; 0: no pages
     PackedMask mask;
     int* tile_counter;   // tiles taken so far, and CTAs or pairs that have ended; 0 at the start and at the end. NULL: the static schedule
@@ -52,6 +53,7 @@ struct alignas(16) WorkTileInfo {
     int head, kv_head, batch, row0;
     int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
     int k_len, off, k_begin, kv_batch;  // off: within ±2^30; k_begin, kv_batch: where key 0 lies
+    float scale, v_descale;             // of an 8-bit q: of scores, with the factors of q and k; and v's factor
     uint64_t tile_ready, tile_consumed;  // mbarriers: the scheduler has written this; the consumers have written o
     FA_MEMBER int first_n_block() const { return n_block_right > n_block_min ? n_block_right - 1 : n_block_min; }
     FA_MEMBER int next_n_block(int n_block) const {
@@ -68,21 +70,40 @@ FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&ba
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages>
 struct Sm90ForwardTraits {
-    using Element = T;
-    static constexpr bool f16 = kIsF16<T>, kPair = pair;
+    // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h): P
+    // and v are f16 then, as if v had been.
+    static constexpr bool k8Bit = sizeof(T) == 1;
+    using Element = Select<k8Bit, F16, T>;  // of a 16-bit o, whose type an 8-bit q leaves open
+    static constexpr bool f16 = k8Bit || kIsF16<T>, kPair = pair;
     static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;
     static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
-    static constexpr int kQPanels = (HeadDim + 63) / 64, kVPanels = (HeadDimV + 63) / 64, kPanelBytes = BlockN * 128;
+    static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
+                         kPanelBytes = BlockN * 128;
     static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    static constexpr int kQkSteps = HeadDim * int(sizeof(T)) / 32;  // wgmmas of a product q · kᵀ
+    // Of v as it comes, in 8 bits, which has as many stages of its own.
+    static constexpr int kRawPanels = (HeadDimV + 127) / 128, kRawBytes = k8Bit ? kRawPanels * kPanelBytes : 0;
+    static_assert(!k8Bit || kRawPanels == kQPanels, "k and v of 8 bits are loaded together, by one warp");
+    static constexpr int kWideningWarps = k8Bit ? 2 : 1;
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
     static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + HeadDimV / 2 + BlockN / 4 <= 112;
-    static constexpr int kProducerRegisters = Warpgroups == 2 ? 40 : kSmallAccumulators ? 56 : 32;
-    static constexpr int kConsumerRegisters = Warpgroups == 4 ? 112 : kSmallAccumulators ? 152 : Warpgroups == 3 ? 160 : 232;
+    static constexpr int kProducerRegisters = k8Bit                ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
+                                              : Warpgroups == 2    ? 40
+                                              : kSmallAccumulators ? 56
+                                                                   : 32;
+    static constexpr int kConsumerRegisters = Warpgroups == 4      ? 112
+                                              : kSmallAccumulators ? 152
+                                              : Warpgroups == 3    ? 160
+                                                                   : (k8Bit ? 224 : 232);
     // May k and v lie in pages? Not in pairs, which load halves of blocks; and paged_kv_producer needs 40 registers.
     static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
     static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
-    struct Barriers {
+    struct RawBarriers {
+        uint64_t raw_full[Stages], raw_empty[Stages];
+    };
+    struct NoBarriers {};
+    struct Barriers : Select<k8Bit, RawBarriers, NoBarriers> {
         uint64_t q_full[QStages], q_empty[QStages], k_full[Stages], k_empty[Stages], v_full[Stages], v_empty[Stages], next_tile_full[kTileStages],
             prefetch_next;  // few blocks of the tile are left to load: the scheduler may take the next one
     };
@@ -91,10 +112,12 @@ struct Sm90ForwardTraits {
         WorkTileInfo tile[kTileStages];  // n_block_max < 0: there are no more
         int next_tile[kTileStages];      // the tiles that the first CTA of a pair has taken for both
     };
-    static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes), kSharedBytes = kTensorBytes + int(sizeof(Shared));
+    static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes + kRawBytes),
+                         kSharedBytes = kTensorBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
-    static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN, kVBoxRows = pair && kVPanels == 1 ? BlockN / 2 : BlockN;
+    static constexpr int kKBoxRows = pair && kQPanels == 1 ? BlockN / 2 : BlockN,
+                         kVBoxRows = pair && (k8Bit ? kRawPanels : kVPanels) == 1 ? BlockN / 2 : BlockN;
 
     // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
     // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
@@ -106,14 +129,18 @@ struct Sm90ForwardTraits {
     FA_MEMBER static uint32_t k_tile(int stage) { return q_tile(QStages) + stage * kKBytes; }
     FA_MEMBER static uint32_t v_tile(int stage) { return k_tile(Stages) + stage * kVBytes; }
 
+    FA_MEMBER static uint32_t raw_v_tile(int stage) { return v_tile(Stages) + stage * kRawBytes; }
+
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
         const auto init = [](const uint64_t& barrier, int arrivals) { rt::mbarrier_init(smem_addr(barrier), arrivals); };
         for (int i = 0; i < QStages; i++) init(b.q_full[i], 1), init(b.q_empty[i], 4 * Warpgroups);
         for (int i = 0; i < Stages; i++) {
             init(b.k_full[i], 1), init(b.k_empty[i], 4 * Warpgroups * kClusterSize);
-            init(b.v_full[i], 1), init(b.v_empty[i], 4 * Warpgroups * kClusterSize);
+            init(b.v_full[i], kWideningWarps), init(b.v_empty[i], 4 * Warpgroups * (k8Bit ? 1 : kClusterSize));
         }
+        if constexpr (k8Bit)
+            for (int i = 0; i < Stages; i++) init(b.raw_full[i], 1), init(b.raw_empty[i], kWideningWarps * kClusterSize);
         init(b.prefetch_next, 1);
         for (WorkTileInfo& t : shared().tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
         for (uint64_t& full : b.next_tile_full) init(full, 1);

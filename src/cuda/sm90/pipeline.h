@@ -1,5 +1,5 @@
 // The position in a circular buffer of pipeline stages, as CUTLASS's PipelineState: the Hopper kernels' producers and consumers
-// each keep one for every buffer. Also the compile-time flags by which the variants of a step are told apart.
+// each keep one for every buffer. Also the compile-time flags and types by which variants are told apart.
 #pragma once
 #include "cuda/rt_cuda.h"
 
@@ -15,6 +15,18 @@ struct PipelineState {
         if (++index == stages) index = 0, phase ^= 1;
     }
 };
+
+// The first of two types, or the second.
+template <bool first, class A, class B>
+struct SelectType {
+    using Type = A;
+};
+template <class A, class B>
+struct SelectType<false, A, B> {
+    using Type = B;
+};
+template <bool first, class A, class B>
+using Select = typename SelectType<first, A, B>::Type;
 
 struct True {
     static constexpr bool value = true;

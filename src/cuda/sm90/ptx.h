@@ -131,6 +131,14 @@ FA_DEVICE void st_shared_v4(uint32_t at, const float* from) {
 FA_DEVICE void ld_shared_v4(uint32_t at, float* to) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"(at) : "memory");
 }
+FA_DEVICE uint4 ld_shared_v4(uint32_t at) {
+    uint4 word;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "r"(at) : "memory");
+    return word;
+}
+FA_DEVICE void st_shared_v4(uint32_t at, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
 FA_DEVICE float2 ld_shared_v2(uint32_t at) {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(at) : "memory");
@@ -255,6 +263,17 @@ struct Wgmma;
     FA_WGMMA_RS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100", "%101")                                    \
     FA_WGMMA_RS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132", "%133")
 #define FA_COMMA(...) __VA_ARGS__
+// The same of 8-bit operands, m64nNk32, both K-major. The accumulators keep about 14 bits of the largest term.
+#define FA_WGMMA_8BIT(n, regs, acc, a, b, add)                                                                                         \
+    FA_MEMBER static void mma(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" regs \
+                     "}, " a ", " b ", p, 1, 1;\n}" : acc : "l"(x), "l"(y), "r"(scale_d));                                            \
+    }
+struct WgmmaE4m3 {
+    FA_WGMMA_8BIT(64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")
+    FA_WGMMA_8BIT(96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")
+    FA_WGMMA_8BIT(128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")
+};
 template <>
 struct Wgmma<true> { FA_WGMMA("f16") };
 template <>

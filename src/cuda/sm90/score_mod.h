@@ -14,13 +14,15 @@ namespace fa {
 namespace gpu {
 
 // A thread's scores: s[i] is of row i / 2 % 2 of its two, and of key 8 · (i / 4) + i % 2 behind the thread's first.
-template <ScoreMod score_mod, int BlockN>
+// tile_scale: each tile has a scale of its own, by set_scale() before begin_tile(); else it is the call's.
+template <ScoreMod score_mod, int BlockN, bool tile_scale>
 struct ScoreModOp;
 
-template <int BlockN>
-struct ScoreModOp<ScoreMod::none, BlockN> {
-    const float scale_log2;
+template <int BlockN, bool tile_scale>
+struct ScoreModOp<ScoreMod::none, BlockN, tile_scale> {
+    float scale_log2;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.scale * kLog2e) {}
+    FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
     FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int, const float (&)[2]) {}
@@ -33,19 +35,32 @@ struct ScoreModOp<ScoreMod::none, BlockN> {
 // cap · tanh(s / cap): where |s| is at most 3/8 of the cap, s times a polynomial in w = s² − limit², whose sign says whether it is.
 // That is within 2^-17.8 of the true value, and tanh through an exponential and a reciprocal would cost the loop three special
 // functions in place of one. tanh.approx is within 2^-11: a score of 8 would be wrong by 4e-3, and P of f16 may be by 5e-4.
-template <int BlockN>
-struct ScoreModOp<ScoreMod::softcap, BlockN> {
+template <int BlockN, bool tile_scale>
+struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale> {
     static constexpr float scale_log2 = 1.f;
     const ForwardParams& x;
     float limit2, coefficient[3];  // -limit²; of powers of w
     uint32_t signs[2];             // the bits that all w of a row have in common; the highest is the sign
-    FA_MEMBER float scale_over_cap() const { return x.scale * rt::reciprocal_fast(x.softcap); }
+    float own_scale;               // where tiles have one
+    FA_MEMBER float scale_over_cap() const {
+        if constexpr (tile_scale)
+            return fminf(own_scale * rt::reciprocal_fast(x.softcap), 0x1p+100f);  // times a score of 0 it is 0
+        else return x.scale * rt::reciprocal_fast(x.softcap);
+    }
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : x(a.x) {
-        const float inverse = 0x1.c71c72p+2f * scale_over_cap() * scale_over_cap(), scale = x.scale * kLog2e;
+        if (!tile_scale) set_scale(x.scale);
+    }
+    FA_MEMBER void set_scale(float unscaled) {
+        own_scale = unscaled;
+        const float inverse = 0x1.c71c72p+2f * scale_over_cap() * scale_over_cap(), scale = unscaled * kLog2e;
         limit2 = -rt::reciprocal_fast(inverse);
         coefficient[0] = 0x1.e94786p-1f * scale;
         coefficient[1] = -0x1.57a022p-5f * scale * inverse;
         coefficient[2] = 0x1.3de70ep-9f * scale * inverse * inverse;
+        // Coefficients that are no normal floats: every score takes the quotient. Factors of the data may be anything; the call's scale has
+        // been asked before (softcap_polynomial_fits).
+        constexpr float least = 0x1p-16f, most = 0x1p+16f;
+        if (tile_scale && !(scale_over_cap() > least && scale_over_cap() < most)) limit2 = 0.f;
     }
     FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
@@ -71,17 +86,18 @@ struct ScoreModOp<ScoreMod::softcap, BlockN> {
 // − slope · |row + off − key|: on either side of the diagonal it is linear in the key, one fused multiplication with a constant.
 // Distances are taken from the key of a block that lies nearest the diagonal from its left, so that those with the largest P are
 // small numbers.
-template <int BlockN>
-struct ScoreModOp<ScoreMod::alibi, BlockN> {
+template <int BlockN, bool tile_scale>
+struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale> {
     static constexpr float scale_log2 = 1.f;
     static constexpr int kNearest = BlockN - 7;
-    const float scale;
+    float scale;
     float slope;         // in log2 units
     float signed_slope;  // of a block: slope, or −slope to the right of the diagonal
     float row_bias[2];
     int diagonal;        // the key on which the thread's first row stands, its own first key being 0
     int n_block_diagonal, n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.scale * kLog2e) {}
+    FA_MEMBER void set_scale(float unscaled) { scale = unscaled * kLog2e; }
     FA_MEMBER void begin_tile(const ForwardParams& x, const WorkTileInfo& t, int tile_row) {
         slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + t.head]);
         diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
@@ -109,14 +125,15 @@ struct ScoreModOp<ScoreMod::alibi, BlockN> {
 
 // The mask operand: the bits of a block (packed_mask.h) are asked for before its wgmma, and become predicates, seven or eight at a
 // time.
-template <int BlockN>
-struct ScoreModOp<ScoreMod::mask, BlockN> {
+template <int BlockN, bool tile_scale>
+struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale> {
     static_assert(BlockN == PackedMask::kBlockN, "two words have the bits of a thread's scores");
     const PackedMask& mask;
-    const float scale_log2;
+    float scale_log2;
     const uint2* first;  // the thread's of block 0
     uint2 bits;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.scale * kLog2e) {}
+    FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
     FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo& t, int tile_row) {
         first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
     }

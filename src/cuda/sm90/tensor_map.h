@@ -9,11 +9,11 @@ namespace gpu {
 constexpr int64_t kMaxExtent = int64_t(1) << 30;  // of rows, keys and tiles: device code counts them in 32 bits
 
 // Can the copy engine walk through this tensor? A stride counts only where there is something to stride over.
-static inline bool tma_compatible(const int64_t stride[4], int64_t rows, int64_t heads, int64_t sequences) {
-    constexpr int64_t most = (int64_t(1) << 40) / 2;
+static inline bool tma_compatible(const int64_t stride[4], int32_t dtype, int64_t rows, int64_t heads, int64_t sequences) {
+    const int64_t unit = 16 / type_bytes(dtype), most = (int64_t(1) << 40) / type_bytes(dtype);
     const int64_t extent[] = {sequences, rows, heads};
     for (int i = 0; i < 3; i++)
-        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % 8 != 0 || stride[i] >= most)) return false;
+        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit != 0 || stride[i] >= most)) return false;
     return true;
 }
 static inline int64_t rows_of_q(const Problem& p) { return p.packed_q() ? p.d.total_q : p.d.seqlen_q; }
@@ -30,12 +30,14 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return found;
 }
 
-// Boxes of 64 columns and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN.
+// Boxes of 128 bytes and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN. Pairs of 8-bit
+// elements go as one of 16 bits: both bytes of its NaN are NaN in e4m3, and there is none of 8 bits.
 static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim,
                                      int64_t rows, int64_t heads, int64_t sequences, int box,
                                      CUtensorMapFloatOOBfill outside = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) {
-    const cuuint64_t extent[] = {cuuint64_t(dim), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
-    const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t((count > 1 ? n : round_up(dim, 8)) * 2); };
+    const int64_t size = type_bytes(dtype);
+    const cuuint64_t extent[] = {cuuint64_t(dim * size / 2), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
+    const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t(count > 1 ? n * size : round_up(dim * size, 16)); };
     const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
     const cuuint32_t boxes[] = {64, cuuint32_t(box), 1, 1}, ones[] = {1, 1, 1, 1};
     const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
