@@ -16,10 +16,12 @@ from .problem import Problem
 from .rivals import torch_call
 from .truth import LIMITS, gradient_error, relative_error
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    if dtype.itemsize == 1:
+        return torch.randn(*shape, device="cuda").to(dtype)
     return torch.randn(*shape, device="cuda", dtype=dtype)
 
 

@@ -56,6 +56,13 @@ def forward(bench: Bench) -> Iterator[Group]:
             yield against_torch(bench, ("bf16", 4, 4096, heads, dim, causal, dim_v), rivals, bounds)
 
 
+def e4m3(bench: Bench) -> Iterator[Group]:
+    rivals = beside_cudnn()
+    for (dim, causal), by_length in targets.FORWARD_E4M3.items():
+        for n, bounds in by_length.items():
+            yield against_torch(bench, ("e4m3", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, dict.fromkeys(rivals, bounds))
+
+
 def f32(bench: Bench) -> Iterator[Group]:
     for dim, bounds in targets.FORWARD_F32.items():
         for causal in (False, True):
