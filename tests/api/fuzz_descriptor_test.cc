@@ -234,8 +234,8 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     expect_tensor("dout", query_extent(p, p.d.dim_v), out.dout_stride, 1, false);
     expect_tensor("dlse", {q[0], q[2], q[1]}, out.dlse_stride, 4, false);
     expect_tensor("dq", query_extent(p, p.d.dim_qk), out.dq_stride, 1, out.dq != nullptr);
-    expect_tensor("dk", key_extent(p, p.d.dim_qk), out.dk_stride, 1, out.dk != nullptr);
-    expect_tensor("dv", key_extent(p, p.d.dim_v), out.dv_stride, 1, out.dv != nullptr);
+    expect_tensor("dk", key_extent(p, p.d.heads_k, p.d.dim_qk), out.dk_stride, 1, out.dk != nullptr);
+    expect_tensor("dv", key_extent(p, p.d.heads_v, p.d.dim_v), out.dv_stride, 1, out.dv != nullptr);
     expect_tensor("dbias", pairs, out.dbias_stride, 4, false);
     return FA_OK;
 }
