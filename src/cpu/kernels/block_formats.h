@@ -15,7 +15,8 @@ template <int Bits, bool HasMin>
 struct Block {
     static constexpr BlockFormat kFormat = {Bits, HasMin};
     static constexpr int kUnitBytes = block_bytes(kFormat), kParts = kBlockDims / (2 * kLanes);
-    static constexpr bool kBlock = true, kDeinterleaved = false, kNoNan = false;
+    // kScaledDots: few rows multiply their sums and their P by d, and not every value.
+    static constexpr bool kBlock = true, kScaledDots = !HasMin, kDeinterleaved = false, kNoNan = false;
     static constexpr float kDescale = 1;
 
     // x of dims [dim, dim + kLanes), less 2^(Bits − 1) where there is no m.
@@ -27,8 +28,9 @@ struct Block {
         if constexpr (Bits == 5) {
             uint32_t bits;
             memcpy(&bits, x, sizeof bits);
-            alignas(64) static constexpr int32_t kLaneBits[] = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
-                                                                1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+            alignas(64) static constexpr int32_t kLaneBits[] = {1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                                                1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                                                1 << 12, 1 << 13, 1 << 14, 1 << 15};
             VI lane_bit;
             memcpy(&lane_bit, kLaneBits, sizeof lane_bit);
             const VI clear = ((VI{} + int32_t(bits >> dim)) & lane_bit) == 0;  // −1 where bit 4 of the x is 0
@@ -36,12 +38,17 @@ struct Block {
         }
         return HasMin ? value : value - 8;
     }
-    static VecPair read_part(const char* block, int part) {
+    // The values over d, of formats without an m.
+    static VecPair read_unscaled(const char* block, int part) {
         const int dim = part * 2 * kLanes;
-        const V d = splat_half(block), a = to_floats(integers(block, dim)), b = to_floats(integers(block, dim + kLanes));
-        if constexpr (!HasMin) return {a * d, b * d};
+        return {to_floats(integers(block, dim)), to_floats(integers(block, dim + kLanes))};
+    }
+    static VecPair read_part(const char* block, int part) {
+        const VecPair x = read_unscaled(block, part);
+        const V d = splat_half(block);
+        if constexpr (!HasMin) return {x.a * d, x.b * d};
         const V m = splat_half(block + 2);
-        return {fma_v(a, d, m), fma_v(b, d, m)};
+        return {fma_v(x.a, d, m), fma_v(x.b, d, m)};
     }
 };
 

@@ -50,10 +50,11 @@ static inline VecPair read_tail(const char* at, int count) {
     }
 }
 
-// A VecPair of the unit at `at`: its part of that number, or its first `count` elements.
-template <class T, bool Tail>
+// A VecPair of the unit at `at`: its part of that number, or its first `count` elements. Unscaled: without the block's d.
+template <class T, bool Tail, bool Unscaled = false>
 static inline VecPair read_pair(const char* at, int part, int count) {
-    if constexpr (T::kBlock) return T::read_part(at, part);
+    if constexpr (Unscaled) return T::read_unscaled(at, part);
+    else if constexpr (T::kBlock) return T::read_part(at, part);
     else if constexpr (Tail) return read_tail<T>(at, count);
     else return T::read(at);
 }
@@ -98,6 +99,29 @@ __attribute__((always_inline)) static inline void fma_vec_pair(const float* q, c
     }
 }
 
+// The same of a block of each of G keys: d multiplies the sum over its dims, which is one product for each row, in place of its values.
+template <class T, int R, int M, int G>
+__attribute__((always_inline)) static inline void fma_block(const float* q, const char* const* at, int64_t offset, V* acc) {
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++) {
+        const char* const block = at[g] + offset;
+        V sum[R];
+#pragma GCC unroll 4
+        for (int part = 0; part < T::kParts; part++) {
+            const VecPair x = T::read_unscaled(block, part);
+#pragma GCC unroll 2
+            for (int r = 0; r < R; r++) {
+                const float* const y = q + (part * R + r) * kVecPair;
+                sum[r] = part == 0 ? x.a * load(y) : fma_v(x.a, load(y), sum[r]);
+                sum[r] = fma_v(x.b, load(y + kLanes), sum[r]);
+            }
+        }
+        const V d = splat_half(block);
+#pragma GCC unroll 2
+        for (int r = 0; r < R; r++) acc[r * M + g] = fma_v(sum[r], d, acc[r * M + g]);
+    }
+}
+
 // Scores of M = kLanes / R keys and R rows over pairs [first, end) of dims, and the elements behind the last whole pair where
 // `last` counts some: M · R accumulators, and so one vector of scores. Meanwhile it prefetches what lies `next_offset` bytes behind
 // `next_row`.
@@ -107,7 +131,8 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
                                                         int last) {
     // Bytes take longer to convert than to load, so more keys share a load of q; of wider types memory delivers two rows sooner
     // than four.
-    constexpr int M = kLanes / R, most = kLanes == 16 || (T::kUnitBytes <= 2 * kLanes && R <= 2) ? 4 : 2, G = M < most ? M : most;
+    constexpr bool many = kLanes == 16 || ((T::kBlock || T::kUnitBytes == kVecPair) && R <= 2);
+    constexpr int M = kLanes / R, most = many ? 4 : 2, G = M < most ? M : most;
     constexpr int64_t bytes = T::kUnitBytes;
     V acc[kLanes];
 #pragma GCC unroll 16
@@ -123,6 +148,11 @@ __attribute__((always_inline)) static inline V qk_block(const float* q, const ch
         for (; at < end / T::kParts * bytes; at += bytes) {
 #pragma GCC unroll 4
             for (int g = 0; g < G; g++) prefetch<T>(then[g], at);
+            if constexpr (T::kScaledDots && R <= 2) {
+                fma_block<T, R, M, G>(a, row, at, acc + m);
+                a += T::kParts * R * kVecPair;
+                continue;
+            }
 #pragma GCC unroll 4
             for (int part = 0; part < T::kParts; part++, a += R * kVecPair)
                 fma_vec_pair<T, R, M, G, false>(a, row, at, part, kVecPair, acc + m);
@@ -182,6 +212,7 @@ template <class T, int R, int C, bool Tail, int Part = 0>
     const char *const *const v = rows.row, *const *const next_row = rows.next_row;
     const int64_t offset = rows.offset, next_offset = rows.next_offset;
     constexpr int N = kLanes == 8 ? 1 : C;  // read at once: beside the accumulators, 16 registers hold no more
+    constexpr bool kScaled = T::kScaledDots && R <= 2;
     V acc[R][2 * C];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -194,22 +225,30 @@ template <class T, int R, int C, bool Tail, int Part = 0>
         V y[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) y[r] = splat(p[r * kTileKeys + j]);
+        V scaled[N][R];  // y, times the unit's d where that is one product in place of several
 #pragma GCC unroll 4
         for (int first = 0; first < C; first += N) {
             VecPair x[N];
 #pragma GCC unroll 4
             for (int c = 0; c < N; c++) {
                 const int pair = Part + first + c, at = pair / T::kParts * T::kUnitBytes;
+                const bool begins = first + c == 0 || pair % T::kParts == 0;
                 if (pair % T::kParts == 0) prefetch<T>(then, at);
-                x[c] = read_pair<T, Tail>(row + at, pair % T::kParts, count);
+                x[c] = read_pair<T, Tail, kScaled>(row + at, pair % T::kParts, count);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) {
+                    if constexpr (!kScaled) scaled[c][r] = y[r];
+                    else if (begins) scaled[c][r] = y[r] * splat_half(row + at);
+                    else scaled[c][r] = scaled[c > 0 ? c - 1 : N - 1][r];
+                }
             }
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
                 for (int c = 0; c < N; c++) {
                     V* const sum = acc[r] + 2 * (first + c);
-                    sum[0] = fma_v(y[r], x[c].a, sum[0]);
-                    sum[1] = fma_v(y[r], x[c].b, sum[1]);
+                    sum[0] = fma_v(scaled[c][r], x[c].a, sum[0]);
+                    sum[1] = fma_v(scaled[c][r], x[c].b, sum[1]);
                 }
         }
     }

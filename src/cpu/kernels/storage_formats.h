@@ -18,7 +18,7 @@ template <int Bytes, bool Deinterleaved = false, int Descale = 1, bool NoNan = f
 struct StorageFormat {
     static constexpr int kBytes = Bytes;  // of an element
     // What is read at once: a VecPair of single elements, or a block of kParts VecPairs, each read by read_part(unit, part).
-    static constexpr bool kBlock = false;
+    static constexpr bool kBlock = false, kScaledDots = false;
     static constexpr int kUnitBytes = 2 * kLanes * Bytes, kParts = 1;
     static constexpr bool kDeinterleaved =
         Deinterleaved;  // a has the even elements, b the odd ones: that is cheaper; otherwise a has the first half
