@@ -145,6 +145,25 @@ class Run(ToolCase):
         self.assertEqual(self.attention("--out-dtype", "f16")[0].dtype, np.float16)
         self.assert_out(from_bf16(self.attention("--out-dtype", "bf16")[0]), want.out, LIMITS["bfloat16"])
 
+    def test_kv_type_quantises_k_and_v(self):
+        """Values that a block's integers hold exactly leave the result; other values move it."""
+        rng = np.random.default_rng(5)
+        for kind, least, most in (("q8_0", -127, 127), ("q5_1", 0, 31), ("q5_0", -16, 15), ("q4_1", 0, 15), ("q4_0", -8, 7)):
+            for shape, options in (((2, 7, 2, 64), []), ((2, 2, 7, 64), ["--layout", "bhsd"]), ((14, 2, 64), ["--cu-seqlens-k", "0,5,14"])):
+                with self.subTest(kind=kind, options=options):
+                    k, v = (rng.integers(least, most + 1, shape).astype(np.float32) / 16 for _ in "kv")
+                    for x in (k, v):  # both ends in each block, so that its factor is 1 / 16
+                        x[..., ::32], x[..., 1::32] = least / 16, most / 16
+                    q = rng.standard_normal((2, 2, 3, 64) if "bhsd" in options else (2, 3, 2, 64)).astype(np.float32)
+                    self.save(q=q, k=k, v=v)
+                    want, quantised = self.attention(*options), self.attention(*options, "--kv-type", kind)
+                    self.assert_out(quantised[0], want[0], LIMITS["float32"])
+                    self.assert_lse(quantised[1], want[1])
+                    self.save(k=k + 0.013 * rng.standard_normal(shape).astype(np.float32))
+                    self.assertFalse(np.array_equal(self.attention(*options)[1], self.attention(*options, "--kv-type", kind)[1]))
+        refused = self.run_tool("run", "--q", "q.npy", "--k", "q.npy", "--v", "q.npy", "--out", "o.npy", "--kv-type", "q6_K")
+        self.assertNotEqual(refused.returncode, 0)
+
     def test_explain_names_the_kernel(self):
         self.save(q=np.zeros((1, 2, 1, 4), "f4"), k=np.zeros((1, 5, 1, 4), "f4"), v=np.zeros((1, 5, 1, 4), "f4"))
         text = self.output_of("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", "--explain", "--backend", "cpu")
