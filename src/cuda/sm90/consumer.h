@@ -25,9 +25,10 @@ struct Consumer {
     static constexpr bool kPair = Traits::kPair;
     // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators.
     static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;
-    static constexpr bool kRecomputePlace = kHeadDim == 256;  // no register is left in which to keep RowPlace
+    // Where no register is left in which to keep RowPlace.
+    static constexpr bool kRecomputePlace = kHeadDim == 256 || (Traits::k8Bit && kWarpgroups == 4);
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
-    static constexpr bool kEmptyBySign = kRecomputePlace && !Traits::k8Bit;
+    static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::k8Bit;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
     static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit;
@@ -84,9 +85,10 @@ struct Consumer {
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
     // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
-    // mainloop.
+    // mainloop; with 8 bits neither is the lane.
     FA_MEMBER RowPlace border_place() const {
-        if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
+        if constexpr (Traits::k8Bit) return row_place_of(rt::read_laneid());
+        else if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
         else return row_place();
     }
     FA_MEMBER bool is_last_block() const {  // of the tile

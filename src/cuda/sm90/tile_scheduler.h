@@ -38,14 +38,18 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int ro
 
 // The factors of 8-bit q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
 // q and k are; a scale of 0 would meet a row_ref of −∞.
-FA_DEVICE void find_descale_factors(const ForwardParams& x, int kv_index, WorkTileInfo& t) {
+FA_DEVICE void find_descale_factors(const ForwardParams& x, WorkTileInfo& t) {
     constexpr float kMinScale = 0x1p-60f;
+    const int kv_index = x.sequences.packed_k() ? t.batch : t.kv_batch;
     const auto factor_of = [&](const Descale& f) {
         return f.data ? key_descale(f, KeyLocation{kv_index, 0, true}, t.kv_head) : 1.f;
     };
-    const float scale = x.scale * (query_descale(x, Sequence{}, t.batch, 0, t.head) * factor_of(x.k_descale));
-    t.scale = fabsf(scale) < kMinScale ? kMinScale : scale;
+    const float k = factor_of(x.k_descale);  // one after the other, as there are 32 registers
+    rt::compiler_fence();
     t.v_descale = factor_of(x.v_descale);
+    rt::compiler_fence();
+    const float scale = x.scale * (query_descale(x, Sequence{}, t.batch, 0, t.head) * k);
+    t.scale = fabsf(scale) < kMinScale ? kMinScale : scale;
 }
 
 template <class Traits, MaskKind mask, bool pair>
@@ -75,9 +79,8 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.k_len = int(seq.k_len);
     t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
     t.k_begin = int(seq.k_begin);
-    const int kv_index = x.uniform_lengths ? t.batch : int(seq.kv_index);
-    t.kv_batch = x.sequences.packed_k() ? 0 : kv_index;
-    if constexpr (Traits::k8Bit) find_descale_factors(x, kv_index, t);
+    t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
+    if constexpr (Traits::k8Bit) find_descale_factors(x, t);
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
     t.n_block_max = n_block_max(t.row0);
