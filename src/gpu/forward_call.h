@@ -169,7 +169,8 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
     x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
-    x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 &&
+    // Blocks of keys are counted from a split's begin.
+    x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
     x->q_width = copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype);
     x->k_width = copy_width(a.k, x->k_strides, d.dim_qk, d.k_dtype);

@@ -37,16 +37,18 @@ FA_FN int block_integer(float x, int most) { return x < float(most) ? (x > 0.f ?
 // of the values is not finite, d is NaN, and so are all of them.
 FA_FN void quantise_block(const float* x, BlockFormat f, uint8_t* block) {
     const int last = (1 << f.bits) - 1;
-    float low = kMaxFloat, high = -kMaxFloat, top = 0.f, probe = 0.f;  // top: of the largest magnitude, with its sign
+    float low = kMaxFloat, high = -kMaxFloat, top = 0.f, probe = 0.f, first = 0.f;  // top: of the largest magnitude, with its sign
     for (int i = 0; i < kBlockDims; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
         top = fabsf(x[i]) > fabsf(top) ? x[i] : top;
         probe += x[i] * 0.f;
     }
+    // Of zeros of both signs the first one's: a device's minimum takes −0.
+    for (int i = kBlockDims - 1; i >= 0; i--) first = x[i] == low ? x[i] : first;
     const float d = f.has_min ? (high - low) / float(last) : f.bits == 8 ? fabsf(top) / 127.f : top / -float(1 << (f.bits - 1));
     const float inverse = d != 0.f ? 1.f / d : 0.f;
-    const uint16_t words[] = {probe == 0.f ? f32_to_f16(d) : uint16_t(0x7e00), f32_to_f16(low)};
+    const uint16_t words[] = {probe == 0.f ? f32_to_f16(d) : uint16_t(0x7e00), f32_to_f16(first)};
     for (int i = 0; i < (f.has_min ? 4 : 2); i++) *block++ = uint8_t(words[i / 2] >> 8 * (i % 2));
     if (f.bits == 8) {
         for (int i = 0; i < kBlockDims; i++) {

@@ -31,7 +31,7 @@ class Lister {
     }
 
     void put(Target& t, const Element& where, int64_t index, const Gradient& g, int64_t n) {
-        t.slots.push_back({where, index, 0, 0, 0, 0, 0});
+        t.slots.push_back({where, index, 0, 0, 0, 0, 0, 1});
         if (n >= 0) add(t.slots.back(), g, size_t(n));
     }
 
@@ -73,7 +73,9 @@ class Lister {
                         const int64_t index = r.dbias(b, h, i, j);
                         const auto [at, fresh] = slot_at.emplace(index, t.slots.size());
                         if (fresh) put(t, {t.name, b, h, i, j}, index, want.bias, -1);
-                        add(t.slots[at->second], want.bias, size_t(want.row(b, h, i) * want.keys + j));
+                        Slot& slot = t.slots[at->second];
+                        add(slot, want.bias, size_t(want.row(b, h, i) * want.keys + j));
+                        if (!fresh) slot.terms++;
                     }
         all.push_back(std::move(t));
     }
@@ -109,7 +111,7 @@ Verdict compare(const BackwardReading& r, const std::vector<Target>& targets, co
             const double reach = std::isfinite(slot.reach) ? slot.reach : 0;
             const double lost = faint_weight(products.p_dtype) * reach + smallest_step(r.o_dtype) * slot.drift;
             const double own = c * (u * slot.spread + 0x1p-24 * slot.heat) + lost;
-            const double limit = slot.spread == 0 ? 0 : own + 0x1p-23 * std::fabs(old) + smallest_step(t.dtype);
+            const double limit = slot.spread == 0 ? 0 : own + 0x1p-24 * double(1 + slot.terms) * std::fabs(old) + smallest_step(t.dtype);
             judge(verdict, slot.where, forgive_overflow(load(t.base, slot.index, t.dtype), value, limit, t.dtype), value, limit);
         }
     }

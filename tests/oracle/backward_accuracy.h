@@ -10,6 +10,7 @@ struct Slot {
     Element where;
     int64_t index;
     double value, spread, heat, reach, drift;  // spread 0: exactly the value
+    int64_t terms;                             // that are added to what the element held, each by itself
 };
 
 struct Target {
