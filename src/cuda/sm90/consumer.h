@@ -85,9 +85,9 @@ struct Consumer {
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
     // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
-    // mainloop; with 8 bits neither is the lane.
+    // mainloop; with 8 bits, or a softcap in three, neither is the lane.
     FA_MEMBER RowPlace border_place() const {
-        if constexpr (Traits::k8Bit) return row_place_of(rt::read_laneid());
+        if constexpr (Traits::k8Bit || (kWarpgroups == 3 && score_mod == ScoreMod::softcap)) return row_place_of(rt::read_laneid());
         else if constexpr (kWarpgroups == 4) return RowPlace{warp_row + rt::read_laneid() / 4, kept_place.c};
         else return row_place();
     }
