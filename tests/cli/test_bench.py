@@ -206,7 +206,7 @@ class Bench(ToolCase):
                 ([*shape, "--dtype", "i8"], "--dtype"), ([*shape, "--alibi"], "--alibi", "--align"), ([*shape, "--window", "3"], "--align"),
                 ([*shape, "--heads-kv", "3"], "heads_k", "3"), ([*shape, "--softcap", "-1"], "--softcap"),
                 ([*shape, "--plot", "none/x.svg"], "none/x.svg"), ([*shape, "--plot", "x.svg", "--list"], "--list", "--plot"),
-                ([*shape, "--plot", "x.pdf"], "x.pdf", ".svg", ".png"), ([*shape, "--plot", "svg"], "'svg'"),
+                ([*shape, "--plot", "x.eps"], "x.eps", ".svg", ".png"), ([*shape, "--plot", "svg"], "'svg'"),
                 ([*shape, "--plot", "-", "--json"], "--json", "--plot"), ([*shape, "--backend", "tpu"], "tpu")):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("bench", *options), *words)

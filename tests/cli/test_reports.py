@@ -98,7 +98,7 @@ class Study(ToolCase):
         xml.fromstring(self.output_of("study", "--shape", "1,1,16,8", "--rounds", "1", "--plot", "-"))
 
     def test_bad_options(self):
-        for options in (["--plot", "x.pdf"], ["--plot", "-", "--json"], ["--shape", "1,2,3"],
+        for options in (["--plot", "x.eps"], ["--plot", "-", "--json"], ["--shape", "1,2,3"],
                         ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
                         ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
             with self.subTest(options=options):
