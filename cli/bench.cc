@@ -31,7 +31,8 @@ struct BenchOptions {
 
 struct Result {
     Load load;
-    std::string kernel, skipped;
+    std::string skipped;
+    Json kernel;
     Speed speed;
     bool held() const { return skipped.empty() && !speed.ceilings.empty(); }
 };
@@ -200,17 +201,14 @@ std::string drawing_of(const std::vector<Result>& results, const std::string& de
 }
 
 std::string device_of(const Handle& handle) {
-    fa_device_info_t info{};
-    info.struct_size = sizeof info;
-    if (fa_device_info(handle.backend(), 0, &info) != FA_OK) fail(fa_last_error(nullptr));
-    return info.name;
+    return devices_of({handle.backend()})[0]["name"];
 }
 
 void print_list(const std::vector<Result>& results) {
     Table table({"suite", "shape", "type", "flops", "k and v", "kernel"}, 3);
     for (const Result& r : results)
         table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""),
-                   engineering(cache_bytes_of(r.load), "B"), r.skipped.empty() ? r.kernel : "skipped: " + r.skipped});
+                   engineering(cache_bytes_of(r.load), "B"), r.skipped.empty() ? r.kernel["explanation"].get<std::string>() : "skipped: " + r.skipped});
     table.print(std::cout);
 }
 
@@ -222,8 +220,8 @@ using Results = std::vector<Result>;
 Results plan(Handle& handle, const Group& group) {
     Results results;
     for (const Load& load : group) {
-        results.push_back({load, "", obstacle(handle, load), {}});
-        if (results.back().skipped.empty()) results.back().kernel = handle.explain(&load.desc, load.op());
+        results.push_back({load, obstacle(handle, load), nullptr, {}});
+        if (results.back().skipped.empty()) results.back().kernel = kernel_of(handle, load.desc, load.op());
     }
     return results;
 }
@@ -260,7 +258,8 @@ Results time_all(Handle& handle, std::vector<Results> groups, size_t count, cons
 }
 
 void print_report(const Results& results, const Handle& handle, const BenchOptions& o) {
-    Json report = {{"backend", name_of(kBackends, handle.backend())}, {"device", device_of(handle)}, {"rounds", o.rounds}};
+    Json report = report_of("bench");
+    report.update({{"device", devices_of({handle.backend()})[0]}, {"rounds", o.rounds}});
     if (handle.backend() == FA_BACKEND_CPU) report["threads"] = threads_of(o.threads);
     if (interrupted()) report["interrupted"] = true;
     report["rows"] = Json::array();

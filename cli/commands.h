@@ -5,6 +5,7 @@
 namespace tool {
 
 void add_bench(CLI::App& app);
+void add_completion(CLI::App& app);
 void add_info(CLI::App& app);
 void add_run(CLI::App& app);
 void add_solve(CLI::App& app);

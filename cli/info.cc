@@ -10,26 +10,6 @@
 namespace tool {
 namespace {
 
-std::string version_text(int32_t v) { return text_of(v / 10000, ".", v / 100 % 100, ".", v % 100); }
-
-Json devices_of(int32_t backend) {
-    Json list = Json::array();
-    int32_t count = 0;
-    if (fa_device_count(backend, &count) != FA_OK) return list;
-    for (int32_t device = 0; device < count; ++device) {
-        fa_device_info_t info{};
-        info.struct_size = sizeof info;
-        if (fa_device_info(backend, device, &info) != FA_OK) fail(fa_last_error(nullptr));
-        list.push_back({{"backend", name_of(kBackends, backend)},
-                        {"device", device},
-                        {"name", info.name},
-                        {"arch", info.arch},
-                        {"compute_units", info.compute_units},
-                        {"memory_bytes", info.memory_bytes}});
-    }
-    return list;
-}
-
 Json backends() {
     Json list = Json::array();
     for (const Named& b : kBackends) {
@@ -104,7 +84,7 @@ std::unique_ptr<Handle> open_handle(int32_t backend, Json& list) {
     try {
         return std::make_unique<Handle>(backend);
     } catch (const Error& e) {
-        list.push_back({{"backend", name_of(kBackends, backend)}, {"call", "any"}, {"status", "no handle"}, {"explanation", e.what()}});
+        list.push_back({{"backend", name_of(kBackends, backend)}, {"call", "any"}, {"status", "no handle"}, {"reason", e.what()}});
         return nullptr;
     }
 }
@@ -118,26 +98,24 @@ Json kernels() {
         for (const auto& [call, desc] : typical()) {
             char text[4096] = "";
             const fa_status_t status = fa_explain(handle, &desc, FA_OP_FORWARD, text, sizeof text);
-            list.push_back({{"backend", name_of(kBackends, backend)},
-                            {"call", call},
-                            {"status", fa_status_name(status)},
-                            {"explanation", text}});
+            Json row = {{"backend", name_of(kBackends, backend)}, {"call", call}, {"status", fa_status_name(status)}};
+            if (status == FA_OK) row["kernel"] = kernel_of(handle, desc, FA_OP_FORWARD);
+            else row["reason"] = text;
+            list.push_back(row);
         }
     }
     return list;
 }
 
 Json collect() {
-    Json devices = Json::array();
-    for (int32_t backend : usable_backends())
-        for (Json& device : devices_of(backend)) devices.push_back(device);
-    return {{"version", version_text(fa_version())},
-            {"header_version", version_text(FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH)},
-            {"backends", backends()},
-            {"devices", devices},
-            {"instruction_sets", isas()},
-            {"parameters", parameters()},
-            {"kernels", kernels()}};
+    Json info = report_of("info");
+    info.update({{"header_version", version_text(FA_VERSION_MAJOR * 10000 + FA_VERSION_MINOR * 100 + FA_VERSION_PATCH)},
+                 {"backends", backends()},
+                 {"devices", devices_of(usable_backends())},
+                 {"instruction_sets", isas()},
+                 {"parameters", parameters()},
+                 {"kernels", kernels()}});
+    return info;
 }
 
 void print(const Json& info) {
@@ -165,7 +143,8 @@ void print(const Json& info) {
 
     std::cout << "\n";
     Table kernels({"call", "how it would run"}, 2);
-    for (const Json& k : info["kernels"]) kernels.add({text(k["call"]), text(k["explanation"])});
+    for (const Json& k : info["kernels"])
+        kernels.add({text(k["call"]), text(k.contains("kernel") ? k["kernel"]["explanation"] : k["reason"])});
     kernels.print(std::cout);
 }
 

@@ -1,14 +1,16 @@
-// JSON on standard output, in the order in which it was put together.
+// What --json prints: fields in the order in which they were put in. docs/reference/json.md lists them all.
 #pragma once
-#include <iostream>
 #include <nlohmann/json.hpp>
+#include "library.h"
 
 namespace tool {
 
 using Json = nlohmann::ordered_json;
 
-inline void print_json(const Json& json) {  // a path or a driver's message may hold bytes that are no UTF-8
-    std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-}
+Json report_of(const char* command);  // what every report begins with
+void print_json(const Json& json);
+
+Json devices_of(const std::vector<int32_t>& backends);
+Json kernel_of(const Handle& handle, const fa_attention_desc_t& desc, int32_t op);  // which serves a call
 
 }  // namespace tool

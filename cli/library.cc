@@ -59,6 +59,8 @@ std::vector<std::string> names_of(const std::vector<Named>& names) {
     return list;
 }
 
+std::string version_text(int32_t v) { return text_of(v / 10000, ".", v / 100 % 100, ".", v % 100); }
+
 std::string shown(std::string word) {
     constexpr size_t kLongest = 40;
     const bool cut = word.size() > kLongest;

@@ -35,6 +35,8 @@ template <class... Parts>
     throw UsageError(text_of(parts...));
 }
 
+std::string version_text(int32_t version);  // as fa_version has it
+
 // A word from a file, fit to be shown: quoted, short, and without bytes that a terminal would act on.
 std::string shown(std::string word);
 

@@ -18,16 +18,14 @@ int complain(std::string sentence, int status = 1) {
     return status;
 }
 
-std::string version() {
-    const int32_t v = fa_version();
-    return tool::text_of("flashattn ", v / 10000, ".", v / 100 % 100, ".", v % 100);
-}
+std::string version() { return "flashattn " + tool::version_text(fa_version()); }
 
 int run(int argc, char** argv) {
     CLI::App app("FlashAttention from the command line: softmax(scale · q kᵀ, masked) v on the CPU or a GPU.", "flashattn");
     app.set_version_flag("-V,--version", version);
     app.require_subcommand(1);
     tool::add_bench(app);
+    tool::add_completion(app);
     tool::add_info(app);
     tool::add_run(app);
     tool::add_solve(app);

@@ -170,7 +170,9 @@ void study(const StudyOptions& o) {
         o.backend == kEvery ? usable_backends() : std::vector<int32_t>{Handle(value_of(kBackends, o.backend)).backend()};
     const std::vector<Finding> findings = find_all(o, backends, {o.rounds, seconds}, tabular);
     if (o.json) {
-        Json report = {{"dtype", "f32"}};
+        Json report = report_of("study");
+        report["devices"] = devices_of(backends);
+        report["dtype"] = "f32";
         if (interrupted()) report["interrupted"] = true;
         report["rows"] = Json::array();
         for (const Finding& f : findings) report["rows"].push_back(json_of(f));

@@ -113,11 +113,14 @@ void verify(bool json) {
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (json) {
-        print_json({{"passed", passed},
-                    {"failed", failed},
-                    {"unsupported", unsupported},
-                    {"seconds", seconds},
-                    {"cases", json_of(machine, results)}});
+        Json report = report_of("verify");
+        report.update({{"devices", devices_of(usable_backends())},
+                       {"passed", passed},
+                       {"failed", failed},
+                       {"unsupported", unsupported},
+                       {"seconds", seconds},
+                       {"cases", json_of(machine, results)}});
+        print_json(report);
     } else {
         print(machine, results);
         std::cout << "\n"

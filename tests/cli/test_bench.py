@@ -39,7 +39,7 @@ class Bench(ToolCase):
             self.assertLessEqual(row["seconds"], row["worst"])
             self.assertGreater(row["best"], 0)
             self.assertEqual(row["calls"], 1)
-            self.assertRegex(row["kernel"], r"\Acpu.*flash")
+            self.assertRegex(row["kernel"]["name"], r"\Acpu.*flash")
 
     def test_work_is_that_of_the_pairs_that_are_left(self):
         for rows, keys, options, kept in (
@@ -58,7 +58,7 @@ class Bench(ToolCase):
                 for row in self.rows("--shape", "2,4,16,8", *options.split()):
                     self.assertGreater(row["seconds"], 0)
         self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2")[1], 12 * 2 * 16 * 4)
-        self.assertIn("standard", self.rows("--shape", "1,1,16,8", "--algorithm", "standard", "--dtype", "f32")[0]["kernel"])
+        self.assertIn("standard", self.rows("--shape", "1,1,16,8", "--algorithm", "standard", "--dtype", "f32")[0]["kernel"]["name"])
 
     def test_gradients_are_five_products_for_two(self):
         options = ("--shape", "2,4,16,8", "--keys", "40", "--heads-kv", "2", "--dim-v", "20", "--dtype", "f32")
@@ -66,7 +66,7 @@ class Bench(ToolCase):
         for more in ((), ("--causal", "bottom-right"), ("--softcap", "5"), ("--deterministic",)):
             backward, = self.rows(*options, "--backward", *more)
             self.assertEqual((forward["pass"], backward["pass"]), ("forward", "backward"))
-            self.assertRegex(backward["kernel"], r"\Acpu.*backward")
+            self.assertRegex(backward["kernel"]["name"], r"\Acpu.*backward")
             self.assertGreater(backward["seconds"], 0)
         self.assertAlmostEqual(self.rows(*options, "--backward")[0]["flops"] / forward["flops"], (3 * 8 + 2 * 20) / (8 + 20))
         self.assertRegex(self.skipped(*options[:2], "--dtype", "e4m3", "--backward"), "q_dtype")
@@ -82,7 +82,7 @@ class Bench(ToolCase):
         rows = self.rows("--list")
         self.assertEqual({row["suite"] for row in rows}, {"forward", "backward", "decode", "models", "packed", "options", "small"})
         for row in rows:
-            self.assertRegex(row["kernel"], r"\Acpu.*" + ("backward" if row["suite"] == "backward" else "flash"), row["name"])
+            self.assertRegex(row["kernel"]["name"], r"\Acpu.*" + ("backward" if row["suite"] == "backward" else "flash"), row["name"])
             self.assertNotIn("seconds", row)
         text = self.output_of("bench", "--backend", "cpu", "--list")
         self.assertEqual(len(text.splitlines()), 2 + len(rows))

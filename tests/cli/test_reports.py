@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import unittest
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 from tool import TOOL, ToolCase
 
@@ -28,7 +30,7 @@ class Info(ToolCase):
             self.assertLessEqual(p["default"], p["max"])
         self.assertTrue({"threads", "max_isa"} <= {p["name"] for p in info["parameters"]})
         for k in info["kernels"]:
-            self.assertTrue(k["explanation"])
+            self.assertTrue(k["kernel"]["name"] if "kernel" in k else k["reason"])
             if k["backend"] == "cpu":
                 self.assertEqual(k["status"], "FA_OK")
 
@@ -45,7 +47,7 @@ class Info(ToolCase):
 
     def test_kernels_follow_the_cap_of_the_environment(self):
         done = self.run_tool("info", "--json", env={"FLASHATTN_MAX_ISA": "generic"})
-        self.assertIn("generic", json.loads(done.stdout)["kernels"][0]["explanation"])
+        self.assertIn("generic", json.loads(done.stdout)["kernels"][0]["kernel"]["name"])
 
 
 class Study(ToolCase):
@@ -106,11 +108,78 @@ class Study(ToolCase):
                 self.assertEqual(list(self.folder.iterdir()), [])
 
 
-class Verify(ToolCase):
+def documented():
+    """{command: {path of a field: (must it be there, its type)}}, as docs/reference/json.md has them."""
+    row = re.compile(r"^\| `([\w.\[\]]+)`(\??) \| ([\w ]+) \|", re.M)
+    common, *sections = re.split(r"^## ", (Path(__file__).parents[2] / "docs/reference/json.md").read_text(), flags=re.M)
+    shared = {path: (not optional, kind) for path, optional, kind in row.findall(common)}
+    commands = {}
+    for section in sections:
+        fields = {path: field for path, field in shared.items() if path[1] != "."}
+        for path, optional, kind in row.findall(section):
+            inner = {p[1:]: field for p, field in shared.items() if p.startswith(f"{kind}.")}  # of D or K
+            for end, (needed, type_) in (inner or {"": (True, kind)}).items():
+                fields[path + end] = (needed and not optional, type_)
+        commands[section.split()[0]] = fields
+    return commands
+
+
+TYPES = {"string": str, "boolean": bool, "integer": int, "number": (int, float), "4 integers": list}
+
+
+def fields_of(value, path=""):
+    """(path, value) of each leaf; objects of a list share theirs."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from fields_of(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and not all(isinstance(x, int) for x in value):
+        for inner in value:
+            yield from fields_of(inner, path + "[]")
+    else:
+        yield path, value
+
+
+class ReportCase(ToolCase):
+    def assert_documented(self, report, absent=()):
+        """absent: beginnings of paths that this report has not, though such reports may."""
+        fields, found = documented()[report["command"]], set()
+        for path, value in fields_of(report):
+            self.assertIn(path, fields)
+            self.assertIsInstance(value, TYPES[fields[path][1]], path)
+            found.add(path)
+        self.assertEqual({p for p, (needed, _) in fields.items() if needed} - found, set())
+        self.assertEqual({p for p in set(fields) - found if not p.startswith(tuple(absent))}, set())
+        self.assertEqual(report["schema"], 1)
+
+
+class Documented(ReportCase):
+    SHORT = ("--rounds", "1", "--shape", "1,1,16,8")
+
+    def report(self, *options):
+        return json.loads(self.output_of(*options, "--json"))
+
+    def test_info(self):
+        self.assert_documented(self.report("info"), ["kernels[].reason"])
+
+    def test_bench(self):
+        shape, long = ("bench", *self.SHORT), "100000,1000,1000,1000"
+        self.assert_documented(self.report(*shape, "--backend", "cpu", "--milliseconds", "30", "--shape", long),
+                               ["interrupted", "rows[].cost"])
+        timed = [p for p in documented()["bench"] if re.match(r"rows\[\]\.(seconds|best|worst|enq|calls|.*_per_second|ceil)", p)]
+        self.assert_documented(self.report(*shape, "--backend", "cpu", "--list"),
+                               [*timed, "interrupted", "rows[].cost", "rows[].skipped"])
+
+    def test_study(self):
+        long = "1000000,1000,1000,1000"
+        self.assert_documented(self.report("study", *self.SHORT, "--shape", long, "--backend", "cpu"), ["interrupted"])
+
+
+class Verify(ReportCase):
     def test_everything_passes(self):
         done = self.run_tool("verify", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         report = json.loads(done.stdout)
+        self.assert_documented(report, ["cases[].results[].reason"])
         self.assertEqual(report["failed"], 0)
         kernels = {r["kernel"] for c in report["cases"] for r in c["results"]}
         self.assertIn("cpu generic", kernels)

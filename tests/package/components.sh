@@ -19,4 +19,7 @@ expect dev '/flashattn\.h$'
 expect dev '/flashattn\.pc$'
 expect doc '/SPEC\.md$'
 ! grep -vE '/libflashattn\.so\.|/LICENSE$' "$scratch/runtime.list" || fail "a program needs none of these"
-[ ! -e "$PREFIX/bin/flashattn" ] || expect tools '/man1/flashattn\.1$'
+if [ -e "$PREFIX/bin/flashattn" ]; then
+    expect tools '/man1/flashattn\.1$'
+    expect tools '/bash-completion/completions/flashattn$'
+fi
