@@ -49,6 +49,7 @@ export OMP_WAIT_POLICY=passive CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL-$(npr
 within_budget=yes
 for preset in "${presets[@]}"; do
     modules=()
+    [ "${1-}" != --full ] || modules=(-DFA_SANITIZE_EMULATOR=ON)
     if [ "$preset" = release ]; then
         # nvcc's work for sm_80 is the same text once more: two and a half minutes of two cores.
         gpus=90a-real

@@ -15,7 +15,11 @@ class Blocks : public testing::TestWithParam<std::tuple<int32_t, int32_t>> {
     const int32_t type = std::get<1>(GetParam());
     Rng rng{derive(331, uint64_t(type))};
 
-    void SetUp() override { FA_USE_ISA(handle, std::get<0>(GetParam())); }
+    void SetUp() override {
+        const int32_t isa = std::get<0>(GetParam());
+        if (isa && isa == usable_isas().back()) GTEST_SKIP() << "the best, which has tests of its own";
+        FA_USE_ISA(handle, isa);
+    }
 
     Case make(const Shape& shape, int32_t q_dtype = FA_F32) const {
         Case c = shaped(shape, q_dtype);
@@ -93,9 +97,9 @@ TEST_P(Blocks, RowsKeysAndWidths) {
 // v of every other type, and of more or fewer heads.
 TEST_P(Blocks, BesideOtherTypes) {
     for (const int32_t other : {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_Q4_0, FA_Q5_1, FA_Q8_0})
-        for (const int64_t rows : {1, 2, 40})
+        for (const int64_t rows : {1, 2, 20})
             for (const bool swapped : {false, true}) {
-                Case c = make({2, 12, swapped ? 6 : 2, rows, 70, 64, 96}, FA_BF16);
+                Case c = make({1, 12, swapped ? 6 : 2, rows, 70, 64, 96}, FA_BF16);
                 (swapped ? c.d.k_dtype : c.d.v_dtype) = other;
                 if (swapped) c.d.v_dtype = type;
                 c.d.heads_v = swapped ? 4 : 3;
