@@ -6,7 +6,7 @@ from pathlib import Path
 import generate_cpp
 import generate_go
 import generate_rust
-import header_comments
+import header_manual
 
 NO_TENSORS = {"stream", "workspace", "forward"}
 CALLS = {  # args struct: the call and its op
@@ -53,7 +53,7 @@ class Call:
 
 def files(abi, header):
     """What the bindings are made of: name, text."""
-    docs = header_comments.of_header(header.read_text())
+    docs = header_manual.read(header).comments()
     found = calls(abi, docs)
     templates = Path(__file__).resolve().parent / "templates"
     return {"include/flashattn.hpp": generate_cpp.cpp((templates / "flashattn.hpp").read_text(), abi, found),

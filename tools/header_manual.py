@@ -29,7 +29,7 @@ class Member:
 @dataclass
 class Declaration:
     kind: str  # "function", "struct", "enum", "macro", "type"
-    name: str
+    name: str  # of an enumeration ""
     text: str  # one line of C, without FA_API
     doc: str = ""  # behind it
     members: list[Member] = field(default_factory=list)
@@ -68,6 +68,25 @@ class Manual:
 
     def declarations(self):
         return [d for s in self.sections for t in s.topics for d in t.declarations]
+
+    def comments(self):
+        """{name: lines}; a field's name is struct.field. A comment before several declarations is the first one's, a remark is the
+        next field's."""
+        found = {}
+        for topic in (t for s in self.sections for t in s.topics):
+            for d in topic.declarations:
+                above = topic.doc if d is topic.declarations[0] else ""
+                if d.name:
+                    found[d.name] = (above + "\n" + d.doc).strip().splitlines()
+                remark = ""
+                for member in d.members:
+                    if not member.name:
+                        remark = member.doc if d.kind == "struct" else ""
+                        continue
+                    name = f"{d.name}.{member.name}" if d.kind == "struct" else member.name
+                    found[name] = (remark + "\n" + member.doc).strip().splitlines()
+                    remark = ""
+        return found
 
 
 def comment_text(comment):

@@ -120,9 +120,9 @@ type Attention struct {
 	// VDescaleBlock is as in flashattn.h.
 	VDescaleBlock [2]int64
 	// QStride: Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-	// * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
-	// * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
-	// * page stride in [0].
+	// broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+	// [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+	// page stride in [0].
 	QStride *[4]int64
 	// KStride is as in flashattn.h.
 	KStride *[4]int64
@@ -143,8 +143,8 @@ type Attention struct {
 	// LSEStride: (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
 	LSEStride *[3]int64
 	// QDescaleStride: (batch, block of rows, head, block of dims), always literal: the factor of a value is
-	// * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-	// * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+	// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+	// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
 	QDescaleStride [4]int64
 	// KDescaleStride is as in flashattn.h.
 	KDescaleStride [4]int64

@@ -20,7 +20,9 @@ pub type fa_parallel_for_fn =
 pub const FA_VERSION_MAJOR: i32 = 0;
 pub const FA_VERSION_MINOR: i32 = 2;
 pub const FA_VERSION_PATCH: i32 = 0;
+/// compare with fa_version()
 pub const FA_VERSION: i32 = 200;
+/// No text that the library writes into a caller's buffer is longer, its terminating zero included.
 pub const FA_TEXT_MAX: i32 = 2048;
 
 pub const FA_OK: i32 = 0;
@@ -236,6 +238,8 @@ pub const FA_BAD_LENGTH: u32 = 1 << 0;
 pub const FA_BAD_PAGE: u32 = 1 << 1;
 pub const FA_BAD_INDEX: u32 = 1 << 2;
 
+/// operands: bit k stands for the k-th optional pointer of fa_forward_args_t, counted from lse. 64 bits wide, hence macros: C's
+/// enumerators end at 31 bits.
 pub const FA_OPERAND_LSE: u64 = 0x1;
 /// (reserved)
 pub const FA_OPERAND_Q_TAIL: u64 = 0x2;
@@ -466,9 +470,9 @@ pub struct fa_attention_desc_t {
     pub k_descale_block: [i64; 2],
     pub v_descale_block: [i64; 2],
     /// Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-    /// * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
-    /// * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
-    /// * page stride in [0].
+    /// broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+    /// [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+    /// page stride in [0].
     pub q_stride: [i64; 4],
     pub k_stride: [i64; 4],
     pub v_stride: [i64; 4],
@@ -483,8 +487,8 @@ pub struct fa_attention_desc_t {
     /// (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
     pub lse_stride: [i64; 3],
     /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
-    /// * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-    /// * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    /// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+    /// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
     pub q_descale_stride: [i64; 4],
     pub k_descale_stride: [i64; 4],
     pub v_descale_stride: [i64; 4],

@@ -95,9 +95,9 @@ of_attention! {
     /// As the field of this name in `flashattn.h`.
     array 2 v_descale_block;
     /// Strides, in units of the type (elements, but for 4-bit and block types): (batch, row, head, unit). The last is 1; 0 elsewhere
-    /// * broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
-    /// * [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
-    /// * page stride in [0].
+    /// broadcasts an input; never negative. Along a dimension of one index, or without any, every stride is the same. Dense is
+    /// [batch][seqlen][heads][dim], packed [total][heads][dim] (no batch stride: give 0), paged [num_pages][page_size][heads][dim] with the
+    /// page stride in [0].
     array 4 FA_STRIDED_Q q_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 FA_STRIDED_K k_stride;
@@ -118,8 +118,8 @@ of_attention! {
     /// (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride)
     array 3 FA_STRIDED_LSE lse_stride;
     /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
-    /// * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-    /// * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    /// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
+    /// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
     array 4 q_descale_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 k_descale_stride;
