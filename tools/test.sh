@@ -86,6 +86,8 @@ if [ "${1-}" != "" ]; then
     tools/build_site
 fi
 if [ "${1-}" = --full ]; then
+    enter "The backend for ggml"
+    adapters/ggml/test/run
     enter "Packages"
     tools/install_packages.sh lintian debhelper dpkg-dev dh-python pybuild-plugin-pyproject python3-all python3-setuptools python3-sphinx \
         python3-myst-parser python3-sphinx-copybutton furo autopkgtest rpm rpmlint

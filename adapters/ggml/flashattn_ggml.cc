@@ -1,0 +1,221 @@
+// A backend for ggml that computes one operation, FLASH_ATTN_EXT, by libflashattn on the CPU. ggml's scheduler gives it what
+// supports_op() accepts, where that lies in host memory, and leaves all else to ggml's own CPU backend.
+#include <flashattn.h>
+#include <ggml-backend-impl.h>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+namespace {
+
+int32_t dtype_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F32: return FA_F32;
+        case GGML_TYPE_F16: return FA_F16;
+        case GGML_TYPE_BF16: return FA_BF16;
+        case GGML_TYPE_Q4_0: return FA_Q4_0;
+        case GGML_TYPE_Q4_1: return FA_Q4_1;
+        case GGML_TYPE_Q5_0: return FA_Q5_0;
+        case GGML_TYPE_Q5_1: return FA_Q5_1;
+        case GGML_TYPE_Q8_0: return FA_Q8_0;
+        default: return 0;
+    }
+}
+
+// Strides in units of the type; a tensor of ggml is [dim, row, head, sequence], and its output [dim, head, row, sequence].
+void set_strides(int64_t to[4], const ggml_tensor* t, int row, int head) {
+    const int64_t size = int64_t(ggml_type_size(t->type));
+    to[0] = int64_t(t->nb[3]) / size;
+    to[1] = int64_t(t->nb[row]) / size;
+    to[2] = int64_t(t->nb[head]) / size;
+    to[3] = 1;
+}
+
+bool has_dense_rows(const ggml_tensor* t) {
+    const size_t size = ggml_type_size(t->type);
+    return t->nb[0] == size && t->nb[1] % size == 0 && t->nb[2] % size == 0 && t->nb[3] % size == 0;
+}
+
+float parameter(const ggml_tensor* op, int n) {
+    float value;
+    memcpy(&value, reinterpret_cast<const char*>(op->op_params) + n * sizeof value, sizeof value);
+    return value;
+}
+
+// The operation as a descriptor; false for what no descriptor says.
+bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
+    const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
+    const float scale = parameter(op, 0), max_bias = parameter(op, 1), softcap = parameter(op, 2);
+    if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || max_bias != 0) return false;
+    for (const ggml_tensor* t : {q, k, v, static_cast<const ggml_tensor*>(op)})
+        if (!dtype_of(t->type) || !has_dense_rows(t)) return false;
+    fa_attention_desc_init(d, sizeof *d);
+    d->q_dtype = d->o_dtype = FA_F32;
+    d->k_dtype = dtype_of(k->type);
+    d->v_dtype = dtype_of(v->type);
+    d->batch = q->ne[3];
+    d->heads_q = q->ne[2];
+    d->heads_k = k->ne[2];
+    d->heads_v = v->ne[2];
+    d->seqlen_q = q->ne[1];
+    d->seqlen_k = k->ne[1];
+    d->dim_qk = q->ne[0];
+    d->dim_v = v->ne[0];
+    d->flags = FA_SCALE_EXPLICIT;
+    d->scale = scale;
+    d->softcap = softcap;
+    d->strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
+    set_strides(d->q_stride, q, 1, 2);
+    set_strides(d->k_stride, k, 1, 2);
+    set_strides(d->v_stride, v, 1, 2);
+    set_strides(d->o_stride, op, 2, 1);
+    if (k->ne[3] != d->batch || v->ne[3] != d->batch) return false;
+    if (mask) {  // one for all heads and sequences, or one for each
+        if (mask->type != GGML_TYPE_F16 || !has_dense_rows(mask)) return false;
+        if ((mask->ne[2] != 1 && mask->ne[2] != d->heads_q) || (mask->ne[3] != 1 && mask->ne[3] != d->batch)) return false;
+        d->operands |= FA_OPERAND_BIAS;
+        d->bias_dtype = FA_F16;
+        d->bias_stride[0] = mask->ne[3] == 1 ? 0 : int64_t(mask->nb[3] / sizeof(ggml_fp16_t));
+        d->bias_stride[1] = mask->ne[2] == 1 ? 0 : int64_t(mask->nb[2] / sizeof(ggml_fp16_t));
+        d->bias_stride[2] = int64_t(mask->nb[1] / sizeof(ggml_fp16_t));
+        d->bias_stride[3] = 1;
+    }
+    if (sinks) d->operands |= FA_OPERAND_SINKS;
+    return true;
+}
+
+// What the device and all of its backends share. ggml asks supports_op() from any thread.
+struct Device {
+    std::mutex mutex;
+    fa_handle_t handle = nullptr;
+    char description[FA_TEXT_MAX] = "";
+
+    Device() {
+        fa_create_info_t info = FA_CREATE_INFO_INIT;
+        info.backend = FA_BACKEND_CPU;
+        if (fa_create(&handle, &info) != FA_OK) std::snprintf(description, sizeof description, "%s", fa_last_error(nullptr));
+        else fa_explain(handle, nullptr, FA_OP_FORWARD, description, sizeof description);
+    }
+};
+Device& device() {
+    static Device* const shared = new Device;  // ggml may ask for it until the process ends
+    return *shared;
+}
+
+bool computes(const ggml_tensor* op) {
+    fa_attention_desc_t d;
+    if (!device().handle || !describe(op, &d)) return false;
+    const std::lock_guard<std::mutex> lock(device().mutex);
+    return fa_supports(device().handle, &d, FA_OP_FORWARD) == FA_OK;
+}
+
+// ---- the backend: a handle of its own, for its threads are its own
+
+fa_handle_t handle_of(ggml_backend_t backend) { return static_cast<fa_handle_t>(backend->context); }
+
+ggml_status compute(ggml_backend_t backend, const ggml_tensor* op) {
+    fa_attention_desc_t d;
+    if (!describe(op, &d)) return GGML_STATUS_FAILED;
+    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    a.q = op->src[0]->data;
+    a.k = op->src[1]->data;
+    a.v = op->src[2]->data;
+    a.o = op->data;
+    if (op->src[3]) a.bias = op->src[3]->data;
+    if (op->src[4]) a.sinks = static_cast<const float*>(op->src[4]->data);
+    if (fa_forward_ex(handle_of(backend), &d, &a) == FA_OK) return GGML_STATUS_SUCCESS;
+    std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle_of(backend)));
+    return GGML_STATUS_FAILED;
+}
+
+ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        const ggml_tensor* const node = ggml_graph_node(graph, i);
+        if (node->op != GGML_OP_FLASH_ATTN_EXT || ggml_is_empty(node)) continue;  // views, which are nothing to compute
+        const ggml_status status = compute(backend, node);
+        if (status != GGML_STATUS_SUCCESS) return status;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+void free_backend(ggml_backend_t backend) {
+    fa_destroy(handle_of(backend));
+    delete backend;
+}
+
+// Asked for by name; ggml tells it the number of threads of its own.
+void set_n_threads(ggml_backend_t backend, int n) { fa_param_set(handle_of(backend), FA_PARAM_THREADS, n > 0 ? n : 0); }
+
+ggml_backend_t init_backend(ggml_backend_dev_t dev, const char*) {
+    static ggml_guid guid = {0x66, 0x6c, 0x61, 0x73, 0x68, 0x61, 0x74, 0x74, 0x6e, 0x2d, 0x67, 0x67, 0x6d, 0x6c, 0x00, 0x01};
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.backend = FA_BACKEND_CPU;
+    fa_handle_t handle;
+    if (fa_create(&handle, &info) != FA_OK) {
+        std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(nullptr));
+        return nullptr;
+    }
+    ggml_backend_t backend = new ggml_backend{};
+    backend->guid = &guid;
+    backend->iface.get_name = [](ggml_backend_t) { return "FLASHATTN"; };
+    backend->iface.free = free_backend;
+    backend->iface.graph_compute = graph_compute;
+    backend->device = dev;
+    backend->context = handle;
+    return backend;
+}
+
+// ---- the device: an accelerator beside the CPU, in its memory
+
+void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props* props) {
+    *props = {};
+    props->name = dev->iface.get_name(dev);
+    props->description = dev->iface.get_description(dev);
+    props->type = GGML_BACKEND_DEVICE_TYPE_ACCEL;
+    props->caps.buffer_from_host_ptr = props->caps.mmap_support = true;
+}
+
+bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
+    switch (op->op) {
+        case GGML_OP_NONE:
+        case GGML_OP_RESHAPE:
+        case GGML_OP_VIEW:
+        case GGML_OP_PERMUTE:
+        case GGML_OP_TRANSPOSE: return true;
+        case GGML_OP_FLASH_ATTN_EXT: return computes(op);
+        default: return false;
+    }
+}
+
+ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t) {
+    static ggml_backend_device dev = {};
+    dev.iface.get_name = [](ggml_backend_dev_t) { return "FLASHATTN"; };
+    dev.iface.get_description = [](ggml_backend_dev_t) -> const char* { return device().description; };
+    dev.iface.get_memory = [](ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; };  // none of its own
+    dev.iface.get_type = [](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; };
+    dev.iface.get_props = get_props;
+    dev.iface.init_backend = init_backend;
+    dev.iface.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
+    dev.iface.buffer_from_host_ptr = [](ggml_backend_dev_t, void* p, size_t size, size_t) { return ggml_backend_cpu_buffer_from_ptr(p, size); };
+    dev.iface.supports_op = supports_op;
+    dev.iface.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return ggml_backend_buft_is_host(type); };
+    dev.reg = reg;
+    return &dev;
+}
+
+void* get_proc_address(ggml_backend_reg_t, const char* name) {
+    return strcmp(name, "ggml_backend_set_n_threads") == 0 ? reinterpret_cast<void*>(set_n_threads) : nullptr;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() {
+    static ggml_backend_reg reg = {};
+    reg.api_version = GGML_BACKEND_API_VERSION;
+    reg.iface.get_name = [](ggml_backend_reg_t) { return "FLASHATTN"; };
+    reg.iface.get_device_count = [](ggml_backend_reg_t) -> size_t { return device().handle ? 1 : 0; };
+    reg.iface.get_device = get_device;
+    reg.iface.get_proc_address = get_proc_address;
+    return &reg;
+}
