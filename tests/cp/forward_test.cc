@@ -157,9 +157,17 @@ TEST(Cp, DecodesFromACacheThatIsSpread) {
             c.d.operands |= FA_OPERAND_CAUSAL_OFFSET;
             for (int64_t b = 0; b < c.d.batch; b++) c.metadata.causal_offset.push_back(int32_t(rng.between(0, c.d.seqlen_k)));
         }
+        if (rng.chance(0.3)) {  // rows of different lengths, those before the first and behind the last belong to nobody
+            c.d.operands |= FA_OPERAND_CU_SEQLENS_Q;
+            c.metadata.cu_seqlens_q.push_back(1);
+            for (int64_t b = 0; b < c.d.batch; b++)
+                c.metadata.cu_seqlens_q.push_back(c.metadata.cu_seqlens_q.back() + int32_t(rng.between(0, c.d.seqlen_q)));
+            c.d.total_q = c.metadata.cu_seqlens_q.back() + 1;
+        }
         fill(c, rng);
         Spread s;
         s.ranks = int32_t(rng.between(2, 5));
+        s.page_size = rng.chance(0.4) ? rng.between(1, 20) : 0;
         s.desc.shard = FA_CP_SHARD_KEYS;
         std::vector<double> cuts;
         for (int32_t i = 1; i < s.ranks; i++) cuts.push_back(rng.uniform());

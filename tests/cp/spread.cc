@@ -233,24 +233,36 @@ std::string spread_keys_and_check(Case& c, const Spread& s, const std::vector<do
         // Slots of the local cache: more than keys, and more on some ranks than on others.
         rank.d.seqlen_k = c.d.seqlen_k + i;
         rank.d.operands |= FA_OPERAND_SEQUSED_K;
-        rank.k = local_tensor(r.k_dtype, c.d.batch, rank.d.seqlen_k, r.heads_k, c.d.dim_qk, 0);
-        rank.v = local_tensor(r.v_dtype, c.d.batch, rank.d.seqlen_k, r.heads_v, r.dim_v, 0);
+        const int64_t page = s.page_size > 0 ? s.page_size : rank.d.seqlen_k;  // without pages: a sequence is one
+        const int64_t columns = page > 0 ? (rank.d.seqlen_k + page - 1) / page : 0;
+        const auto outer = [&](int64_t b, int64_t j) { return b * columns + j / page; };
+        rank.k = local_tensor(r.k_dtype, c.d.batch * columns, page, r.heads_k, c.d.dim_qk, 0);
+        rank.v = local_tensor(r.v_dtype, c.d.batch * columns, page, r.heads_v, r.dim_v, 0);
+        if (s.page_size > 0) {
+            rank.d.operands |= FA_OPERAND_PAGE_TABLE;
+            rank.d.page_size = page, rank.d.num_pages = c.d.batch * columns;
+            for (int64_t n = 0; n < c.d.batch * columns; n++) rank.page_table.push_back(int32_t(n));
+        }
         for (int64_t b = 0; b < c.d.batch; b++) {
             const int64_t begin = cut(r.keys(b), i), end = cut(r.keys(b), i + 1);
             rank.seqused_k.push_back(int32_t(end - begin));
             for (int64_t j = begin; j < end; j++) {
                 for (int64_t h = 0; h < r.heads_k; h++)
-                    memcpy(rank.k.at(b, j - begin, h), c.k.as<char>() + r.k(b, h, j) * rank.k.unit, size_t(rank.k.row_bytes));
+                    memcpy(rank.k.at(outer(b, j - begin), (j - begin) % page, h), c.k.as<char>() + r.k(b, h, j) * rank.k.unit,
+                           size_t(rank.k.row_bytes));
                 for (int64_t h = 0; h < r.heads_v; h++)
-                    memcpy(rank.v.at(b, j - begin, h), c.v.as<char>() + r.v(b, h, j) * rank.v.unit, size_t(rank.v.row_bytes));
+                    memcpy(rank.v.at(outer(b, j - begin), (j - begin) % page, h), c.v.as<char>() + r.v(b, h, j) * rank.v.unit,
+                           size_t(rank.v.row_bytes));
             }
         }
         rank.q = local_tensor(r.q_dtype, c.d.batch, 0, c.d.heads_q, c.d.dim_qk, 0);
         rank.o.bytes.assign(size_t(c.o.bytes()), char(kPoison));
-        rank.lse.assign(size_t(c.lse.bytes()) / sizeof(float), std::nanf(""));
+        rank.lse.assign(size_t(c.lse.bytes()) / sizeof(float), 0.f);
+        if (!rank.lse.empty()) memset(rank.lse.data(), kPoison, size_t(c.lse.bytes()));
     }
     for (Rank& rank : ranks) {
         rank.a.k = rank.k.bytes.data(), rank.a.v = rank.v.bytes.data(), rank.a.seqused_k = rank.seqused_k.data();
+        if (s.page_size > 0) rank.a.page_table = rank.page_table.data();
         rank.a.o = rank.o.bytes.data();
         if (r.has(FA_OPERAND_LSE)) rank.a.lse = rank.lse.data();
     }

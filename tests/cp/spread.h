@@ -18,7 +18,8 @@ struct Spread {
     int32_t ranks = 1;
     fa_cp_desc_t desc = FA_CP_DESC_INIT;
     int64_t timeout_ms = 20000;
-    int64_t gap = 0;  // elements between heads of local tensors: literal strides instead of dense ones
+    int64_t page_size = 0;  // FA_CP_SHARD_KEYS: each rank's cache is cut into pages of so many keys
+    int64_t gap = 0;        // elements between heads of local tensors: literal strides instead of dense ones
     // Changes of one rank's call, before it is made.
     std::function<void(int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)> change = nullptr;
     bool again = false;  // a second call after the first, whose result counts
