@@ -1,6 +1,7 @@
 // Every method, layout and number of ranks against the oracle, and against one device's bits where that is promised.
 #include <gtest/gtest.h>
 #include <algorithm>
+#include <ostream>
 #include "spread.h"
 
 namespace test {
@@ -10,6 +11,8 @@ struct Way {
     int32_t method, layout;
     const char* name;
 };
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
 const Way kWays[] = {
     {FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_CONTIGUOUS, "ulysses"},
     {FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_ZIGZAG, "ulysses zigzag"},
