@@ -1,5 +1,5 @@
 # What a user of the installed tree sees: header, libraries, tool, pkg-config file, CMake package, licence, manual pages. In components, as
-# packages divide it: runtime, dev, tools, doc, and cuda and hip, which their modules name.
+# packages divide it: runtime, dev, tools, doc, cp, and cuda and hip, which their modules name.
 include(CMakePackageConfigHelpers)
 
 # Everything finds everything else by relative paths, so that the tree may be moved. From full paths, for a folder may be given as one.
@@ -30,6 +30,15 @@ install(EXPORT flashattnStaticTargets NAMESPACE flashattn:: DESTINATION ${packag
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT dev)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
+if(TARGET flashattn_cp)
+  # One component: whoever wants it wants to compile against it.
+  configure_file(flashattn-cp.pc.in flashattn-cp.pc @ONLY)
+  set_target_properties(flashattn_cp PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS flashattn_cp EXPORT flashattnCpTargets LIBRARY COMPONENT cp NAMELINK_COMPONENT cp)
+  install(FILES include/flashattn_cp.h include/flashattn_cp_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cp)
+  install(EXPORT flashattnCpTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT cp)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn-cp.pc DESTINATION ${pkgconfig_dir} COMPONENT cp)
+endif()
 if(TARGET flashattn_cli)
   file(RELATIVE_PATH library_from_tool ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(flashattn_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${library_from_tool}")

@@ -3,7 +3,7 @@
 
 cmake=$1 build=$2 components=(runtime dev tools doc)
 listed() { (cd "$1" && find . -type f -o -type l | LC_ALL=C sort); }
-for component in "${components[@]}" cuda hip; do
+for component in "${components[@]}" cp cuda hip; do
     "$cmake" --install "$build" --prefix "$scratch/$component" --component "$component" >/dev/null
     mkdir -p "$scratch/$component"
     listed "$scratch/$component" >"$scratch/$component.list"
@@ -19,6 +19,9 @@ expect dev '/flashattn\.h$'
 expect dev '/flashattn\.pc$'
 expect doc '/SPEC\.md$'
 ! grep -vE '/libflashattn\.so\.|/LICENSE$' "$scratch/runtime.list" || fail "a program needs none of these"
+expect cp '/libflashattn-cp\.so\.0$'
+expect cp '/flashattn_cp\.h$'
+expect cp '/flashattn-cp\.pc$'
 if [ -e "$PREFIX/bin/flashattn" ]; then
     expect tools '/man1/flashattn\.1$'
     expect tools '/bash-completion/completions/flashattn$'

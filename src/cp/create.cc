@@ -1,0 +1,119 @@
+// The object's life, and the functions that need none.
+#include <stdlib.h>
+#include <string.h>
+#include <new>
+#include "cp/exchange.h"
+
+namespace fa {
+namespace cp {
+
+constexpr int64_t kDefaultTimeout = 60000;
+constexpr uint64_t kAlignment = 64;  // a cache line, and any vector
+
+thread_local Message own_message;
+
+Message* thread_message() {
+    own_message.text[0] = 0;
+    return &own_message;
+}
+
+void* grow(fa_cp_s* cp, Slot slot, uint64_t bytes) {
+    Slab& slab = cp->slab[slot];
+    if (slab.data && slab.bytes >= bytes) return slab.data;
+    free(slab.data);
+    slab = {nullptr, 0};
+    const uint64_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never of no bytes
+    if (rounded > bytes) slab.data = static_cast<char*>(aligned_alloc(kAlignment, rounded));
+    if (slab.data) slab.bytes = rounded;
+    else fail(&cp->message, FA_OUT_OF_MEMORY, "a buffer of %llu bytes could not be allocated", llu(bytes));
+    return slab.data;
+}
+
+static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
+    FA_TRY(known_bits(m, "transport.flags", t.flags, 0));
+    FA_TRY(in_range(m, "transport.ranks", t.ranks, 1, kMaxSize));
+    FA_TRY(in_range(m, "transport.rank", t.rank, 0, t.ranks - 1));
+    if (t.ranks > 1 && !(t.start && t.wait))
+        return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start",
+                    t.ranks);
+    return FA_OK;
+}
+
+static fa_status_t check_handle(fa_handle_t handle, Message* m) {
+    if (!handle) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
+    int64_t backend = 0, memory = 0;
+    fa_status_t status = fa_param_get(handle, FA_INFO_BACKEND, &backend);
+    if (status == FA_OK) status = fa_param_get(handle, FA_INFO_MEMORY, &memory);
+    if (status != FA_OK) return fail(m, status, "%s", fa_last_error(handle));
+    if (backend == FA_BACKEND_CPU || memory == FA_MEMORY_HOST) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "the handle takes device memory: expected one that was created with FA_MEMORY_HOST");
+}
+
+static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_info_t* user, Message* m) {
+    if (!out) return fail(m, FA_INVALID_ARGUMENT, "cp is NULL: expected where to put the object");
+    *out = nullptr;
+    fa_cp_create_info_t info;
+    fa_cp_transport_t transport;
+    FA_TRY(import_struct(&info, user, m));
+    FA_TRY(known_bits(m, "info.flags", info.flags, 0));
+    FA_TRY(in_range(m, "info.timeout_ms", info.timeout_ms, -1, INT64_MAX));
+    FA_TRY(import_struct(&transport, info.transport, m));
+    FA_TRY(check_transport(transport, m));
+    FA_TRY(check_handle(handle, m));
+    fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
+    if (!cp) return fail(m, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
+    new (&cp->busy) std::atomic<bool>(false);
+    cp->handle = handle;
+    cp->transport = transport;
+    cp->timeout_ms = info.timeout_ms == 0 ? kDefaultTimeout : info.timeout_ms;
+    if (transport.ranks > 1 && !grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes)) {
+        *m = cp->message;
+        free(cp);
+        return FA_OUT_OF_MEMORY;
+    }
+    *out = cp;
+    return FA_OK;
+}
+
+// The caller's size counts: a newer caller's struct is zeroed to its own end.
+template <class T>
+static fa_status_t init(T* object, uint32_t struct_size) {
+    Message* m = thread_message();
+    if (object == nullptr) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a struct to fill", Sized<T>::kName);
+    FA_TRY(check_struct_size(struct_size, Sized<T>::kFirst, Sized<T>::kName, m));
+    memset(static_cast<void*>(object), 0, struct_size);
+    object->struct_size = struct_size;
+    return FA_OK;
+}
+
+}  // namespace cp
+}  // namespace fa
+
+fa_status_t fa_cp_transport_init(fa_cp_transport_t* transport, uint32_t struct_size) {
+    return fa::cp::init(transport, struct_size);
+}
+fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t struct_size) { return fa::cp::init(info, struct_size); }
+fa_status_t fa_cp_desc_init(fa_cp_desc_t* spread, uint32_t struct_size) { return fa::cp::init(spread, struct_size); }
+
+fa_status_t fa_cp_create(fa_cp_t* cp, fa_handle_t handle, const fa_cp_create_info_t* info) {
+    return fa::cp::create(cp, handle, info, fa::cp::thread_message());
+}
+
+fa_status_t fa_cp_destroy(fa_cp_t cp) {
+    if (!cp) return FA_OK;
+    const bool late_messages = cp->failed && !cp->transport.abandon;  // may still come into these buffers
+    for (const fa::cp::Slab& slab : cp->slab) {
+        if (!late_messages) free(slab.data);
+    }
+    free(cp);
+    return FA_OK;
+}
+
+const char* fa_cp_last_error(fa_cp_t cp) { return cp ? cp->message.text : fa::cp::own_message.text; }
+
+fa_status_t fa_cp_traffic(fa_cp_t cp, uint64_t* bytes_sent, uint64_t* messages_sent) {
+    if (!cp) return fail(fa::cp::thread_message(), FA_INVALID_ARGUMENT, "cp is NULL: expected an object");
+    if (bytes_sent) *bytes_sent = cp->bytes_sent;
+    if (messages_sent) *messages_sent = cp->messages_sent;
+    return FA_OK;
+}

@@ -1,0 +1,125 @@
+// A call, read: the whole problem with its defaults, this rank's tensors, and how both are cut into pieces that the core computes.
+#pragma once
+#include "cp/cp.h"
+#include "cp/exchange.h"
+#include "cp/partition.h"
+#include "spec/mask.h"
+
+namespace fa {
+namespace cp {
+
+// Rows of a tensor in memory. Distances are in bytes.
+struct View {
+    char* data;
+    int64_t unit;  // bytes of what a stride of the descriptor counts
+    int64_t batch, row, head;
+    int64_t heads, head_bytes;  // of a row: head_bytes of each head
+    int64_t row_bytes() const { return heads * head_bytes; }
+    View at(int64_t b, int64_t i, int64_t h) const {
+        View v = *this;
+        if (v.data) v.data += b * batch + i * row + h * head;
+        return v;
+    }
+    View of_heads(int64_t first, int64_t count) const {
+        View v = at(0, 0, first);
+        v.heads = count;
+        return v;
+    }
+};
+
+// Dense [batch][rows][heads][dim], as `like` in all else.
+View dense(const View& like, void* data, int64_t rows);
+
+// The f32 values of LSE, in elements.
+struct LseView {
+    float* data;
+    int64_t batch, head, row;
+    LseView at(int64_t b, int64_t h, int64_t i) const {
+        LseView v = *this;
+        if (v.data) v.data += b * batch + h * head + i * row;
+        return v;
+    }
+};
+
+// Sequences that are cut alike: all of padded tensors, or one of packed ones.
+struct Segment {
+    int64_t first, count;        // sequences
+    int64_t rows, keys;          // of each, on all ranks together
+    Ranges own_rows, own_keys;   // this rank's
+    int64_t row_base, key_base;  // local packed row and key where it begins; 0 in padded tensors
+};
+
+struct Job {
+    fa_cp_s* cp;
+    fa_attention_desc_t d;  // no zero types, heads and dims
+    fa_cp_desc_t spread;
+    fa_forward_args_t a;
+    Partition partition;
+    int32_t rank, ranks;
+    bool packed_q, packed_k, positions;  // does the mask or ALiBi need to know where rows and keys are?
+    int64_t local_rows, local_keys;      // of this rank: of a sequence, or of all where packed
+    View q, k, v, o;
+    LseView lse;
+    fa_status_t computed;  // the first failure of the core; the exchange goes on without results
+
+    bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
+    int64_t segments() const { return packed_q || packed_k ? d.batch : d.batch > 0; }
+    Segment segment(int64_t index, const Segment* previous) const;
+    // Keys that rows [row, row + rows) of a segment's sequences may see, as one range.
+    Range band(const Segment& s, const Range& rows) const;
+    int64_t diagonal(const Segment& s, int64_t sequence) const;
+    // This rank's part of a segment, from its first sequence and first local row or key on.
+    View rows_of(const View& v, const Segment& s) const { return v.at(packed_q ? 0 : s.first, s.row_base, 0); }
+    View keys_of(const View& v, const Segment& s) const { return v.at(packed_k ? 0 : s.first, s.key_base, 0); }
+    LseView lse_of(const LseView& v, const Segment& s) const { return v.at(packed_q ? 0 : s.first, 0, s.row_base); }
+    int64_t keys_on(int32_t r) const;  // as local_keys, of any rank
+};
+
+// for (Segments s(job); s.next();) … *s …
+class Segments {
+  public:
+    explicit Segments(const Job& job) : job_(job) {}
+    bool next() {
+        if (++index_ >= job_.segments()) return false;
+        current_ = job_.segment(index_, index_ > 0 ? &current_ : nullptr);
+        return true;
+    }
+    const Segment& operator*() const { return current_; }
+    const Segment* operator->() const { return &current_; }
+    int64_t index() const { return index_; }
+
+  private:
+    const Job& job_;
+    Segment current_{};
+    int64_t index_ = -1;
+};
+
+// Checks and reads the call's structs; `fingerprint` is what ranks compare.
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_forward_args_t* args,
+                     Job* job, Fingerprint* fingerprint);
+
+// One call of the core: rows of one range against neighbouring keys. Views begin at the piece's first row, key and head.
+struct Piece {
+    const Segment* segment;
+    Range rows, keys;     // numbers within the whole sequence
+    int64_t local_row;    // of the segment: where bias and mask have these rows
+    int64_t head, heads;  // query heads
+    View q, k, v, o;
+    LseView lse;
+    bool partial;  // an f32 o and LSE for a merge, without sinks
+};
+fa_status_t attend(Job* job, const Piece& piece);
+
+// Merges an f32 o and its LSE into what `into` holds (accumulate), or rounds it to o's type with sinks and o_scale.
+struct Merging {
+    int64_t sequences, rows;
+    View part;
+    LseView part_lse;
+    View into;
+    LseView into_lse;
+    bool accumulate;
+};
+fa_status_t merge(Job* job, const Merging& merging);
+
+}  // namespace cp
+}  // namespace fa

@@ -1,0 +1,149 @@
+// Decoding from a cache that is spread: each rank computes all rows with its own keys, and everybody merges everybody's o and LSE.
+#include <math.h>
+#include <string.h>
+#include "cp/methods.h"
+
+namespace fa {
+namespace cp {
+namespace {
+
+struct Buffers {
+    char* own;  // o, then LSE: f32
+    char* parts;
+    int32_t *keys, *all_keys;  // valid keys of each sequence: here, and [ranks][batch]
+    int32_t* offset;
+    int64_t o_floats, lse_floats;
+    int64_t bytes() const { return (o_floats + lse_floats) * int64_t(sizeof(float)); }
+};
+
+Buffers lay_out(const Job& job, Shares* own, Shares* parts) {
+    Buffers b{};
+    const int64_t sequences = job.packed_q ? 1 : job.d.batch, count = job.d.batch * int64_t(sizeof(int32_t));
+    b.lse_floats = sequences * job.d.heads_q * job.local_rows;
+    b.o_floats = b.lse_floats * job.d.dim_v;
+    b.own = own->take(b.bytes());
+    b.keys = reinterpret_cast<int32_t*>(own->take(count));
+    b.offset = reinterpret_cast<int32_t*>(own->take(count));
+    b.parts = parts->take(b.bytes() * job.ranks);
+    b.all_keys = reinterpret_cast<int32_t*>(parts->take(count * job.ranks));
+    return b;
+}
+
+fa_status_t check(const Job& job, Message* m) {
+    if (job.d.chunk == 0) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "chunk is %lld: expected 0 for FA_CP_METHOD_MERGE, whose ranks' keys begin anywhere",
+                ll(job.d.chunk));
+}
+
+fa_status_t prepare(Job* job) {
+    Shares own(nullptr), parts(nullptr);
+    lay_out(*job, &own, &parts);
+    if (!grow(job->cp, kLocal, uint64_t(own.used())) || !grow(job->cp, kPartial, uint64_t(parts.used()))) return FA_OUT_OF_MEMORY;
+    return FA_OK;
+}
+
+int64_t valid_keys(const Job& job, int64_t b) {
+    int64_t keys = job.packed_k ? job.a.cu_seqlens_k[b + 1] - job.a.cu_seqlens_k[b] : job.d.seqlen_k;
+    if (job.has(FA_OPERAND_SEQUSED_K)) keys = job.a.seqused_k[b];
+    return job.has(FA_OPERAND_LEFTPAD_K) ? keys - job.a.leftpad_k[b] : keys;
+}
+
+int64_t valid_rows(const Job& job, int64_t b) {
+    if (job.has(FA_OPERAND_SEQUSED_Q)) return job.a.seqused_q[b];
+    return job.packed_q ? job.a.cu_seqlens_q[b + 1] - job.a.cu_seqlens_q[b] : job.d.seqlen_q;
+}
+
+// Where the diagonal lies among this rank's keys, which follow those of the ranks before.
+void place(Job* job, const Buffers& buffers) {
+    for (int64_t b = 0; b < job->d.batch; b++) {
+        int64_t before = 0, all = 0;
+        for (int32_t r = 0; r < job->ranks; r++) {
+            const int64_t keys = buffers.all_keys[r * job->d.batch + b];
+            if (r < job->rank) before += keys;
+            all += keys;
+        }
+        int64_t off = job->d.alignment == FA_ALIGN_BOTTOM_RIGHT ? all - valid_rows(*job, b) : 0;
+        if (job->d.alignment == FA_ALIGN_EXPLICIT) off = job->a.causal_offset[b];
+        off -= before;
+        if (off < INT32_MIN || off > INT32_MAX)
+            job->computed = fail(&job->cp->message, FA_UNSUPPORTED, "sequence %lld has %lld keys on all ranks: expected 31 bits",
+                                 ll(b), ll(all));
+        buffers.offset[b] = int32_t(off);
+    }
+}
+
+void compute(Job* job, const Buffers& b) {
+    if (job->computed != FA_OK) return;
+    fa_attention_desc_t d = job->d;
+    fa_forward_args_t a = job->a;
+    float* o = reinterpret_cast<float*>(b.own);
+    memset(o, 0, size_t(b.o_floats) * sizeof(float));  // gaps between packed rows, which the core leaves alone
+    for (int64_t i = 0; i < b.lse_floats; i++) o[b.o_floats + i] = -INFINITY;
+    d.o_dtype = FA_F32;
+    d.operands = (d.operands | FA_OPERAND_LSE) & ~(FA_OPERAND_SINKS | FA_OPERAND_O_SCALE);
+    d.strided &= ~uint32_t(FA_STRIDED_O | FA_STRIDED_LSE);
+    memset(d.o_stride, 0, sizeof d.o_stride);
+    memset(d.lse_stride, 0, sizeof d.lse_stride);
+    if (job->positions) {
+        d.alignment = FA_ALIGN_EXPLICIT;
+        d.operands |= FA_OPERAND_CAUSAL_OFFSET;
+        a.causal_offset = b.offset;
+    }
+    a.sinks = nullptr;
+    a.o_scale = nullptr;
+    a.o = o;
+    a.lse = o + b.o_floats;
+    job->computed = fa_forward_ex(job->cp->handle, &d, &a);
+    if (job->computed != FA_OK) fail(&job->cp->message, job->computed, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
+}
+
+void merge_parts(Job* job, const Buffers& b) {
+    if (job->computed != FA_OK) return;
+    fa_merge_args_t a = FA_MERGE_ARGS_INIT;
+    const int64_t part = b.o_floats + b.lse_floats, rows = job->local_rows, heads = job->d.heads_q, dim = job->d.dim_v;
+    const bool packed = job->packed_q;
+    a.flags = job->a.flags;
+    a.stream = job->a.stream;
+    a.parts = job->ranks;
+    a.o_parts = reinterpret_cast<const float*>(b.parts);
+    a.lse_parts = a.o_parts + b.o_floats;
+    const int64_t o_stride[5] = {part, packed ? 0 : rows * heads * dim, heads * dim, dim, 1};
+    const int64_t lse_stride[4] = {part, packed ? 0 : heads * rows, rows, 1};
+    memcpy(a.o_parts_stride, o_stride, sizeof o_stride);
+    memcpy(a.lse_parts_stride, lse_stride, sizeof lse_stride);
+    a.o = job->a.o;
+    a.lse = job->a.lse;
+    a.sinks = job->a.sinks;
+    a.o_scale = job->a.o_scale;
+    a.cu_seqlens_q = job->a.cu_seqlens_q;
+    a.seqused_q = job->a.seqused_q;
+    job->computed = fa_merge(job->cp->handle, &job->d, &a);
+    if (job->computed != FA_OK) fail(&job->cp->message, job->computed, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
+}
+
+fa_status_t run(Job* job) {
+    Slab* slab = job->cp->slab;
+    Shares own(slab[kLocal].data), parts(slab[kPartial].data);
+    const Buffers b = lay_out(*job, &own, &parts);
+    if (job->positions) {
+        for (int64_t i = 0; i < job->d.batch; i++) b.keys[i] = int32_t(valid_keys(*job, i));
+        FA_TRY(all_gather(job->cp, b.keys, b.all_keys, uint64_t(job->d.batch) * sizeof(int32_t), "the numbers of keys"));
+        place(job, b);
+    }
+    compute(job, b);
+    FA_TRY(all_gather(job->cp, b.own, b.parts, uint64_t(b.bytes()), "o and LSE"));
+    merge_parts(job, b);
+    return FA_OK;
+}
+
+int64_t bytes(const Job& job) {
+    Shares own(nullptr), parts(nullptr);
+    return lay_out(job, &own, &parts).bytes() * (job.ranks - 1);
+}
+
+}  // namespace
+
+extern const Method kMergeMethod{FA_CP_METHOD_MERGE, "merge", check, prepare, run, bytes, bytes};
+
+}  // namespace cp
+}  // namespace fa

@@ -1,0 +1,42 @@
+// The methods. Of each: what it cannot do, its buffers, which are allocated before ranks agree to begin, and the bytes that it
+// sends; then the work, in which a status other than FA_OK means that the transport failed. What the core refuses is in
+// job->computed, while the exchange goes on, so that no peer waits in vain.
+#pragma once
+#include "cp/job.h"
+
+namespace fa {
+namespace cp {
+
+struct Method {
+    int32_t id;  // FA_CP_METHOD_…
+    const char* name;
+    fa_status_t (*check)(const Job&, Message*);
+    fa_status_t (*prepare)(Job*);
+    fa_status_t (*run)(Job*);
+    int64_t (*bytes)(const Job&);    // that this rank sends
+    int64_t (*minimum)(const Job&);  // that it would have to if each receiver got each byte that it needs once, and from its owner
+};
+
+extern const Method kUlysses, kAllGather, kRingAttention, kMergeMethod;
+
+// By spread.method, or for FA_CP_METHOD_AUTO what suits; NULL with a status and sentence where none does.
+const Method* find_method(const Job& job, Message* m, fa_status_t* status);
+
+// A share of a buffer, aligned for any tensor.
+class Shares {
+  public:
+    explicit Shares(void* base) : base_(static_cast<char*>(base)) {}
+    char* take(int64_t bytes) {
+        char* at = base_ ? base_ + used_ : nullptr;
+        used_ += (bytes + 63) / 64 * 64;
+        return at;
+    }
+    int64_t used() const { return used_; }
+
+  private:
+    char* base_;
+    int64_t used_ = 0;
+};
+
+}  // namespace cp
+}  // namespace fa

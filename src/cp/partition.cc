@@ -1,0 +1,89 @@
+#include "cp/partition.h"
+#include "cp/cp.h"
+
+namespace fa {
+namespace cp {
+
+// Where part p of n begins. Blocks are dealt so that parts differ by one at most.
+static int64_t part_begin(int64_t length, int64_t block, int64_t p, int64_t n) {
+    const int64_t blocks = (length + block - 1) / block, begin = p * blocks / n * block;
+    return begin < length ? begin : length;
+}
+
+static void add(Ranges* r, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    if (r->count > 0 && r->at[0].begin + r->at[0].rows == begin) r->at[0].rows += end - begin;  // the middle's two parts
+    else r->at[r->count++] = {begin, end - begin};
+}
+
+Ranges ranges_of(const Partition& p, int64_t length, int32_t rank) {
+    Ranges r{};
+    const int64_t n = p.layout == FA_CP_LAYOUT_ZIGZAG ? int64_t(2) * p.ranks : p.ranks;
+    add(&r, part_begin(length, p.block, rank, n), part_begin(length, p.block, rank + 1, n));
+    if (p.layout == FA_CP_LAYOUT_ZIGZAG)
+        add(&r, part_begin(length, p.block, n - 1 - rank, n), part_begin(length, p.block, n - rank, n));
+    return r;
+}
+
+fa_status_t read_spread(const fa_cp_desc_t* user, fa_cp_desc_t* s, Message* m) {
+    FA_TRY(import_struct(s, user, m));
+    FA_TRY(known_bits(m, "spread.flags", s->flags, 0));
+    if (s->shard == 0)
+        return fail(m, FA_INVALID_ARGUMENT, "spread.shard is not set: expected FA_CP_SHARD_ROWS or FA_CP_SHARD_KEYS");
+    FA_TRY(known_value(m, "spread.shard", s->shard, FA_CP_SHARD_KEYS));
+    FA_TRY(known_value(m, "spread.layout", s->layout, FA_CP_LAYOUT_ZIGZAG));
+    FA_TRY(known_value(m, "spread.method", s->method, FA_CP_METHOD_MERGE));
+    FA_TRY(in_range(m, "spread.block", s->block, 0, kMaxSize));
+    FA_TRY(in_range(m, "spread.head_chunk", s->head_chunk, 0, kMaxSize));
+    if (s->block == 0) s->block = 1;
+    return FA_OK;
+}
+
+static fa_status_t check_lengths(const int32_t* cu_seqlens, int64_t batch, int64_t seqlen, Message* m) {
+    FA_TRY(in_range(m, "batch", batch, 0, kMaxSize));
+    FA_TRY(in_range(m, "seqlen", seqlen, 0, kMaxSize));
+    if (!cu_seqlens) return FA_OK;
+    FA_TRY(in_range(m, "seqlen", seqlen, 0, 0));
+    for (int64_t b = 0; b <= batch; b++)
+        FA_TRY(entry_in_range(m, "cu_seqlens", b, cu_seqlens[b], b > 0 ? cu_seqlens[b - 1] : 0, kMaxSize));
+    return FA_OK;
+}
+
+static fa_status_t partition(const fa_cp_desc_t* user, int32_t rank, int32_t ranks, const int32_t* cu_seqlens, int64_t batch,
+                             int64_t seqlen, fa_cp_range_t* ranges, int64_t capacity, int64_t* count) {
+    Message* m = thread_message();
+    fa_cp_desc_t spread;
+    if (!count) return fail(m, FA_INVALID_ARGUMENT, "count is NULL: expected where to write it");
+    *count = 0;
+    FA_TRY(read_spread(user, &spread, m));
+    if (spread.shard != FA_CP_SHARD_ROWS)
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "spread.shard is FA_CP_SHARD_KEYS, which leaves every row on all ranks: expected FA_CP_SHARD_ROWS");
+    FA_TRY(in_range(m, "ranks", ranks, 1, kMaxSize));
+    FA_TRY(in_range(m, "rank", rank, 0, ranks - 1));
+    FA_TRY(check_lengths(cu_seqlens, batch, seqlen, m));
+    FA_TRY(in_range(m, "capacity", capacity, 0, INT64_MAX));
+    if (!ranges && capacity > 0) return fail(m, FA_INVALID_ARGUMENT, "ranges is NULL: expected an array of %lld", ll(capacity));
+    const Partition p{spread.layout, ranks, spread.block};
+    int64_t n = 0, packed = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        const Ranges r = ranges_of(p, cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : seqlen, rank);
+        int64_t local = cu_seqlens ? packed : 0;
+        for (int32_t i = 0; i < r.count; i++, n++) {
+            if (n < capacity) ranges[n] = {b, r.at[i].begin, r.at[i].rows, local};
+            local += r.at[i].rows;
+        }
+        packed += r.rows();
+    }
+    *count = n;
+    if (ranges && n > capacity) return fail(m, FA_INVALID_ARGUMENT, "capacity is %lld: expected %lld or more", ll(capacity), ll(n));
+    return FA_OK;
+}
+
+}  // namespace cp
+}  // namespace fa
+
+fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int32_t ranks, const int32_t* cu_seqlens, int64_t batch,
+                            int64_t seqlen, fa_cp_range_t* ranges, int64_t capacity, int64_t* count) {
+    return fa::cp::partition(spread, rank, ranks, cu_seqlens, batch, seqlen, ranges, capacity, count);
+}

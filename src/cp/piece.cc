@@ -1,0 +1,139 @@
+// The calls of the core.
+#include "cp/job.h"
+
+namespace fa {
+namespace cp {
+
+constexpr uint64_t kOfPieces =
+    FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE;
+constexpr uint32_t kAllStrided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+
+static void put(int64_t stride[4], const View& v) {
+    stride[0] = v.batch / v.unit;
+    stride[1] = v.row / v.unit;
+    stride[2] = v.head / v.unit;
+    stride[3] = 1;
+}
+static void put(int64_t stride[3], const LseView& v) {
+    stride[0] = v.batch;
+    stride[1] = v.head;
+    stride[2] = v.row;
+}
+
+static fa_status_t checked(Job* job, fa_status_t status) {
+    if (status == FA_OK) return FA_OK;
+    job->computed = status;
+    return fail(&job->cp->message, status, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
+}
+
+// Row i of the piece stands on key i + off of the piece.
+static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_forward_args_t* a) {
+    int32_t* offset = static_cast<int32_t*>(grow(job->cp, kOffsets, uint64_t(p.segment->count) * sizeof(int32_t)));
+    if (!offset) return job->computed = FA_OUT_OF_MEMORY;
+    for (int64_t b = 0; b < p.segment->count; b++) {
+        const int64_t off = job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin;
+        if (off < INT32_MIN || off > INT32_MAX) {
+            job->computed =
+                fail(&job->cp->message, FA_UNSUPPORTED, "causal_offset[%lld] puts a row %lld keys from its part: expected 31 bits",
+                     ll(p.segment->first + b), ll(off));
+            return job->computed;
+        }
+        offset[b] = int32_t(off);
+    }
+    d->alignment = FA_ALIGN_EXPLICIT;
+    d->operands |= FA_OPERAND_CAUSAL_OFFSET;
+    a->causal_offset = offset;
+    return FA_OK;
+}
+
+// Where an operand has the piece's first sequence, head, row and key.
+template <class T>
+static const T* moved(const T* base, int64_t elements, int64_t bytes) {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(base) + elements * bytes);
+}
+static int64_t pair_index(const int64_t stride[4], const Piece& p) {
+    return p.segment->first * stride[0] + p.head * stride[1] + p.local_row * stride[2] + p.keys.begin * stride[3];
+}
+
+fa_status_t attend(Job* job, const Piece& p) {
+    if (job->computed != FA_OK) return job->computed;
+    fa_attention_desc_t d = job->d;
+    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+    d.operands &= kOfPieces;
+    d.strided = kAllStrided;
+    d.batch = p.segment->count;
+    d.heads_q = p.heads;
+    d.heads_k = p.k.heads;
+    d.heads_v = p.v.heads;
+    d.seqlen_q = p.rows.rows;
+    d.seqlen_k = p.keys.rows;
+    d.total_q = d.total_k = 0;
+    put(d.q_stride, p.q);
+    put(d.k_stride, p.k);
+    put(d.v_stride, p.v);
+    put(d.o_stride, p.o);
+    put(d.lse_stride, p.lse);
+    if (p.partial) {
+        d.o_dtype = FA_F32;
+        d.operands = (d.operands | FA_OPERAND_LSE) & ~(FA_OPERAND_SINKS | FA_OPERAND_O_SCALE);
+    }
+    if (!(d.operands & FA_OPERAND_LSE)) {
+        d.strided &= ~uint32_t(FA_STRIDED_LSE);
+        for (int64_t& stride : d.lse_stride) stride = 0;
+    }
+    if (job->positions) FA_TRY(place(job, p, &d, &a));
+    a.flags = job->a.flags;
+    a.stream = job->a.stream;
+    a.q = p.q.data;
+    a.k = p.k.data;
+    a.v = p.v.data;
+    a.o = p.o.data;
+    if (d.operands & FA_OPERAND_LSE) a.lse = p.lse.data;
+    if (d.operands & FA_OPERAND_BIAS)
+        a.bias = moved(job->a.bias, pair_index(d.bias_stride, p), d.bias_dtype == 0 || d.bias_dtype == FA_F32 ? 4 : 2);
+    if (d.operands & FA_OPERAND_MASK) a.mask = moved(job->a.mask, pair_index(d.mask_stride, p), 1);
+    if (d.operands & FA_OPERAND_ALIBI) a.alibi_slopes = job->a.alibi_slopes + p.segment->first * d.alibi_batch_stride + p.head;
+    if (d.operands & FA_OPERAND_SINKS) a.sinks = job->a.sinks + p.head;
+    if (d.operands & FA_OPERAND_O_SCALE) a.o_scale = job->a.o_scale;
+    return checked(job, fa_forward_ex(job->cp->handle, &d, &a));
+}
+
+fa_status_t merge(Job* job, const Merging& m) {
+    if (job->computed != FA_OK) return job->computed;
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    fa_merge_args_t a = FA_MERGE_ARGS_INIT;
+    d.q_dtype = d.o_dtype = m.accumulate ? int32_t(FA_F32) : job->d.o_dtype;
+    d.batch = m.sequences;
+    d.heads_q = job->d.heads_q;
+    d.seqlen_q = m.rows;
+    d.dim_v = job->d.dim_v;
+    d.strided = FA_STRIDED_O;
+    put(d.o_stride, m.into);
+    if (m.into_lse.data) {
+        d.operands |= FA_OPERAND_LSE;
+        d.strided |= FA_STRIDED_LSE;
+        put(d.lse_stride, m.into_lse);
+        a.lse = m.into_lse.data;
+    }
+    if (!m.accumulate && job->has(FA_OPERAND_SINKS)) {
+        d.operands |= FA_OPERAND_SINKS;
+        a.sinks = job->a.sinks;
+    }
+    if (!m.accumulate && job->has(FA_OPERAND_O_SCALE)) {
+        d.operands |= FA_OPERAND_O_SCALE;
+        a.o_scale = job->a.o_scale;
+    }
+    a.flags = (job->a.flags & FA_ARGS_STREAM) | (m.accumulate ? uint32_t(FA_MERGE_ACCUMULATE) : 0u);
+    a.stream = job->a.stream;
+    a.parts = 1;
+    a.o_parts = reinterpret_cast<const float*>(m.part.data);
+    a.lse_parts = m.part_lse.data;
+    put(a.o_parts_stride + 1, m.part);
+    a.o_parts_stride[0] = 0;
+    put(a.lse_parts_stride + 1, m.part_lse);
+    a.o = m.into.data;
+    return checked(job, fa_merge(job->cp->handle, &d, &a));
+}
+
+}  // namespace cp
+}  // namespace fa

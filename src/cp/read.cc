@@ -1,0 +1,230 @@
+// From the caller's structs to a Job.
+#include <stddef.h>
+#include <string.h>
+#include "cp/job.h"
+
+namespace fa {
+namespace cp {
+namespace {
+
+constexpr uint64_t kRowsOperands = FA_OPERAND_LSE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
+                                   FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+constexpr uint64_t kCacheOperands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K |
+                                    FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE;
+constexpr uint64_t kKeysOperands =
+    (kRowsOperands & ~FA_OPERAND_CU_SEQLENS_K) | kCacheOperands | FA_OPERAND_Q_DESCALE | FA_OPERAND_SEQUSED_Q;
+
+struct Operand {
+    const char *bit, *field;
+};
+constexpr Operand kOperand[] = {
+#define FA_OPERAND(name, field) {"FA_OPERAND_" #name, #field},
+#include "core/operands.def"
+};
+constexpr int kOperandCount = sizeof kOperand / sizeof kOperand[0];
+
+int64_t unit_bytes(int32_t dtype, int64_t* elements) {
+    int64_t bytes = 1;
+    *elements = 1;
+    fa_dtype_unit(dtype, elements, &bytes);
+    return bytes;
+}
+
+fa_status_t core_says(fa_cp_s* cp, fa_status_t status) {
+    return status == FA_OK ? FA_OK : fail(&cp->message, status, "%s", fa_last_error(cp->handle));
+}
+
+void fill_defaults(fa_attention_desc_t* d) {
+    int64_t elements;
+    if (d->k_dtype == 0) d->k_dtype = d->q_dtype;
+    if (d->v_dtype == 0) d->v_dtype = d->k_dtype;
+    if (d->o_dtype == 0) d->o_dtype = unit_bytes(d->q_dtype, &elements) == 1 ? int32_t(FA_BF16) : d->q_dtype;
+    if (d->heads_k == 0) d->heads_k = d->heads_q;
+    if (d->heads_v == 0) d->heads_v = d->heads_k;
+    if (d->dim_v == 0) d->dim_v = d->dim_qk;
+}
+
+// What no method has yet, in the words of the field.
+fa_status_t check_known_to_methods(const Job& job, Message* m) {
+    const fa_attention_desc_t& d = job.d;
+    const char* shard = job.spread.shard == FA_CP_SHARD_ROWS ? "FA_CP_SHARD_ROWS" : "FA_CP_SHARD_KEYS";
+    const uint64_t refused = d.operands & ~(job.spread.shard == FA_CP_SHARD_ROWS ? kRowsOperands : kKeysOperands);
+    if (refused != 0)
+        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with %s on %d ranks", llu(d.operands),
+                    kOperand[__builtin_ctzll(refused)].bit, shard, job.ranks);
+    if (d.dropout_p != 0)
+        return fail(m, FA_UNSUPPORTED,
+                    "dropout_p is %g: expected 0 on %d ranks, since the core counts rows and heads of a mask from 0",
+                    double(d.dropout_p), job.ranks);
+    if (d.algorithm != FA_ALGORITHM_FLASH)
+        return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) on %d ranks", d.algorithm, job.ranks);
+    if (job.a.workspace)
+        return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
+                    job.a.workspace, job.ranks);
+    return FA_OK;
+}
+
+fa_status_t check_pointers(const Job& job, Message* m) {
+    for (int i = 0; i < kOperandCount; i++) {
+        const void* pointer;
+        memcpy(&pointer, reinterpret_cast<const char*>(&job.a) + offsetof(fa_forward_args_t, lse) + size_t(i) * sizeof pointer,
+               sizeof pointer);
+        const bool set = (job.d.operands >> i & 1) != 0;
+        if (!set && pointer)
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without %s", kOperand[i].field, pointer, kOperand[i].bit);
+        if (set && !pointer && job.local_rows > 0)
+            return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with %s", kOperand[i].field, kOperand[i].bit);
+    }
+    return FA_OK;
+}
+
+fa_status_t check_cu_seqlens(const char* name, const int32_t* cu, int64_t batch, int64_t longest, int64_t total, Message* m) {
+    if (!cu) return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer with its operand", name);
+    for (int64_t b = 0; b <= batch; b++) {
+        FA_TRY(entry_in_range(m, name, b, cu[b], b > 0 ? cu[b - 1] : 0, total));
+        if (b > 0 && cu[b] - cu[b - 1] > longest)
+            return fail(m, FA_INVALID_ARGUMENT, "%s[%lld] is %d after %d: expected at most %lld rows of a sequence", name, ll(b),
+                        cu[b], cu[b - 1], ll(longest));
+    }
+    return FA_OK;
+}
+
+View view_of(const void* data, int32_t dtype, bool strided, const int64_t stride[4], int64_t rows, int64_t heads, int64_t dim) {
+    View v{};
+    int64_t elements;
+    v.unit = unit_bytes(dtype, &elements);
+    v.heads = heads;
+    v.head_bytes = dim / elements * v.unit;
+    v = dense(v, const_cast<void*>(data), rows);
+    if (!strided) return v;
+    v.batch = stride[0] * v.unit;
+    v.row = stride[1] * v.unit;
+    v.head = stride[2] * v.unit;
+    return v;
+}
+
+fa_status_t check_data(const char* name, const View& v, int64_t batch, int64_t rows, Message* m) {
+    if (v.data || batch == 0 || rows == 0) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected a pointer to this rank's rows", name);
+}
+
+void lay_out(Job* job) {
+    const fa_attention_desc_t& d = job->d;
+    const int64_t rows = job->local_rows, keys = job->local_keys;
+    job->q = view_of(job->a.q, d.q_dtype, d.strided & FA_STRIDED_Q, d.q_stride, rows, d.heads_q, d.dim_qk);
+    job->k = view_of(job->a.k, d.k_dtype, d.strided & FA_STRIDED_K, d.k_stride, keys, d.heads_k, d.dim_qk);
+    job->v = view_of(job->a.v, d.v_dtype, d.strided & FA_STRIDED_V, d.v_stride, keys, d.heads_v, d.dim_v);
+    job->o = view_of(job->a.o, d.o_dtype, d.strided & FA_STRIDED_O, d.o_stride, rows, d.heads_q, d.dim_v);
+    job->lse = {job->a.lse, d.heads_q * rows, rows, 1};
+    if (d.strided & FA_STRIDED_LSE) job->lse = {job->a.lse, d.lse_stride[0], d.lse_stride[1], d.lse_stride[2]};
+}
+
+// The core's own checks: of the whole problem, and of this rank's tensors with their strides.
+fa_status_t check_by_core(Job* job) {
+    fa_handle_t handle = job->cp->handle;
+    fa_attention_desc_t whole = job->d, local = job->d;
+    whole.strided = 0;
+    memset(whole.q_stride, 0, offsetof(fa_attention_desc_t, bias_stride) - offsetof(fa_attention_desc_t, q_stride));
+    memset(whole.lse_stride, 0, sizeof whole.lse_stride);
+    FA_TRY(core_says(job->cp, fa_supports(handle, &whole, FA_OP_FORWARD)));
+    if (job->packed_q) local.total_q = job->local_rows;
+    else local.seqlen_q = job->local_rows;
+    if (job->packed_k) local.total_k = job->local_keys;
+    else local.seqlen_k = job->local_keys;
+    return core_says(job->cp, fa_supports(handle, &local, FA_OP_FORWARD));
+}
+
+fa_status_t read_rows(Job* job, Message* m) {
+    const fa_attention_desc_t& d = job->d;
+    job->packed_q = job->has(FA_OPERAND_CU_SEQLENS_Q);
+    job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
+    FA_TRY(in_range(m, "batch", d.batch, 0, kMaxSize));  // before any array is read
+    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q, m));
+    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k, m));
+    job->local_keys = job->keys_on(job->rank);
+    job->local_rows = 0;
+    if (!job->packed_q) job->local_rows = ranges_of(job->partition, d.seqlen_q, job->rank).rows();
+    else
+        for (Segments s(*job); s.next();) job->local_rows += s->own_rows.rows();
+    FA_TRY(check_by_core(job));
+    FA_TRY(check_pointers(*job, m));
+    lay_out(job);
+    FA_TRY(check_data("q", job->q, d.batch, job->local_rows, m));
+    FA_TRY(check_data("k", job->k, d.batch, job->local_keys, m));
+    FA_TRY(check_data("v", job->v, d.batch, job->local_keys, m));
+    return check_data("o", job->o, d.batch, job->local_rows, m);
+}
+
+fa_status_t read_keys(Job* job, Message* m) {
+    if (job->spread.layout != FA_CP_LAYOUT_CONTIGUOUS)
+        return fail(m, FA_INVALID_ARGUMENT,
+                    "spread.layout is %d: expected 0 with FA_CP_SHARD_KEYS, whose ranks' keys follow each other",
+                    job->spread.layout);
+    fa_attention_desc_t partial = job->d;
+    partial.o_dtype = FA_F32;
+    partial.operands = (partial.operands | FA_OPERAND_LSE) & ~uint64_t(FA_OPERAND_O_SCALE);
+    FA_TRY(core_says(job->cp, fa_supports(job->cp->handle, &job->d, FA_OP_FORWARD)));
+    FA_TRY(core_says(job->cp, fa_supports(job->cp->handle, &partial, FA_OP_FORWARD)));
+    job->packed_q = job->has(FA_OPERAND_CU_SEQLENS_Q);
+    job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
+    job->local_rows = job->packed_q ? job->d.total_q : job->d.seqlen_q;
+    job->local_keys = job->packed_k ? job->d.total_k : job->d.seqlen_k;
+    FA_TRY(check_pointers(*job, m));
+    lay_out(job);
+    FA_TRY(check_data("q", job->q, job->d.batch, job->local_rows, m));
+    return check_data("o", job->o, job->d.batch, job->local_rows, m);
+}
+
+uint64_t hash_array(uint64_t hash, const int32_t* array, int64_t n) {
+    return array ? hash_bytes(hash, array, uint64_t(n) * sizeof *array) : hash;
+}
+
+Fingerprint fingerprint_of(const Job& job) {
+    fa_attention_desc_t d = job.d;
+    d.strided = 0;
+    d.reserve_units = 0;
+    const size_t strides = offsetof(fa_attention_desc_t, q_stride);  // to the end, all of the local tensors
+    memset(d.q_stride, 0, sizeof d - strides);
+    Fingerprint f{FA_OP_FORWARD, 0, 0, kHashOfNothing};
+    if (job.spread.shard == FA_CP_SHARD_KEYS) {
+        d.k_dtype = d.v_dtype = d.k_descale_dtype = d.v_descale_dtype = 0;
+        d.seqlen_k = d.total_k = d.kv_batch = d.page_size = d.num_pages = d.page_table_stride = 0;
+        memset(d.k_descale_block, 0, sizeof d.k_descale_block);
+        memset(d.v_descale_block, 0, sizeof d.v_descale_block);
+        d.operands &= ~kCacheOperands;
+        f.lengths = hash_array(f.lengths, job.a.seqused_q, d.batch);
+    } else {
+        f.lengths = hash_array(f.lengths, job.a.cu_seqlens_k, d.batch + 1);
+    }
+    f.lengths = hash_array(f.lengths, job.a.cu_seqlens_q, d.batch + 1);
+    f.lengths = hash_array(f.lengths, job.a.causal_offset, d.batch);
+    f.descriptor = hash_bytes(kHashOfNothing, &d, sizeof d);
+    f.spread = hash_bytes(kHashOfNothing, &job.spread, sizeof job.spread);
+    return f;
+}
+
+}  // namespace
+
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_forward_args_t* args,
+                     Job* job, Fingerprint* fingerprint) {
+    Message* m = &cp->message;
+    memset(static_cast<void*>(job), 0, sizeof *job);
+    job->cp = cp;
+    job->rank = cp->transport.rank;
+    job->ranks = cp->transport.ranks;
+    FA_TRY(import_struct(&job->d, desc, m));
+    FA_TRY(import_struct(&job->a, args, m));
+    FA_TRY(read_spread(spread, &job->spread, m));
+    FA_TRY(known_bits(m, "flags", job->a.flags, FA_ARGS_STREAM));
+    job->partition = {job->spread.layout, job->ranks, job->spread.block};
+    fill_defaults(&job->d);
+    const fa_attention_desc_t& d = job->d;
+    job->positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) != 0 || d.chunk != 0 || job->has(FA_OPERAND_ALIBI);
+    FA_TRY(check_known_to_methods(*job, m));
+    FA_TRY(job->spread.shard == FA_CP_SHARD_ROWS ? read_rows(job, m) : read_keys(job, m));
+    *fingerprint = fingerprint_of(*job);
+    return FA_OK;
+}
+
+}  // namespace cp
+}  // namespace fa

@@ -1,0 +1,176 @@
+// What is refused, and that no rank is left waiting: with peers that refuse, differ, are silent or cut a message short.
+#include <gtest/gtest.h>
+#include "spread.h"
+
+namespace test {
+namespace {
+
+Case small(int32_t q_dtype = FA_F32) {
+    Case c = shaped({1, 4, 4, 24, 24, 16, 16}, q_dtype);
+    Rng rng(3);
+    c.bind(rng);
+    c.fill_normal(rng);
+    return c;
+}
+
+using Change = std::function<void(int32_t, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)>;
+
+std::vector<RankResult> changed(const Change& change, int32_t ranks = 3) {
+    Case c = small();
+    Spread s = by_rows(ranks, FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_ZIGZAG);
+    s.change = change;
+    StandIn room(ranks);
+    return run_spread(c, s, room);
+}
+
+void expect_everywhere(const Change& change, fa_status_t status, const char* sentence) {
+    for (const RankResult& r : changed(change)) {
+        EXPECT_EQ(status, r.status) << fa_status_name(r.status) << ": " << r.error;
+        EXPECT_NE(std::string::npos, r.error.find(sentence)) << r.error;
+    }
+}
+
+TEST(CpFaults, WhatNoMethodHasIsRefused) {
+    using D = fa_attention_desc_t&;
+    using S = fa_cp_desc_t&;
+    using A = fa_forward_args_t&;
+    static float scores[4 * 24 * 24];
+    alignas(256) static char workspace[256];
+    expect_everywhere([](int32_t, D d, S, A) { d.dropout_p = 0.5f; }, FA_UNSUPPORTED, "dropout_p is 0.5");
+    expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_SCORES, a.scores = scores; }, FA_UNSUPPORTED,
+                      "no FA_OPERAND_SCORES");
+    expect_everywhere([](int32_t, D d, S, A) { d.algorithm = FA_ALGORITHM_STANDARD; }, FA_UNSUPPORTED, "algorithm is 1");
+    expect_everywhere([](int32_t, D, S, A a) { a.workspace = workspace, a.workspace_size = 256; }, FA_UNSUPPORTED, "workspace is ");
+    expect_everywhere([](int32_t, D, S s, A) { s.method = FA_CP_METHOD_ULYSSES; }, FA_UNSUPPORTED,
+                      "heads_k is 4: expected a multiple of the 3 ranks");
+    expect_everywhere([](int32_t, D d, S s, A) { s.method = FA_CP_METHOD_RING, d.chunk = 8, d.alignment = FA_ALIGN_TOP_LEFT; },
+                      FA_UNSUPPORTED, "chunk is 8");
+    expect_everywhere([](int32_t, D, S s, A) { s.method = FA_CP_METHOD_MERGE; }, FA_INVALID_ARGUMENT, "spread.method is 4");
+    expect_everywhere([](int32_t, D, S s, A) { s.shard = 0; }, FA_INVALID_ARGUMENT, "spread.shard is not set");
+    expect_everywhere([](int32_t, D, S s, A) { s.shard = 7; }, FA_UNSUPPORTED_FIELD, "spread.shard is 7");
+    expect_everywhere([](int32_t, D, S s, A) { s.block = -1; }, FA_INVALID_ARGUMENT, "spread.block is -1");
+    expect_everywhere([](int32_t, D, S s, A) { s.head_chunk = 3; }, FA_INVALID_ARGUMENT, "spread.head_chunk is 3");
+    expect_everywhere([](int32_t, D, S s, A) { s.shard = FA_CP_SHARD_KEYS, s.method = 0; }, FA_INVALID_ARGUMENT,
+                      "spread.layout is 1");
+    expect_everywhere([](int32_t, D d, S, A) { d.heads_k = 3; }, FA_INVALID_ARGUMENT, "heads_k is 3");
+    expect_everywhere([](int32_t, D, S, A a) { a.k = nullptr; }, FA_INVALID_ARGUMENT, "k is NULL");
+    expect_everywhere([](int32_t, D, S, A a) { a.lse = nullptr; }, FA_INVALID_ARGUMENT, "lse is NULL");
+    expect_everywhere([](int32_t, D, S, A a) { a.sinks = scores; }, FA_INVALID_ARGUMENT, "expected NULL without FA_OPERAND_SINKS");
+    expect_everywhere([](int32_t, D, S, A a) { a.flags = 1u << 30; }, FA_UNSUPPORTED_FIELD, "flags is 0x40000000");
+}
+
+TEST(CpFaults, ARankThatRefusesTellsTheOthers) {
+    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t& a) {
+        if (rank == 1) a.q = nullptr;
+    });
+    EXPECT_EQ(FA_INVALID_ARGUMENT, results[1].status) << results[1].error;
+    for (const size_t other : {0u, 2u}) {
+        EXPECT_EQ(FA_PEER_FAILED, results[other].status);
+        EXPECT_EQ("rank 1 gave up the call with FA_INVALID_ARGUMENT", results[other].error);
+    }
+}
+
+TEST(CpFaults, RanksThatDifferAllSaySo) {
+    struct {
+        Change change;
+        const char* what;
+    } const differences[] = {
+        {[](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) { d.softcap = rank == 2 ? 5.f : 0.f; },
+         "attention descriptor"},
+        {[](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t& s, fa_forward_args_t&) { s.block = rank == 2 ? 1 : 2; },
+         "fa_cp_desc_t"},
+    };
+    for (const auto& difference : differences)
+        for (const RankResult& r : changed(difference.change)) {
+            EXPECT_EQ(FA_PEERS_DISAGREE, r.status) << r.error;
+            EXPECT_NE(std::string::npos, r.error.find(difference.what)) << r.error;
+        }
+}
+
+TEST(CpFaults, ARankThatComputesNothingTellsTheOthersAtTheEnd) {
+    // The core refuses the piece: this rank's bias is not aligned.
+    static float bias[4 * 24 * 24 + 1];
+    const std::vector<RankResult> results = changed([](int32_t rank, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t& a) {
+        d.operands |= FA_OPERAND_BIAS;
+        dense_pairs(d, d.bias_stride);
+        a.bias = reinterpret_cast<char*>(bias) + (rank == 1 ? 1 : 0);
+    });
+    EXPECT_EQ(FA_INVALID_ARGUMENT, results[1].status) << results[1].error;
+    EXPECT_NE(std::string::npos, results[1].error.find("bias")) << results[1].error;
+    EXPECT_EQ(FA_PEER_FAILED, results[0].status) << results[0].error;
+    EXPECT_EQ(FA_PEER_FAILED, results[2].status) << results[2].error;
+}
+
+TEST(CpFaults, ASilentRankIsATimeoutForEachThatWaitsForIt) {
+    for (const int32_t method : {FA_CP_METHOD_ALL_GATHER, FA_CP_METHOD_RING, FA_CP_METHOD_ULYSSES}) {
+        for (const int64_t message : {0, 3, 5}) {
+            Case c = small();
+            Spread s = by_rows(4, method, FA_CP_LAYOUT_CONTIGUOUS);
+            s.timeout_ms = 200;
+            s.again = true;  // afterwards the object is of no use
+            StandIn room(4);
+            room.mute_rank = 1, room.mute_message = message;
+            const std::vector<RankResult> results = run_spread(c, s, room);
+            for (const RankResult& r : results) {
+                EXPECT_EQ(FA_INVALID_STATE, r.status) << fa_status_name(r.status) << ": " << r.error;
+                EXPECT_NE(std::string::npos, r.error.find("the transport failed")) << r.error;
+            }
+        }
+    }
+}
+
+TEST(CpFaults, ASilentRankHasItsSentence) {
+    Case c = small();
+    Spread s = by_rows(2, FA_CP_METHOD_RING, FA_CP_LAYOUT_CONTIGUOUS);
+    s.timeout_ms = 150;
+    StandIn room(2);
+    room.mute_rank = 0;
+    const std::vector<RankResult> results = run_spread(c, s, room);
+    EXPECT_EQ(FA_TIMEOUT, results[1].status);
+    EXPECT_EQ("rank 1 of 2 waited 150 ms for the ranks' statuses: a peer does not answer", results[1].error);
+    EXPECT_EQ(FA_TIMEOUT, results[0].status);
+}
+
+TEST(CpFaults, AMessageCutShortIsAFailedPeer) {
+    for (const int64_t message : {0, 1}) {  // a status, and data
+        Case c = small();
+        Spread s = by_rows(2, FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_CONTIGUOUS);
+        s.timeout_ms = 3000;  // longer than a busy machine delays a thread: the receiver's status must not be a timeout
+        StandIn room(2);
+        room.cut_rank = 0, room.cut_message = message;
+        const std::vector<RankResult> results = run_spread(c, s, room);
+        EXPECT_EQ(FA_PEER_FAILED, results[1].status) << results[1].error;
+        EXPECT_NE(FA_OK, results[0].status);
+    }
+}
+
+TEST(CpFaults, CreateChecksItsArguments) {
+    const Handle handle = make_handle();
+    StandIn room(2);
+    fa_cp_transport_t transport = room.transport(0);
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    info.transport = &transport;
+    fa_cp_t cp = nullptr;
+    const auto refused = [&](fa_status_t status, const char* sentence) {
+        EXPECT_EQ(status, fa_cp_create(&cp, handle, &info));
+        EXPECT_EQ(nullptr, cp);
+        EXPECT_NE(std::string::npos, std::string(fa_cp_last_error(nullptr)).find(sentence)) << fa_cp_last_error(nullptr);
+    };
+    EXPECT_EQ(FA_OK, fa_cp_create(&cp, handle, &info));
+    EXPECT_EQ(FA_OK, fa_cp_destroy(cp));
+    EXPECT_EQ(FA_OK, fa_cp_destroy(nullptr));
+    info.flags = 2, refused(FA_UNSUPPORTED_FIELD, "info.flags is 0x2"), info.flags = 0;
+    info.timeout_ms = -2, refused(FA_INVALID_ARGUMENT, "info.timeout_ms is -2"), info.timeout_ms = 0;
+    info.struct_size = 8, refused(FA_INVALID_ARGUMENT, "struct_size of fa_cp_create_info_t is 8"), info.struct_size = sizeof info;
+    info.transport = nullptr, refused(FA_INVALID_ARGUMENT, "fa_cp_transport_t is NULL"), info.transport = &transport;
+    transport.rank = 2, refused(FA_INVALID_ARGUMENT, "transport.rank is 2"), transport.rank = 0;
+    transport.ranks = 0, refused(FA_INVALID_ARGUMENT, "transport.ranks is 0"), transport.ranks = 2;
+    transport.wait = nullptr, refused(FA_INVALID_ARGUMENT, "transport.wait is NULL");
+    EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_create(&cp, nullptr, &info));
+    EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_create(nullptr, handle, &info));
+    EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_forward(nullptr, nullptr, nullptr, nullptr));
+    EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_traffic(nullptr, nullptr, nullptr));
+}
+
+}  // namespace
+}  // namespace test

@@ -1,0 +1,38 @@
+// A whole problem's case, cut up for ranks that are threads, computed by them and put together again.
+#pragma once
+#include <flashattn_cp.h>
+#include <string>
+#include <vector>
+#include "stand_in.h"
+#include "support/shaped.h"
+
+namespace test {
+
+struct RankResult {
+    fa_status_t status = FA_OK;
+    std::string error, explained;
+    uint64_t bytes = 0, messages = 0;
+};
+
+struct Spread {
+    int32_t ranks = 1;
+    fa_cp_desc_t desc = FA_CP_DESC_INIT;
+    int64_t timeout_ms = 20000;
+    int64_t page_size = 0;  // FA_CP_SHARD_KEYS: each rank's cache is cut into pages of so many keys
+    int64_t gap = 0;        // elements between heads of local tensors: literal strides instead of dense ones
+    // Changes of one rank's call, before it is made.
+    std::function<void(int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)> change = nullptr;
+    bool again = false;  // a second call after the first, whose result counts
+};
+
+Spread by_rows(int32_t ranks, int32_t method, int32_t layout);
+
+// o and LSE of the case are the ranks' (poisoned before).
+std::vector<RankResult> run_spread(Case& c, const Spread& spread, StandIn& room);
+// The same with a room of its own, and compared with the oracle: "" when all is right.
+std::string spread_and_check(Case& c, const Spread& spread);
+
+// Keys are cut at `cuts` (ascending fractions of each sequence's keys); every rank must get the same o and LSE.
+std::string spread_keys_and_check(Case& c, const Spread& spread, const std::vector<double>& cuts);
+
+}  // namespace test
