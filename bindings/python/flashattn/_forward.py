@@ -58,16 +58,34 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike, options: Mapping[str, Any]) 
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
 
 
-def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
-    desc = request.desc
+def named_causal(causal: Any) -> str | None:
+    """The word of a causal mask, or None."""
     if causal is True:
         raise TypeError(
             'causal is True: say "top-left" or "bottom-right". Libraries differ in where the diagonal lies when there '
             "are more keys than rows, so there is no default"
         )
-    if causal is not None and causal is not False:
+    if causal is None or causal is False:
+        return None
+    choice("causal", causal, ALIGNMENTS)
+    return str(causal)
+
+
+def window_sides(window: Any) -> tuple[Any, Any]:
+    """Left and right side, OPEN where there is no limit."""
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise TypeError(f"window is {window!r}: expected (left, right)") from None
+    return OPEN if left is None else left, OPEN if right is None else right
+
+
+def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, window: Any, chunk: Any) -> None:
+    desc = request.desc
+    causal = named_causal(causal)
+    if causal is not None:
         desc.flags |= _abi.FA_CAUSAL
-        desc.alignment = choice("causal", causal, ALIGNMENTS)
+        desc.alignment = ALIGNMENTS[causal]
     if alignment is not None:
         placed = choice("alignment", alignment, ALIGNMENTS)
         if desc.flags & _abi.FA_CAUSAL and placed != desc.alignment:
@@ -77,13 +95,9 @@ def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, win
         offsets = np.asarray(causal_offset)
         request.integers("causal_offset", np.broadcast_to(offsets, (desc.batch,)) if offsets.ndim == 0 else offsets, (desc.batch,))
     if window is not None:
-        try:
-            left, right = window
-        except (TypeError, ValueError):
-            raise TypeError(f"window is {window!r}: expected (left, right)") from None
+        left, right = window_sides(window)
         desc.flags |= _abi.FA_WINDOW
-        desc.window_left = OPEN if left is None else integer("window[0]", left, 64)
-        desc.window_right = OPEN if right is None else integer("window[1]", right, 64)
+        desc.window_left, desc.window_right = integer("window[0]", left, 64), integer("window[1]", right, 64)
     desc.chunk = integer("chunk", chunk, 64)
 
 

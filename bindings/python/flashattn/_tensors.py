@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,80 +12,107 @@ from ._arrays import integer
 from ._forward import place, plain_scores
 from ._request import Request
 from ._types import BackendName
-from .handle import Handle, handle_of
+from .handle import Handle, handle_at, handle_of
 
+# Of a call, in the order of the operators' arguments: tensors, of which all but q, k and v may be None, and what is no tensor.
+OPERANDS = ("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed")
+SETTINGS = (
+    *("max_seqlen_q", "max_seqlen_k", "causal", "alignment", "window", "chunk", "scale", "softcap", "dropout_p", "deterministic"),
+    "handle",  # the pointer of a Handle of the caller's own; 0: the thread's
+)
 _CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
 _WORKSPACE_ALIGNMENT = 256
 
 
-class Call:
-    """Descriptor and args of one call; q, k and v by their own strides, everything else dense. backward: for the gradients."""
+def check(given: Mapping[str, Any]) -> None:
+    """Types, devices and shapes of q, k, v and the lengths: what can be told without memory, of fake tensors too."""
+    q, k, v = given["q"], given["k"], given["v"]
+    for name in ("q", "k", "v"):
+        if given[name].dtype not in _CODES or given[name].dtype != q.dtype:
+            raise TypeError(
+                f"{name} has dtype {given[name].dtype}: expected float32, float16 or bfloat16, the same for q, k and v"
+            )
+    for name in OPERANDS:
+        x = given[name]
+        if x is not None and x.device != q.device and name != "dropout_seed":
+            raise ValueError(f"{name} is on {x.device}: expected q's device, {q.device}")
+    ranks = {name: 4 if given[f"cu_seqlens_{name}"] is None else 3 for name in ("q", "k")}
+    if q.ndim != ranks["q"] or k.ndim != ranks["k"] or v.shape[:-2] != k.shape[:-2] or k.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}: expected (batch, rows, heads, "
+            "dim), or (total, heads, dim) with cu_seqlens, dims of q and k alike, and k and v alike but for heads and dims"
+        )
+    if 0 in k.shape[-2:] or 0 in v.shape[-2:]:  # a zero in the descriptor would mean its default
+        raise ValueError(f"k has heads and dims {tuple(k.shape[-2:])} and v {tuple(v.shape[-2:])}: expected at least one of each")
+    batch = batch_of(given)
+    for name, x in (("q", q), ("k", k)):
+        cu = given[f"cu_seqlens_{name}"]
+        if cu is None:
+            if x.shape[0] != batch:
+                raise ValueError(f"{name} has {x.shape[0]} sequences: expected {batch}")
+        elif cu.shape != (batch + 1,) or cu.is_floating_point():
+            raise ValueError(
+                f"cu_seqlens_{name} has shape {tuple(cu.shape)} and dtype {cu.dtype}: expected integers, (batch + 1,) = "
+                f"({batch + 1},)"
+            )
 
-    def __init__(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        bias: torch.Tensor | None,
-        sinks: torch.Tensor | None,
-        options: dict[str, Any],
-        *,
-        backward: bool = False,
-    ) -> None:
+
+def batch_of(given: Mapping[str, Any]) -> int:
+    cu = given["cu_seqlens_q"]
+    batch: int = given["q"].shape[0] if cu is None else cu.shape[0] - 1 if cu.ndim else 0
+    return batch
+
+
+def out_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
+    return (*given["q"].shape[:-1], given["v"].shape[-1])
+
+
+def lse_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
+    q = given["q"]
+    return (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
+
+
+class Call:
+    """Descriptor and args of one call; q, k and v by their own strides, everything else dense. given: each of OPERANDS and SETTINGS.
+    backward: for the gradients."""
+
+    def __init__(self, given: Mapping[str, Any], *, backward: bool = False) -> None:
+        q, seed = given["q"], given["dropout_seed"]
         self.device = q.device
         if self.device.type not in ("cpu", "cuda"):
             raise ValueError(f"q is on {self.device}: expected the CPU or a GPU")
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            if x.dtype not in _CODES or x.dtype != q.dtype:
-                raise TypeError(f"{name} has dtype {x.dtype}: expected float32, float16 or bfloat16, the same for q, k and v")
+        check(given)
+        self._backend = handle_at(given["handle"]) if given["handle"] else None
         self._inputs = Request(_abi.ForwardArgs())
         self.request = Request(_abi.BackwardArgs(), self._inputs) if backward else self._inputs
         desc, args = self.request.desc, self._inputs.args
         desc.q_dtype = desc.k_dtype = desc.v_dtype = desc.o_dtype = _CODES[q.dtype]
         desc.operands = _abi.FA_OPERAND_LSE
-        self._sizes(q, k, v, options)
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            x, strides = _addressable(x)
+        self._sizes(given)
+        for name in ("q", "k", "v"):
+            x, strides = _addressable(given[name])
             self.point(name, x)
             desc.strided |= getattr(_abi, f"FA_STRIDED_{name.upper()}")
             setattr(desc, f"{name}_stride", strides)
-        place(self._inputs, options["causal"], None, options["alignment"], options["window"], options["chunk"])
-        plain_scores(self._inputs, options["scale"], options["softcap"])
-        self._operands(bias, sinks, options)
-        desc.dropout_p = options["dropout_p"]
-        args.dropout_seed = integer("dropout_seed", options["dropout_seed"], 64, signed=False) if options["dropout_p"] else 0
-        if options["deterministic"]:
+        place(self._inputs, given["causal"], None, given["alignment"], given["window"], given["chunk"])
+        plain_scores(self._inputs, given["scale"], given["softcap"])
+        self._operands(given)
+        desc.dropout_p = given["dropout_p"]
+        args.dropout_seed = int(seed) % (1 << 64) if given["dropout_p"] else 0  # an int64 holds the 64 bits of a seed
+        if given["deterministic"]:
             desc.flags |= _abi.FA_DETERMINISTIC
 
-    def _sizes(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> None:
-        desc = self.request.desc
-        lengths = {name: options[f"cu_seqlens_{name}"] for name in ("q", "k")}
-        ranks = {name: 4 if cu is None else 3 for name, cu in lengths.items()}
-        if q.ndim != ranks["q"] or k.ndim != ranks["k"] or v.shape[:-2] != k.shape[:-2] or k.shape[-1] != q.shape[-1]:
-            raise ValueError(
-                f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}: expected (batch, rows, heads, "
-                "dim), or (total, heads, dim) with cu_seqlens, dims of q and k alike, and k and v alike but for heads and dims"
-            )
-        if 0 in k.shape[-2:] or 0 in v.shape[-2:]:  # a zero in the descriptor would mean its default
-            raise ValueError(
-                f"k has heads and dims {tuple(k.shape[-2:])} and v {tuple(v.shape[-2:])}: expected at least one of each"
-            )
-        desc.batch = q.shape[0] if lengths["q"] is None else len(lengths["q"]) - 1
+    def _sizes(self, given: Mapping[str, Any]) -> None:
+        desc, q, k, v = self.request.desc, given["q"], given["k"], given["v"]
+        desc.batch = batch_of(given)
         desc.heads_q, desc.dim_qk = q.shape[-2:]
         desc.heads_k = k.shape[-2]
         desc.heads_v, desc.dim_v = v.shape[-2:]
         for name, x in (("q", q), ("k", k)):
-            cu, longest = lengths[name], options[f"max_seqlen_{name}"]
+            cu, longest = given[f"cu_seqlens_{name}"], given[f"max_seqlen_{name}"]
             if cu is None:
                 setattr(desc, f"seqlen_{name}", x.shape[1])
-                if x.shape[0] != desc.batch:
-                    raise ValueError(f"{name} has {x.shape[0]} sequences: expected {desc.batch}")
                 continue
-            if cu.shape != (desc.batch + 1,) or cu.is_floating_point():
-                raise ValueError(
-                    f"cu_seqlens_{name} has shape {tuple(cu.shape)} and dtype {cu.dtype}: expected integers, (batch + 1,) = "
-                    f"({desc.batch + 1},)"
-                )
             if longest is None:  # on a GPU this waits for it
                 longest = max(int(cu.diff().max()) if len(cu) > 1 else 0, 0)
             setattr(desc, f"total_{name}", x.shape[0])
@@ -96,16 +124,11 @@ class Call:
         """Are rows (q) or keys (k) packed?"""
         return bool(self.request.desc.operands & getattr(_abi, f"FA_OPERAND_CU_SEQLENS_{name.upper()}"))
 
-    @property
-    def sums(self) -> tuple[int, ...]:
-        """The shape of the LSE."""
-        desc = self.request.desc
-        return (desc.heads_q, desc.total_q) if self.packed("q") else (desc.batch, desc.heads_q, desc.seqlen_q)
-
-    def _operands(self, bias: torch.Tensor | None, sinks: torch.Tensor | None, options: dict[str, Any]) -> None:
+    def _operands(self, given: Mapping[str, Any]) -> None:
         desc = self.request.desc
         pairs = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
-        for name, x in (("bias", bias), ("mask", options["mask"])):
+        for name in ("bias", "mask"):
+            x = given[name]
             if x is None:
                 continue
             if name == "mask":
@@ -121,8 +144,8 @@ class Call:
             desc.operands |= getattr(_abi, f"FA_OPERAND_{name.upper()}")
             setattr(desc, f"{name}_stride", seen.stride())
             self.point(name, seen)
-        slopes = options["alibi_slopes"]
-        for name, bit, x in (("alibi_slopes", _abi.FA_OPERAND_ALIBI, slopes), ("sinks", _abi.FA_OPERAND_SINKS, sinks)):
+        for name, bit in (("alibi_slopes", _abi.FA_OPERAND_ALIBI), ("sinks", _abi.FA_OPERAND_SINKS)):
+            x = given[name]
             if x is None:
                 continue
             if x.shape != (desc.heads_q,) and (name == "sinks" or x.shape != (desc.batch, desc.heads_q)):
@@ -134,8 +157,6 @@ class Call:
 
     def point(self, field: str, x: torch.Tensor) -> None:
         """Of the call's own args, or of its inputs."""
-        if x.device != self.device:
-            raise ValueError(f"{field} is on {x.device}: expected q's device, {self.device}")
         room = x.element_size() * (1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))) if x.numel() else 0
         request = self.request if hasattr(type(self.request.args), field) else self._inputs
         request.point_at(field, x.data_ptr() or None, room, x)
@@ -161,8 +182,8 @@ class Call:
             self.request.args.dbias_stride = x.broadcast_to((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)).stride()
         return x
 
-    def run(self, backend: Handle | None) -> None:
-        handle = self._handle(backend)
+    def run(self) -> None:
+        handle = self._handle(self._backend)
         if self.device.type == "cuda":
             self._enqueue_on(handle)
         self.request.run(handle)

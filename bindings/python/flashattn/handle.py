@@ -65,6 +65,7 @@ class Handle:
         pointer = _abi.Handle()
         check(lib.fa_create(ctypes.byref(pointer), ctypes.byref(info)))
         self._pointer = pointer.value
+        _alive[self._pointer or 0] = self
         self._inside = threading.RLock()  # held during a call
         self.pid = os.getpid()
         # Not at exit: a daemon thread may still be inside a call, and the process frees everything anyway.
@@ -156,6 +157,17 @@ class Handle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_alive: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()  # by pointer
+
+
+def handle_at(pointer: int) -> Handle:
+    """The open handle with this pointer, which is what an operator of torch or XLA is given of it."""
+    handle = _alive.get(pointer)
+    if handle is None or handle.pointer != pointer:
+        raise ValueError("the handle is closed")
+    return handle
 
 
 _local = threading.local()

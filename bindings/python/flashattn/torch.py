@@ -1,14 +1,18 @@
-"""Attention for PyTorch: an autograd function over libflashattn, and the usual multi-head module.
+"""Attention for PyTorch: operators over libflashattn, the usual multi-head module, and SDPA.
 
-    from flashattn.torch import MultiheadAttention, attention
+    from flashattn.torch import MultiheadAttention, attention, sdpa
 
     out = attention(q, k, v, causal="bottom-right")       # (batch, rows, heads, dim), differentiable
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
+    with sdpa():                                          # torch.nn.functional.scaled_dot_product_attention, by the library
+        model(x)
 
-The package does not depend on torch: only this module imports it. Tensors are on the CPU or on a GPU, all on one device, in float32,
+torch.ops.flashattn.forward and .backward are operators of torch's: torch.compile traces them without a graph break, with shapes that
+change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on the CPU or on a GPU, all on one device, in float32,
 float16 or bfloat16, and are read where they lie. On a GPU calls go into torch's current stream, take their workspace from torch, and
-can be captured into a graph. Nothing but q, k, v, the output and one number for each row is kept for the backward. A second derivative
-is refused.
+can be captured into a graph. Nothing but q, k, v, the output and one number for each row is kept for the backward. Second and
+forward-mode derivatives are refused; torch.vmap calls the operators once for each item. Tensors without memory (of the device "meta",
+fake ones) give outputs without memory.
 """
 
 from __future__ import annotations
@@ -19,13 +23,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 import torch
 from torch import nn
 
+from ._arrays import choice, integer
+from ._forward import ALIGNMENTS, named_causal, window_sides
 from ._layout import Order
-from ._tensors import Call
+from ._operators import forward
+from ._sdpa import sdpa
 from ._types import Alignment, Causal, Layout
 from .handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+__all__ = ["MultiheadAttention", "attention", "sdpa"]
 
 
 class Options(TypedDict, total=False):
@@ -101,30 +110,28 @@ def attention(
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.
     """
-    if dropout_p and dropout_seed is None:
-        dropout_seed = int(torch.randint(1 << 62, ()))
-    options: dict[str, Any] = {
-        "causal": causal,
-        "alignment": alignment,
-        "window": window,
-        "chunk": chunk,
-        "scale": scale,
-        "softcap": softcap,
-        "mask": mask,
-        "alibi_slopes": alibi_slopes,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": max_seqlen_q,
-        "max_seqlen_k": max_seqlen_k,
-        "dropout_p": dropout_p,
-        "dropout_seed": dropout_seed or 0,
-        "deterministic": torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
-    }
+    seed = None
+    if dropout_p:
+        # A tensor, so that a compiled program draws it anew; 64 bits, of which torch's integers count the uppermost as the sign.
+        seed = torch.randint(1 << 62, ()) if dropout_seed is None else torch.tensor(_signed(dropout_seed))
     swapped = Order(layout).swapped
     q, k, v = (x.transpose(1, 2) if swapped and x.ndim == 4 else x for x in (q, k, v))
-    out, lse = _Attention.apply(q, k, v, bias, sinks, options, backend)
+    if alignment is not None:
+        choice("alignment", alignment, ALIGNMENTS)
+    out, lse = forward(
+        *(q, k, v, bias, sinks, mask, alibi_slopes, cu_seqlens_q, cu_seqlens_k, seed),
+        *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
+        *(None if scale is None else float(scale), float(softcap), float(dropout_p)),
+        torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
+        0 if backend is None else backend.pointer,
+    )
     out = out.transpose(1, 2) if swapped and out.ndim == 4 else out
     return (out, lse) if return_lse else out
+
+
+def _signed(seed: int) -> int:
+    integer("dropout_seed", seed, 64, signed=False)
+    return seed - (1 << 64) if seed >> 63 else seed
 
 
 class MultiheadAttention(nn.Module):
@@ -153,38 +160,5 @@ class MultiheadAttention(nn.Module):
         k = self.key(context).unflatten(-1, (self.heads_kv, self.dim))
         v = self.value(context).unflatten(-1, (self.heads_kv, self.dim))
         out: torch.Tensor = attention(q, k, v, dropout_p=self.dropout if self.training else 0, **options)
-        return self.output(out.flatten(-2))
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v, bias, sinks, options, backend = inputs
-        call = Call(q, k, v, bias, sinks, options)
-        packed = call.packed("q")
-        out = call.output("o", (*q.shape[:-1], v.shape[-1]), q.dtype, gaps=packed)
-        lse = call.output("lse", call.sums, torch.float32, gaps=packed, value=float("-inf"))
-        call.run(backend)
-        ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
-        ctx.options, ctx.backend = options, backend
-        ctx.set_materialize_grads(False)
-        return out, lse
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients_of_outputs: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        dout, dlse = gradients_of_outputs
-        q, k, v, bias, sinks, out, lse = ctx.saved_tensors
-        call = Call(q, k, v, bias, sinks, ctx.options, backward=True)
-        call.point("o", out)
-        call.point("lse", lse)
-        call.point("dout", torch.zeros_like(out) if dout is None else dout.contiguous())
-        if dlse is not None:
-            call.point("dlse", dlse.contiguous())
-        wanted = zip(("dq", "dk", "dv"), (q, k, v), ctx.needs_input_grad)
-        gradients = [call.gradient(name, x) if need else None for name, x, need in wanted]
-        for name, x, need in (("dbias", bias, ctx.needs_input_grad[3]), ("dsinks", sinks, ctx.needs_input_grad[4])):
-            gradients.append(call.score_gradient(name, x) if need else None)
-        call.run(ctx.backend)
-        scores = [None if g is None else g.to(x.dtype) for g, x in zip(gradients[3:], (bias, sinks))]
-        return (*gradients[:3], *scores, None, None)
+        joined: torch.Tensor = self.output(out.flatten(-2))
+        return joined

@@ -141,13 +141,11 @@ class Torch(unittest.TestCase):
             warnings.simplefilter("ignore")  # that float32 is not float64
             self.assertTrue(torch.autograd.gradcheck(causal, (q, k, v), eps=1e-2, atol=2e-3, rtol=1e-2))
 
-    def test_only_wanted_gradients_and_no_second_ones(self):
+    def test_only_wanted_gradients(self):
         t = self.qkv()
         q = t["q"].requires_grad_()
-        out = attention(q, t["k"], t["v"])
-        (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
-        with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
-            dq.sum().backward()
+        attention(q, t["k"], t["v"]).sum().backward()
+        self.assertEqual([t["k"].grad, t["v"].grad, q.grad.shape], [None, None, q.shape])
         with torch.no_grad():
             self.assertFalse(attention(**t).requires_grad)
 
@@ -176,10 +174,6 @@ class Torch(unittest.TestCase):
                 attention(**t, **{name: self.randn(3, 30)})
         with self.assertRaisesRegex(TypeError, "causal is True"):
             attention(**t, causal=True)
-        with self.assertRaisesRegex(ValueError, "expected the CPU or a GPU"):
-            attention(*(x.to("meta") for x in t.values()))
-        with self.assertRaisesRegex(ValueError, "v is on meta: expected q's device"):
-            attention(t["q"], t["k"], t["v"].to("meta"))
 
     def test_module(self):
         layer = MultiheadAttention(32, heads=4, heads_kv=2).to(self.device)
