@@ -75,7 +75,8 @@ def block_dtype(name: str) -> np.dtype[Any]:
 
 def dim_of(array: Array) -> int:
     """The head dimension of an array of elements or of blocks."""
-    return array.shape[-1] * (_BLOCK_DIMS if array.dtype.names else 1)
+    last: int = array.shape[-1]
+    return last * (_BLOCK_DIMS if array.dtype.names else 1)
 
 
 def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
@@ -97,8 +98,10 @@ def dtype_of(name: str, value: Any) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise TypeError(f"{name} is {value}: that type needs the package ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, value))
-    return np.dtype(value)
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, value))
+        return found
+    found = np.dtype(value)
+    return found
 
 
 def tensor(name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
@@ -112,7 +115,8 @@ def reach(array: Array) -> int:
     """Bytes from the first element to the end of the last one, by strides that are not negative."""
     if array.size == 0:
         return 0
-    return sum((length - 1) * stride for length, stride in zip(array.shape, array.strides)) + array.itemsize
+    last: int = sum((length - 1) * stride for length, stride in zip(array.shape, array.strides))
+    return last + array.itemsize
 
 
 def strides_of(array: Array, *, unit: bool) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ._dlpack import empty, exchanged, full
 from ._forward import build
 from ._layout import Order
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Stage
@@ -73,6 +74,7 @@ def attention(
     backend: BackendName | Handle | None = ...,
     **options: Unpack[Options],
 ) -> Array | tuple[Array, ...]: ...
+@exchanged
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -160,6 +162,11 @@ def attention(
         algorithm: "flash", or for study in float32 "standard" (all scores stored) or "flash1" (keys in the outer loop).
         backend: None or "auto", "cpu", "cuda", "hip", or a Handle.
 
+    Arrays
+        NumPy's, what NumPy makes an array of, and whatever exports DLPack from ordinary memory (tensors of torch, arrays of JAX):
+        read where it lies, too. Where q is such, results are of its kind, on memory that the call made; so with every function
+        here and its first argument. Gradients are flashattn.torch's and flashattn.jax's.
+
     Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.
         out: q's shape with v's head dimension, in out_dtype (default q's; bfloat16 for 8-bit q). A row without a key is 0.
         lse: float32 (batch, heads, rows), packed (heads, total_q): natural log of the sum of exp(score), −inf without a key.
@@ -174,14 +181,15 @@ def attention(
     packed = cu_seqlens_q is not None
     rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
     # The library writes every row of a padded tensor, but not the gaps of a packed one.
-    outputs: list[Array] = [(np.zeros if packed else np.empty)(order.shape((*rows, desc.heads_q, desc.dim_v)), dtype)]
+    o_shape = order.shape((*rows, desc.heads_q, desc.dim_v))
+    outputs = [full(o_shape, 0, dtype) if packed else empty(o_shape, dtype)]
     request.strided("o", order.seen(outputs[0], outputs[0].ndim), packed=packed, written=True)
     if return_lse:
         shape = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
-        outputs.append(np.full(shape, -np.inf, np.float32))
+        outputs.append(full(shape, -np.inf, np.float32))
         request.point("lse", outputs[-1])
     if return_scores is not None:
-        outputs.append(np.empty((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32))
+        outputs.append(empty((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32))
         request.point("scores", outputs[-1])
     request.call(handle_of(backend))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -194,6 +202,7 @@ def keywords(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in call.kwargs.items() if name != "backend"}
 
 
+@exchanged
 def explain(
     q: ArrayLike | None = None,
     k: ArrayLike | None = None,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from . import _abi
 from ._arrays import readable, strides_of, tensor
+from ._dlpack import exchanged, full
 from ._forward import build
 from ._layout import Order
 from ._request import Request, literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@exchanged
 def attention_backward(
     dout: ArrayLike,
     q: ArrayLike,
@@ -82,7 +84,7 @@ def attention_backward(
     if return_dbias:
         gradients.append(_bias_gradient(request, np.shape(given["bias"])))
     if return_dsinks:
-        gradients.append(np.zeros(desc.heads_q, np.float32))
+        gradients.append(full((desc.heads_q,), 0, np.float32))
         request.point("dsinks", gradients[-1])
     request.call(handle_of(backend))
     return tuple(gradients)
@@ -99,7 +101,7 @@ def _like(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[A
 
 def _gradient(request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
     """A dense array of its own, also where the input is broadcast; the library does not touch the gaps of a packed one."""
-    array: Array = np.zeros(like.shape, like.dtype)
+    array: Array = full(like.shape, 0, like.dtype)
     seen = order.seen(array, array.ndim)
     request.point(field, seen)
     setattr(request.args, f"{field}_stride", literal(tuple(step // array.itemsize for step in seen.strides), packed=packed))
@@ -108,7 +110,7 @@ def _gradient(request: Request, order: Order, field: str, like: Array, packed: b
 
 def _bias_gradient(request: Request, shape: tuple[int, ...]) -> Array:
     desc = request.desc
-    array = np.zeros(shape, np.float32)
+    array = full(shape, 0, np.float32)
     seen = np.broadcast_to(array, (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k))
     request.point("dbias", seen)
     request.args.dbias_stride = strides_of(seen, unit=False)

@@ -10,12 +10,14 @@ from numpy.typing import ArrayLike
 
 from . import _abi
 from ._arrays import FLOATS, dim_of, dtype_code, int32_array, readable, real, writable
+from ._dlpack import exchanged, full
 from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._request import Request, batch_of, literal, longest
 from ._types import Array, BackendName, Layout
 from .handle import Handle, handle_of
 
 
+@exchanged
 def rotary(
     x: ArrayLike,
     cos: ArrayLike,
@@ -57,7 +59,7 @@ def rotary(
     if position_offset is not None:
         request.point("position_offset", int32_array("position_offset", position_offset, (desc.batch,), "(batch,)"))
     shape = order.shape(x.shape)
-    out = np.zeros(shape, x.dtype) if out is None else out
+    out = full(shape, 0, x.dtype) if out is None else out
     writable("out", out, unit=True)
     if out.shape != shape or out.dtype != x.dtype:
         raise ValueError(f"out is {out.shape} of {out.dtype}: expected x's {shape} of {x.dtype}")
@@ -68,6 +70,7 @@ def rotary(
     return out
 
 
+@exchanged
 def append_kv(
     k_new: ArrayLike,
     v_new: ArrayLike,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from . import _abi
 from ._arrays import QUERIES, dtype_code, dtype_of, float32_array, readable, tensor, writable
+from ._dlpack import exchanged, full
 from ._layout import Order
 from ._request import Request, batch_of, literal, longest
 from ._types import Array, BackendName, Floats, Layout
@@ -47,6 +48,7 @@ def merge(
     layout: Layout = ...,
     backend: BackendName | Handle | None = ...,
 ) -> tuple[Array, Floats]: ...
+@exchanged
 def merge(
     o_parts: ArrayLike,
     lse_parts: ArrayLike,
@@ -102,8 +104,8 @@ def merge(
     _point_parts(request, o_parts, lse_parts, packed)
     shape = order.shape((*rows, desc.heads_q, desc.dim_v))
     if into is None:
-        o: Array = np.zeros(shape, dtype_of("out_dtype", out_dtype))
-        lse = np.full(lse_shape, -np.inf, np.float32)
+        o: Array = full(shape, 0, dtype_of("out_dtype", out_dtype))
+        lse = full(lse_shape, -np.inf, np.float32)
     else:
         o, lse = into
         args.flags |= _abi.FA_MERGE_ACCUMULATE

@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import torch
 from torch import nn
+from torch.utils.dlpack import from_dlpack
 
 from ._arrays import choice, integer
+from ._dlpack import converted, is_foreign
 from ._forward import ALIGNMENTS, named_causal, window_sides
 from ._layout import Order
 from ._operators import forward
@@ -107,9 +109,16 @@ def attention(
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
     backend: a Handle of one's own; None: the thread's own for the tensors' device.
 
+    Arrays of other libraries that export DLPack, as CuPy's and JAX's on a GPU, are taken without a copy by torch.from_dlpack, which has
+    torch's stream wait for theirs; results are then arrays of q's library, by its from_dlpack. No gradient goes through them.
+
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.
     """
+    if is_foreign(q) and not isinstance(q, torch.Tensor):
+        given = {name: _tensor(value) for name, value in locals().items()}
+        out = attention(**given)
+        return tuple(converted(x, q, x) for x in out) if isinstance(out, tuple) else converted(out, q, out)
     seed = None
     if dropout_p:
         # A tensor, so that a compiled program draws it anew; 64 bits, of which torch's integers count the uppermost as the sign.
@@ -127,6 +136,10 @@ def attention(
     )
     out = out.transpose(1, 2) if swapped and out.ndim == 4 else out
     return (out, lse) if return_lse else out
+
+
+def _tensor(value: Any) -> Any:
+    return from_dlpack(value) if is_foreign(value) and not isinstance(value, torch.Tensor) else value
 
 
 def _signed(seed: int) -> int:
