@@ -88,6 +88,8 @@ fi
 if [ "${1-}" = --full ]; then
     enter "The backend for ggml"
     adapters/ggml/test/run
+    enter "Python with torch and JAX"
+    tools/test_frameworks.sh
     enter "Packages"
     tools/install_packages.sh lintian debhelper dpkg-dev dh-python pybuild-plugin-pyproject python3-all python3-setuptools python3-sphinx \
         python3-myst-parser python3-sphinx-copybutton furo autopkgtest rpm rpmlint

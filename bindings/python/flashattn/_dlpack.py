@@ -84,7 +84,7 @@ def view(name: str, value: Any) -> Array:
     """A NumPy array on the memory of anything that exports DLPack, alive as long as the array is."""
     kind, index = map(int, value.__dlpack_device__())
     if kind in _GPU:
-        raise TypeError(f"{name} is on {_GPU[kind]} device {index}: flashattn.torch.attention takes what is on a GPU, by DLPack too")
+        raise TypeError(f"{name} is on {_GPU[kind]} device {index}: flashattn.torch.attention takes that, by DLPack too")
     if kind not in _HOST:
         raise TypeError(f"{name} is on a device of DLPack's kind {kind}: expected ordinary memory")
     try:
@@ -101,9 +101,12 @@ def view(name: str, value: Any) -> Array:
     empty = 0 in shape
     below = 0 if empty else sum((n - 1) * step for n, step in zip(shape, strides) if step < 0)
     above = 0 if empty else sum((n - 1) * step for n, step in zip(shape, strides) if step > 0) + dtype.itemsize
-    memory = (ctypes.c_char * (above - below)).from_address((tensor.data or 0) + tensor.byte_offset + below) if not empty else None
-    array: Array = np.empty(shape, dtype) if memory is None else np.ndarray(shape, dtype, memory, -below, strides)
-    if memory is not None:
+    array: Array
+    if empty:
+        array = np.empty(shape, dtype)
+    else:
+        memory: Any = (ctypes.c_char * (above - below)).from_address((tensor.data or 0) + tensor.byte_offset + below)
+        array = np.ndarray(shape, dtype, memory, -below, strides)
         memory.owner = capsule  # not renamed: when it goes, its own destructor gives the memory back
     array.flags.writeable = not read_only
     return array

@@ -63,7 +63,7 @@ def _backward_shapes(dout: Any, dlse: Any, out: Any, lse: Any, wanted: list[bool
 
 
 class _Forward(torch.autograd.Function):
-    """The kernel of `forward` for autograd. A function of its own, so that what it lacks, such as forward-mode derivatives, is refused."""
+    """The kernel of `forward` for autograd. A function of its own, so that what it lacks, as forward mode, is refused."""
 
     @staticmethod
     def forward(ctx: Any, *values: Any) -> tuple[torch.Tensor, torch.Tensor]:

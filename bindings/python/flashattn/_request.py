@@ -104,10 +104,14 @@ class Request:
         self.run(handle)
 
     def run(self, handle: Handle) -> None:
+        self.check_rooms()
+        handle.call(self.function, ctypes.byref(self.desc), ctypes.byref(self.args))
+
+    def check_rooms(self) -> None:
+        """Of the call's own args, and of its inputs'."""
         for request in (self._inputs, self):
             if request:
                 request.check_room()
-        handle.call(self.function, ctypes.byref(self.desc), ctypes.byref(self.args))
 
     def check_room(self) -> None:
         """Asks the library how far it would go behind each pointer. What the shapes of arrays let pass by mistake ends here."""

@@ -55,8 +55,8 @@ def refusal(
     enable_gqa: bool = False,
 ) -> str | None:
     """Why `sdpa` leaves this call to torch, or None where it does not. It takes plain tensors of the CPU or a GPU, all of float32,
-    float16 or bfloat16, (batch, heads, rows, dim) or (batch, rows, dim), none empty, of up to 1024 dims, that share their batch and,
-    unless enable_gqa says otherwise, their heads; a mask of bool or of the query's type."""
+    float16 or bfloat16, (batch, heads, rows, dim) or (batch, rows, dim), none empty, of up to 1024 dims, that share their batch
+    and, unless enable_gqa says otherwise, their heads; a mask of bool or of the query's type."""
     tensors = {"query": query, "key": key, "value": value}
     if attn_mask is not None:
         tensors["attn_mask"] = attn_mask

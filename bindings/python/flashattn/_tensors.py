@@ -73,8 +73,8 @@ def lse_shape(given: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 class Call:
-    """Descriptor and args of one call; q, k and v by their own strides, everything else dense. given: each of OPERANDS and SETTINGS.
-    backward: for the gradients."""
+    """Descriptor and args of one call; q, k and v by their own strides, everything else dense. given: each of OPERANDS and
+    SETTINGS. backward: for the gradients."""
 
     def __init__(self, given: Mapping[str, Any], *, backward: bool = False) -> None:
         q, seed = given["q"], given["dropout_seed"]

@@ -7,12 +7,12 @@
     with sdpa():                                          # torch.nn.functional.scaled_dot_product_attention, by the library
         model(x)
 
-torch.ops.flashattn.forward and .backward are operators of torch's: torch.compile traces them without a graph break, with shapes that
-change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on the CPU or on a GPU, all on one device, in float32,
-float16 or bfloat16, and are read where they lie. On a GPU calls go into torch's current stream, take their workspace from torch, and
-can be captured into a graph. Nothing but q, k, v, the output and one number for each row is kept for the backward. Second and
-forward-mode derivatives are refused; torch.vmap calls the operators once for each item. Tensors without memory (of the device "meta",
-fake ones) give outputs without memory.
+torch.ops.flashattn.forward and .backward are operators of torch's: torch.compile traces them without a graph break, with shapes
+that change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on
+the CPU or on a GPU, all on one device, in float32, float16 or bfloat16, and are read where they lie. On a GPU calls go into torch's
+current stream, take their workspace from torch, and can be captured into a graph. Nothing but q, k, v, the output and one number
+for each row is kept for the backward. Second and forward-mode derivatives and torch.func.grad are refused; torch.vmap calls the
+operators once for each item. Tensors without memory (of the device "meta", fake ones) give outputs without memory.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def attention(
     deterministic: the same gradients, bit for bit, every time on a GPU, too; None: as torch.use_deterministic_algorithms says.
     backend: a Handle of one's own; None: the thread's own for the tensors' device.
 
-    Arrays of other libraries that export DLPack, as CuPy's and JAX's on a GPU, are taken without a copy by torch.from_dlpack, which has
-    torch's stream wait for theirs; results are then arrays of q's library, by its from_dlpack. No gradient goes through them.
+    Arrays of other libraries that export DLPack, as CuPy's and JAX's on a GPU, are taken without a copy by torch.from_dlpack, which
+    has torch's stream wait for theirs; results are then arrays of q's library, by its from_dlpack. No gradient goes through them.
 
     Returns out, q's shape with v's head dimension and q's dtype; with return_lse also lse, float32 (batch, heads, rows) or packed
     (heads, total). Raises like flashattn.attention.

@@ -1,5 +1,5 @@
-"""flashattn.torch against the same written in torch, float64, whose autograd is the judge, on the CPU and on a GPU. Skipped where torch is
-not installed, or sees no GPU, or the library has no backend for it."""
+"""flashattn.torch against the same written in torch, float64, whose autograd is the judge, on the CPU and on a GPU. Skipped where
+torch is not installed, or sees no GPU, or the library has no backend for it."""
 
 import unittest
 import warnings

@@ -40,7 +40,8 @@ class Operators(unittest.TestCase):
         tensors = {"q": q, "k": k, "v": v}
         yield self.arguments(**tensors)
         yield self.arguments(**tensors, causal="bottom-right", window=(5, -1), softcap=2.0, scale=0.3, sinks=randn(4))
-        yield self.arguments(**tensors, bias=randn(4, 1, 30), mask=torch.rand(20, 30) < 0.8, alibi_slopes=torch.rand(4), alignment="top-left")
+        yield self.arguments(**tensors, bias=randn(4, 1, 30), mask=torch.rand(20, 30) < 0.8)
+        yield self.arguments(**tensors, alibi_slopes=torch.rand(4), alignment="top-left")
         yield self.arguments(**tensors, dropout_p=0.3, dropout_seed=torch.tensor(-5), deterministic=True)
         yield self.arguments(q=q.transpose(1, 2), k=randn(2, 20, 1, 16), v=randn(2, 20, 1, 8))
         cu = torch.tensor([0, 7, 7, 20])
@@ -86,6 +87,16 @@ class Operators(unittest.TestCase):
             dq.sum().backward()
         with forward_ad.dual_level(), self.assertRaisesRegex(RuntimeError, "forward mode AD|forward-mode AD|jvp"):
             attention(forward_ad.make_dual(q.detach(), torch.ones_like(q)), k.detach(), v.detach())
+
+    def test_vmap(self):
+        many = [x.detach().repeat(3, 1, 1, 1, 1) * torch.rand(3, 1, 1, 1, 1) for x in qkv()]
+        function = lambda *x: attention(*x, causal="top-left")  # noqa: E731
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would like a rule of the operator's own
+            got = torch.vmap(function)(*many)
+            with self.assertRaisesRegex(RuntimeError, "setup_context"):
+                torch.func.grad(lambda q: function(q, many[1][0], many[2][0]).sum())(many[0][0])
+        self.assertTrue(torch.equal(got, torch.stack([function(*x) for x in zip(*many)])))
 
     def test_a_closed_handle(self):
         q, k, v = qkv()

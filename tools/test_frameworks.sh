@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Tests the Python package with torch and JAX, which are installed in a virtual environment of its own: build/frameworks, 7 GB, most
+# of it what torch brings for GPUs. The library is built for it with XLA's handlers. Types are checked with both, too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=$PWD/build/frameworks
+if ! "$venv/bin/python" -c "import torch, jax, mypy" 2>/dev/null; then
+    python3 -m venv --clear "$venv"
+    # The handlers' headers are those of the oldest JAX that is supported: XLA takes handlers of versions before its own.
+    "$venv/bin/pip" install --quiet --only-binary :all: torch jax numpy ml_dtypes mypy==1.11.2
+    "$venv/bin/pip" install --quiet --only-binary :all: --no-deps --target "$venv/headers" jaxlib==0.6.0
+fi
+cmake -S . -B build/xla -G Ninja -DCMAKE_BUILD_TYPE=Release -DFA_TESTS=OFF -DFA_CLI=OFF -DFA_WERROR=ON \
+    -DFA_XLA="$venv/headers/jaxlib/include" --log-level=WARNING >/dev/null
+cmake --build build/xla -- --quiet
+
+export PYTHONPATH=$PWD/bindings/python PYTHONDONTWRITEBYTECODE=1 FLASHATTN_LIBRARY=$PWD/build/xla/src/libflashattn.so.0
+(cd tests/ffi/python && "$venv/bin/python" -m unittest test_dlpack test_jax test_torch test_torch_operators)
+MYPYPATH=bindings/python "$venv/bin/python" -m mypy --strict --cache-dir build/xla/mypy -p flashattn
