@@ -96,6 +96,8 @@ if [ "${1-}" = --full ]; then
     packaging/check_reproducible build/reproducible
     packaging/test_deb build/reproducible/one
     packaging/build_rpm
+    FLASHATTN_CUDA_MODULE=$PWD/build/release/src/cuda/module/libflashattn-cuda.so packaging/build_wheels --cuda
+    packaging/test_wheels --jax
 fi
 enter "Seconds of each step: passed, and worked by all processors"
 printf '%s\n' "${steps[@]}"
