@@ -155,8 +155,12 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
+        // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
+        constexpr bool by_tiles = Acc::kRows == 1;
+        PerRow tile_sum = {};
         const auto compute_probs = [&](int n) {
-            apply_exp2(n, unit, exp2_offset, score, l);
+            if constexpr (by_tiles) apply_exp2(n, unit, exp2_offset, score, tile_sum);
+            else apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
@@ -214,6 +218,9 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
+        if constexpr (by_tiles)
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] += tile_sum[i][r];
     }
 };
 
