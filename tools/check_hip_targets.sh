@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the HIP backend's device code for GPUs newer than Debian's HIP knows, and fails where a kernel spills. The objects are for this
-# check alone: they stand on device libraries of 2022, in which only plain arithmetic is sure to fit these targets.
+# Compiles the HIP backend's device code by clang 19, with the matrix kernels and for GPUs newer than Debian's HIP knows, and fails where a
+# kernel spills. The objects are for this check alone: they stand on device libraries of 2022, in which only plain arithmetic is sure to
+# fit these targets.
 #   check_hip_targets.sh [TARGET…]     default: gfx942 gfx1100 gfx1200 gfx1201
 # Debian packages: clang-19 lld-19 clang-tools-19 libamdhip64-dev rocm-device-libs
 set -euo pipefail

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <atomic>
 #include "backend/backend.h"
+#include "gpu/matrix_unit.h"
 
 #define FA_KERNEL static __global__
 #define FA_DEVICE static __device__ __forceinline__
@@ -30,6 +31,7 @@ constexpr bool kArchKernels = true;  // see arch_kernel.h
 #else
 constexpr bool kArchKernels = false;
 #endif
+constexpr bool kAmdKernels = false;     // are MFMA and WMMA kernels compiled?
 constexpr int kWideRows = 64;           // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 128;  // of the study baselines' widest tile, likewise
 
@@ -98,7 +100,7 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool has_mma;  // those that mma_sync.h speaks to
+    gpu::MatrixUnit matrix;
     bool sm90;
 };
 
@@ -125,7 +127,7 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;
-    d->has_mma = p.major >= 8;
+    d->matrix = p.major >= 8 ? gpu::MatrixUnit::mma_sync : gpu::MatrixUnit::none;
     d->sm90 = p.major == 9 && p.minor == 0;
     return kSuccess;
 }

@@ -5,6 +5,7 @@
 #include <flashattn.h>
 #include "backend/backend.h"
 #include "emu/lockstep.h"
+#include "gpu/matrix_unit.h"
 #include "spec/numerics.h"
 
 #define FA_KERNEL static inline
@@ -24,6 +25,11 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;  // it stands in for the backend th
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "emulated";
 constexpr bool kArchKernels = false;  // see arch_kernel.h
+#ifdef FA_EMU_AMD
+constexpr bool kAmdKernels = true;  // are MFMA and WMMA kernels compiled?
+#else
+constexpr bool kAmdKernels = false;
+#endif
 #ifdef FA_LIST_CUDA_KERNELS
 constexpr int kWideRows = 64;  // as in rt_cuda.h, whose kernels tests/budgets lists by this text
 #else
@@ -68,8 +74,21 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool has_mma;
+    gpu::MatrixUnit matrix;
 };
+
+// FLASHATTN_EMU_MATRIX = mfma (waves of 64), wmma_gfx11 or wmma_gfx12 (of 32): the matrix instructions of the emulated device. Without
+// it, NVIDIA's in waves of 32, and none in others.
+static inline gpu::MatrixUnit matrix_unit() {
+    using gpu::MatrixUnit;
+    const char* const name = getenv("FLASHATTN_EMU_MATRIX");
+    const bool wave32 = lockstep::wave() == 32;
+    if (!name) return wave32 ? MatrixUnit::mma_sync : MatrixUnit::none;
+    if (strcmp(name, "mfma") == 0 && !wave32) return MatrixUnit::mfma;
+    if (strcmp(name, "wmma_gfx11") == 0 && wave32) return MatrixUnit::wmma_gfx11;
+    if (strcmp(name, "wmma_gfx12") == 0 && wave32) return MatrixUnit::wmma_gfx12;
+    lockstep::die("FLASHATTN_EMU_MATRIX: expected mfma with waves of 64, wmma_gfx11 or wmma_gfx12 with waves of 32");
+}
 
 static inline fa_status_t no_device(Status, Message* m) { return fail(m, FA_NO_DEVICE, "the emulator is gone"); }
 static inline Status device_count(int* n) { return *n = 1, kSuccess; }
@@ -80,8 +99,8 @@ static inline Status describe(int, Device* d) {
     snprintf(d->arch, sizeof d->arch, "wave%d", lockstep::wave());
     d->multiprocessors = 4;
     d->memory = uint64_t(1) << 30;
-    d->shared_per_block = (lockstep::wave() == 64 ? 64 : 227) << 10;  // as on AMD's and NVIDIA's devices
-    d->has_mma = lockstep::wave() == 32;
+    d->matrix = matrix_unit();
+    d->shared_per_block = (d->matrix == gpu::MatrixUnit::mma_sync ? 227 : 64) << 10;  // as on NVIDIA's and AMD's devices
     return kSuccess;
 }
 

@@ -49,7 +49,7 @@ rt::Status prepare_backward(const rt::Device& d) {
                                       backward_lists_of<MmaTf32>()};
     for (const BackwardLists& policy : policies)
         for (const BackwardInstances& list : policy.width) {
-            const rt::Status s = d.has_mma ? prepare_backward_list(list, d) : rt::kSuccess;
+            const rt::Status s = d.matrix == MatrixUnit::mma_sync ? prepare_backward_list(list, d) : rt::kSuccess;
             if (s != rt::kSuccess) return s;
         }
     const rt::Status others[] = {rt::prepare(backward_preprocess, d), rt::prepare(finish_dq, d), rt::prepare(sum_sinks, d),

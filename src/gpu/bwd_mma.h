@@ -7,7 +7,7 @@
 // products more.
 //
 // Either way the tiles P and dS, [owned][streamed], go through shared memory, because the products that follow distribute them over
-// the warps differently: a warp first has 32 owned rows times its share of the streamed ones, then the same rows times its share of
+// the warps differently: a warp first has its owned rows times its share of the streamed ones, then the same rows times its share of
 // the columns. With two stages, the next streamed tile is copied while this one is worked on.
 #pragma once
 #include "gpu/bwd_mma_block.h"
@@ -30,15 +30,16 @@ struct MmaBackward {
     using Shared = typename M::Shared;
     using Scores = Acc[kOwnTiles][M::kShareTiles];
     using Columns = Acc[kOwnTiles][M::kColumnSteps];
+    static constexpr int kTile = M::kTile;
     static constexpr int kPrefetch = 1;  // fragments that are read before their use
 
     // Where a warp works: its owned rows, its share of the streamed ones, and of the columns of what it owns.
     struct Warp {
         int own0, share0, step0;
         FA_MEMBER Warp() {
-            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), across = warp % (M::kSteps / M::kColumnSteps),
+            const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / Mma::kLanes), across = warp % (M::kSteps / M::kColumnSteps),
                       down = warp / (M::kSteps / M::kColumnSteps);
-            own0 = 16 * kOwnTiles * down;
+            own0 = kTile * kOwnTiles * down;
             share0 = M::kShare * across;
             step0 = M::kColumnSteps * across;
         }
@@ -48,7 +49,7 @@ struct MmaBackward {
     // takes no register meanwhile.
     FA_MEMBER static int lane_anew() {
         constexpr bool full = Mma::kSplitTf32 || M::columns > 128;
-        return (full ? rt::opaque(rt::thread()) : rt::thread()) % 32;
+        return (full ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
     }
 
     template <int n>
@@ -63,7 +64,7 @@ struct MmaBackward {
             FA_UNROLL for (int c = 0; c < n; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) acc[m][c].x[e] *= factor;
     }
-    // acc += left · right, of `steps` times 16 deep. load_left(to, m, step), load_right(to, step, c): read a fragment. Of f32 a
+    // acc += left · right, of `steps` tiles deep. load_left(to, m, step), load_right(to, step, c): read a fragment. Of f32 a
     // step's fragments take many registers: those of a chain are all read first, and the loop is not unrolled, or the compiler
     // would read ahead until it spills.
     template <int steps, int n, class LoadLeft, class LoadRight>
@@ -108,16 +109,17 @@ struct MmaBackward {
         const auto pass = Mma::template k_ptr<M::kRowBytes>(streamed, rt::opaque(w.share0), lane_anew());
         clear(score);
         gemm<M::kSteps>(
-            score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kRowBytes, step); },
-            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, 16 * n * M::kRowBytes, step); });
+            score, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, kTile * m * M::kRowBytes, step); },
+            [&](FragmentB& b, int step, int n) { Mma::template load_k<M::kRowBytes>(b, pass, kTile * n * M::kRowBytes, step); });
     }
     // Adds P or dS of the owned rows, from shared memory, times the streamed rows.
     FA_MEMBER static void gemm_columns(const char* left_tile, const char* streamed, const Warp& w, Columns& acc) {
         const auto own = Mma::template q_ptr<M::kProbRowBytes>(left_tile, rt::opaque(w.own0), lane_anew());
-        const auto pass = Mma::advance(Mma::template v_ptr<M::kRowBytes>(streamed, rt::opaque(0), lane_anew()), w.step0);
-        gemm<M::stream_rows / 16>(
-            acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, 16 * m * M::kProbRowBytes, step); },
-            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, pass, 16 * step * M::kRowBytes, c); });
+        const auto pass =
+            Mma::advance(Mma::template v_ptr<M::kRowBytes, M::stream_rows>(streamed, rt::opaque(0), lane_anew()), w.step0);
+        gemm<M::stream_rows / kTile>(
+            acc, [&](FragmentA& a, int m, int step) { Mma::load_q(a, own, kTile * m * M::kProbRowBytes, step); },
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::stream_rows>(b, pass, step, c); });
     }
     // The tile at hand: which rows and keys meet in a warp's part of it.
     struct Part {
@@ -126,19 +128,19 @@ struct MmaBackward {
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
     FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int buffer, float factor) {
-        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / 32), row0 = warp % M::kDqWarps * 32,
+        const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / Mma::kLanes), row0 = warp % M::kDqWarps * M::kDqRows,
                   step0 = warp / M::kDqWarps * M::kDqSteps;
         const auto rows =
-            Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / 16);
-        const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes>(M::owned(0), rt::opaque(0), lane_anew()), step0);
+            Mma::advance(Mma::template transposed_ptr<M::kProbRowBytes>(M::ds_tile(buffer), rt::opaque(0), lane_anew()), row0 / kTile);
+        const auto keys = Mma::advance(Mma::template v_ptr<M::kRowBytes, M::own>(M::owned(0), rt::opaque(0), lane_anew()), step0);
         Acc acc[kOwnTiles][M::kDqSteps];
         clear(acc);
-        gemm<M::own / 16>(
+        gemm<M::own / kTile>(
             acc,
             [&](FragmentA& a, int m, int step) {
-                Mma::template load_transposed<M::kProbRowBytes>(a, rows, 16 * step * M::kProbRowBytes, m);
+                Mma::template load_transposed<M::kProbRowBytes>(a, rows, kTile * step * M::kProbRowBytes, m);
             },
-            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes>(b, keys, 16 * step * M::kRowBytes, c); });
+            [&](FragmentB& b, int step, int c) { Mma::template load_v<M::kRowBytes, M::own>(b, keys, step, c); });
         const int64_t row = M::shared().tile.row0 + part.head * x.padded_rows + part.stream0;
         float* const to = x.dq_acc + dq_acc_index(row + row0, 16 * step0, M::columns) + rt::opaque(rt::thread()) % 32 * 4;
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
@@ -157,8 +159,8 @@ struct MmaBackward {
         int own0, stream0, stage;
         FA_MEMBER explicit ScorePosition(const Part& part)
             : own0(M::shared().tile.first), stream0(part.stream0), stage(part.stage) {}
-        FA_MEMBER int own_at(int m, int e) const { return w.own0 + 16 * m + Acc::row(Acc::lane_row(e)); }
-        FA_MEMBER int stream_at(int n, int e) const { return w.share0 + 16 * n + Acc::column(e); }
+        FA_MEMBER int own_at(int m, int e) const { return w.own0 + kTile * m + Acc::row(Acc::lane_row(e)); }
+        FA_MEMBER int stream_at(int n, int e) const { return w.share0 + kTile * n + Acc::column(e); }
         FA_MEMBER int row(int m, int n, int e) const { return M::by_rows ? own0 + own_at(m, e) : stream0 + stream_at(n, e); }
         FA_MEMBER int key(int m, int n, int e) const { return M::by_rows ? stream0 + stream_at(n, e) : own0 + own_at(m, e); }
         FA_MEMBER int row_at(int m, int n, int e) const { return M::by_rows ? own_at(m, e) : stream_at(n, e); }
@@ -263,17 +265,18 @@ struct MmaBackward {
 
     template <int n>
     FA_MEMBER static void put(char* tile, const Warp& w, const Acc (&acc)[kOwnTiles][n]) {
-        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / 16);
+        const auto ptr = Mma::advance(Mma::template prob_ptr<M::kProbRowBytes>(tile, rt::opaque(w.own0)), w.share0 / kTile);
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
-            FA_UNROLL for (int c = 0; c < n; c++) Mma::template store_probs<M::kProbRowBytes>(ptr, 16 * m * M::kProbRowBytes, c, acc[m][c]);
+            FA_UNROLL for (int c = 0; c < n; c++)
+                Mma::template store_probs<M::kProbRowBytes>(ptr, kTile * m * M::kProbRowBytes, c, acc[m][c]);
     }
     FA_MEMBER static float unit() { return Mma::kNarrow ? M::shared().unit : 1.f; }
     FA_MEMBER static float inv_unit() { return Mma::kNarrow ? M::shared().inv_unit : 1.f; }
     // New units, by the block's largest gradient: what those that are there already are to be multiplied by.
     FA_COLD_MEMBER static float rescale_ds(float amax) {
         Shared& s = M::shared();
-        FA_UNROLL for (int mask = 16; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
-        if (rt::thread() % 32 == 0) s.amax[rt::thread() / 32] = amax;
+        FA_UNROLL for (int mask = Mma::kLanes / 2; mask > 0; mask /= 2) amax = max_fn(amax, rt::shuffle_xor32(amax, mask));
+        if (rt::thread() % Mma::kLanes == 0) s.amax[rt::thread() / Mma::kLanes] = amax;
         rt::barrier();
         FA_UNROLL for (int w = 0; w < M::warps; w++) amax = max_fn(amax, s.amax[w]);
         if (!(amax > 0x1p-100f) || amax == kPosInf) return 1.f;
@@ -319,7 +322,7 @@ FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<
                 FA_UNROLL for (int e = 0; e < M::Acc::kElements; e++) amax = max_fn(amax, fabsf(grad[m][n].x[e]));
         if (amax > kMaxDs || (!s.unit_set && amax > 0.f)) s.overflowed[buffer] = 1;
     }
-    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (16 * kOwnTiles), 32 * (M::kSteps / M::kColumnSteps));
+    if constexpr (M::kLate) rt::named_barrier(1 + w.own0 / (M::kTile * kOwnTiles), Mma::kLanes * (M::kSteps / M::kColumnSteps));
     else rt::barrier();
     if constexpr (Mma::kNarrow) {
         if (rt::opaque(rt::thread()) == 0) s.overflowed[buffer ^ 1] = 0;
@@ -407,9 +410,9 @@ FA_DEVICE void run_backward_mma(const BackwardParams& x) {
     const typename G::Warp w;
     const float factor = x.scale * M::Policy::kProductUnit * G::inv_unit();
     rt::barrier();
-    M::stage_acc(0, factor, w.own0, 16 * w.step0, acc_ds);
+    M::stage_acc(0, factor, w.own0, M::kTile * w.step0, acc_ds);
     if constexpr (!M::by_rows)
-        M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, 16 * w.step0, acc_p);
+        M::stage_acc(1, x.dropout_scale * M::Policy::kProductUnit / M::Policy::kProbUnit, w.own0, M::kTile * w.step0, acc_p);
     rt::barrier();
     if constexpr (M::by_rows) {
         M::store_acc(x, 0, x.dq, x.dq_strides, x.dim_qk, query_index(x.dq_strides, t.seq, t.batch, t.first, t.head0));

@@ -11,7 +11,7 @@
 namespace fa {
 namespace gpu {
 
-// Tiles of 16 rows that a warp owns; each streamed fragment is used for all of them.
+// Tiles of rows that a warp owns; each streamed fragment is used for all of them.
 constexpr int kOwnTiles = 2;
 
 template <class Mma, int D, int OwnWarps, int ColumnWarps, int StreamRows, int Stages, int Resident, bool ByRows, bool Plain>
@@ -19,14 +19,16 @@ struct MmaBackwardBlock {
     using Policy = Mma;
     using Element = typename Mma::Element;
     using Acc = typename Mma::Acc;
-    static constexpr int threads = 32 * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
-    static constexpr int own = 16 * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident, columns = D;
+    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * OwnWarps * ColumnWarps, warps = OwnWarps * ColumnWarps;
+    static constexpr int own = kTile * kOwnTiles * OwnWarps, stream_rows = StreamRows, stages = Stages, resident = Resident,
+                         columns = D;
     static constexpr bool by_rows = ByRows, plain = Plain;
     // A warp's part of the probabilities is its own rows times a share of the streamed ones; of the owned gradients, its rows and a
     // share of the columns.
-    static constexpr int kSteps = D / 16, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / 16, kColumnSteps = kSteps / ColumnWarps;
-    // Of the streamed rows' dq: 32 rows and a share of the columns.
-    static constexpr int kDqWarps = StreamRows / 32, kDqSteps = kSteps / (warps / kDqWarps);
+    static constexpr int kSteps = D / kTile, kShare = StreamRows / ColumnWarps, kShareTiles = kShare / kTile,
+                         kColumnSteps = kSteps / ColumnWarps;
+    // Of the streamed rows' dq: two tiles of rows and a share of the columns.
+    static constexpr int kDqRows = kTile * kOwnTiles, kDqWarps = StreamRows / kDqRows, kDqSteps = kSteps / (warps / kDqWarps);
     static constexpr int kRowBytes = D * int(sizeof(Element)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kProbRowBytes = StreamRows * int(sizeof(Element));
     static constexpr int kOwnedBytes = own * kRowBytes, kStreamBytes = StreamRows * kRowBytes, kProbTileBytes = own * kProbRowBytes;
@@ -36,7 +38,7 @@ struct MmaBackwardBlock {
     static constexpr bool kLate = !ByRows && Stages == 2 && !Mma::kNarrow;
     static constexpr int kVec4Rows = threads / (D / 4);  // rows of a gradient that leave at once, four columns a thread
     static constexpr int kRows = ByRows ? own : StreamRows, kRowStages = ByRows ? 1 : Stages;  // rows whose numbers are there at once
-    static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of 16 rows");
+    static_assert(kShareTiles * Acc::kElements <= 32, "a bit for each score of a tile of rows");
     static_assert(threads % (D / 4) == 0 && own % kVec4Rows == 0, "");
     static_assert(threads % kRowVecs == 0 && own % kRowsAtOnce == 0 && StreamRows % kRowsAtOnce == 0 && warps % kDqWarps == 0, "");
 
@@ -144,7 +146,7 @@ struct MmaBackwardBlock {
     FA_MEMBER static bool zero_empty_rows(int stage, char* q, char* dout) {
         const float* const lse = shared().lse[stage];
         bool none = false;
-        FA_UNROLL for (int r = rt::opaque(rt::thread()) % 32; r < kRows; r += 32) none |= lse[r] == kPosInf;
+        FA_UNROLL for (int r = rt::opaque(rt::thread()) % Mma::kLanes; r < kRows; r += Mma::kLanes) none |= lse[r] == kPosInf;
         if (!rt::warp_any(none)) return false;
         const float zero[4] = {};
         for (int i = rt::opaque(rt::thread()); i < kRows * kRowVecs; i += threads) {
@@ -233,7 +235,8 @@ struct MmaBackwardBlock {
         FA_UNROLL for (int m = 0; m < kOwnTiles; m++)
             FA_UNROLL for (int c = 0; c < kColumnSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *staged(operand, own0 + 16 * m + Acc::row(Acc::lane_row(e)), column0 + 16 * c + Mma::output_column(e)) = acc[m][c].x[e] * factor;
+                    *staged(operand, own0 + kTile * m + Acc::row(Acc::lane_row(e)), column0 + kTile * c + Mma::output_column(e)) =
+                        acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
     FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const RowStrides& strides, int64_t dim,

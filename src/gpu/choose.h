@@ -17,25 +17,44 @@ bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
 // Bytes of a key's k and v of one head.
 int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
-// The mma kernels that take a call; none: it has a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors for single keys, pages or queries, wide heads, sizes beyond
-// 2^31, or a scale that is not mild, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or
-// coarse values below them are 0, an output of wider range than the probabilities shows what has become of the small ones.
+// The mma kernels that a device has for a type of q, beside k and v of the same type or of 8 bits.
+InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool bytes) {
+    if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
+            case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
+            case FA_BF16: return bytes ? lists_of<MmaByte<Bf16>>() : lists_of<MmaSync<Bf16>>();
+            case FA_F32: return bytes ? InstanceLists{} : lists_of<MmaTf32>();
+            default: return {};
+        }
+    if constexpr (rt::kAmdKernels) {
+        if (bytes || (q_dtype != FA_F16 && q_dtype != FA_BF16)) return {};
+        const bool f16 = q_dtype == FA_F16;
+        switch (device.matrix) {
+            case MatrixUnit::mfma: return f16 ? lists_of<MfmaKernels<F16>>() : lists_of<MfmaKernels<Bf16>>();
+            case MatrixUnit::wmma_gfx11:
+                return f16 ? lists_of<WmmaKernels<WmmaGfx11, F16>>() : lists_of<WmmaKernels<WmmaGfx11, Bf16>>();
+            case MatrixUnit::wmma_gfx12:
+                return f16 ? lists_of<WmmaKernels<WmmaGfx12, F16>>() : lists_of<WmmaKernels<WmmaGfx12, Bf16>>();
+            default: return {};
+        }
+    }
+    return {};
+}
+
+// The mma kernels that take a call; none: it has a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors
+// for single keys, pages or queries, wide heads, sizes beyond 2^31, or a scale that is not mild, or it needs smaller probabilities than
+// they keep: where dropout has removed the large ones, or coarse values below them are 0, an output of wider range than the
+// probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!device.has_mma || !p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    if (!p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
         d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit))
         return {};
-    switch (d.q_dtype) {
-        case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
-        case FA_BF16: return bytes ? lists_of<MmaByte<Bf16>>() : lists_of<MmaSync<Bf16>>();
-        case FA_F32: return bytes ? InstanceLists{} : lists_of<MmaTf32>();
-        default: return {};
-    }
+    return mma_instances_of(device, d.q_dtype, bytes);
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
@@ -90,7 +109,8 @@ const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem
             }
         return nullptr;
     };
-    if (!device.has_mma || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype) return nullptr;
+    if (device.matrix != MatrixUnit::mma_sync || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype)
+        return nullptr;
     if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);

@@ -37,13 +37,12 @@ rt::Status prepare_list(const Instances& list, const rt::Device& d) {
 rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
-    const InstanceLists policies[] = {lists_of<MmaSync<F16>>(), lists_of<MmaSync<Bf16>>(), lists_of<MmaTf32>(),
-                                      lists_of<MmaByte<F16>>(), lists_of<MmaByte<Bf16>>()};
-    for (const InstanceLists& policy : policies)
-        for (const Instances& list : policy.width) {
-            const rt::Status s = d.has_mma ? prepare_list(list, d) : rt::kSuccess;
-            if (s != rt::kSuccess) return s;
-        }
+    for (const int32_t type : {FA_F16, FA_BF16, FA_F32})
+        for (const bool bytes : {false, true})
+            for (const Instances& list : mma_instances_of(d, type, bytes).width) {
+                const rt::Status s = prepare_list(list, d);
+                if (s != rt::kSuccess) return s;
+            }
     const rt::Status others[] = {rt::prepare(merge_splits<kMinMergeColumns>, d), rt::prepare(merge_splits<kMaxMergeColumns>, d),
                                  rt::prepare(merge_split_rows, d), rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
     for (const rt::Status s : others)

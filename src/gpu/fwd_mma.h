@@ -3,7 +3,7 @@
 // the products.
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
-// time. Its warps form a grid: a row warp owns 16 · RowTiles rows, a key warp its share of each tile of keys, with a partial state
+// time. Its warps form a grid: a row warp owns RowTiles tiles of rows, a key warp its share of each tile of keys, with a partial state
 // (acc, m, l) of its own that is merged at the end. Prefill has row warps only, decode key warps only. k and v tiles alternate in
 // one ring of `Stages` stages, filled by cp.async copies that run Stages − 1 tiles ahead: with two stages, v arrives during q·k and
 // the next k during p·v. Rows whose 16-byte vectors are not aligned are copied in smaller units; what lies beyond a head dimension
@@ -22,29 +22,31 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block = MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
     using Acc = typename Block::Acc;
     using PerRow = typename Block::PerRow;
-    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kQRowBytes, Block::kRowBytes, Block::kSteps, Block::kWidened,
-        Block::q_tile, Block::remove_scores, Block::scale_scores, Block::shared;
+    using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
+        Block::remove_scores, Block::scale_scores, Block::shared;
 
     // `type`: that of k and v of 8 bits, as a C++ type or, to keep one loop for all of them, as a number.
     template <class Type>
-    FA_MEMBER static void compute_qk(Type type, const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k,
-                                      int row0, int key0, Acc score[RowTiles][kKeyTiles]) {
+    FA_MEMBER static void compute_qk(const ForwardParams& x, Type type,
+                                     const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
+                                     int key0, Acc score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[m][n].x[e] = 0.f;
         // Of f32 with 64 dims, registers are too few to keep where q is read from tile to tile.
-        const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % 32;
-        const auto q_ptr = Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
+        const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
+        const auto q_ptr = Block::q_ptr(x, row0, lane);
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
         if constexpr (Mma::kSplitTf32) {
-            constexpr int chain = 2;  // of steps of 16
+            constexpr int chain = 2;  // of steps
             for (int step = 0; step < kSteps; step += chain) {
                 typename Mma::FragmentA q[RowTiles][chain];
                 FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
+                    FA_UNROLL for (int c = 0; c < chain; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                     typename Mma::FragmentB right[chain];
-                    FA_UNROLL for (int c = 0; c < chain; c++) Mma::template load_k<kRowBytes>(right[c], k_ptr, 16 * n * kRowBytes, step + c);
+                    FA_UNROLL for (int c = 0; c < chain; c++)
+                        Mma::template load_k<kRowBytes>(right[c], k_ptr, kTile * n * kRowBytes, step + c);
                     FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::mma_chain(score[m][n], q[m], right);
                 }
             }
@@ -54,7 +56,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int i) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles * kWidened + c);
+                    Mma::template load_k<kRowBytes>(packed[i % 2][c], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
+                                                    i / kKeyTiles * kWidened + c);
             };
             load(0);
             FA_UNROLL for (int i = 0; i < all; i++) {
@@ -62,7 +65,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 if constexpr (!kHoldQ)
                     if (n == 0)
                         FA_UNROLL for (int m = 0; m < RowTiles; m++)
-                            FA_UNROLL for (int c = 0; c < steps; c++) Mma::load_q(q[m][c], q_ptr, 16 * m * kQRowBytes, step + c);
+                            FA_UNROLL for (int c = 0; c < steps; c++) Block::load_q_tile(q[m][c], q_ptr, m, step + c);
                 if (i + 1 < all) load(i + 1);
                 typename Mma::FragmentB right[steps];
                 Mma::template widen_k<kWidened>(right, packed[i % 2], type);
@@ -76,10 +79,11 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::FragmentA q[2][RowTiles];
             typename Mma::FragmentB right[kPrefetch + 1];
             const auto load_step = [&](int step) {
-                FA_UNROLL for (int m = 0; m < RowTiles; m++) Mma::load_q(q[step % 2][m], q_ptr, 16 * m * kQRowBytes, step);
+                FA_UNROLL for (int m = 0; m < RowTiles; m++) Block::load_q_tile(q[step % 2][m], q_ptr, m, step);
             };
             const auto load = [&](int i) {
-                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, 16 * (i % kKeyTiles) * kRowBytes, i / kKeyTiles);
+                Mma::template load_k<kRowBytes>(right[i % (kPrefetch + 1)], k_ptr, kTile * (i % kKeyTiles) * kRowBytes,
+                                                i / kKeyTiles);
             };
             if constexpr (!kHoldQ) load_step(0);
             FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
@@ -112,7 +116,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                     t = max_fn(t, score[i][n].x[e]);
                 }
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
-            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = quad_max(row_max[i][r]);
+            FA_UNROLL for (int r = 0; r < Acc::kRows; r++) row_max[i][r] = Acc::max_of_row(row_max[i][r]);
         bool large = false;
         FA_UNROLL for (int i = 0; i < RowTiles; i++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
@@ -133,13 +137,13 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     FA_MEMBER static void apply_exp2(int n, float unit, const PerRow& exp2_offset, Acc score[RowTiles][kKeyTiles], PerRow& sum) {
         FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
             FA_UNROLL for (int i = 0; i < RowTiles; i++) {
-                float& p = score[i][n].x[e];
-                p = rt::exp2_fast(fmaf(p, unit, exp2_offset[i][Acc::lane_row(e)]));
+                const float p = rt::exp2_fast(fmaf(score[i][n].x[e], unit, exp2_offset[i][Acc::lane_row(e)]));
+                score[i][n].x[e] = p;
                 sum[i][Acc::lane_row(e)] += p;
             }
     }
     // Online softmax of one tile's scores, and its product with `v`: updates (m, l, o); `drop`: are there bits of kept_scores? The
-    // products of one tile of 16 keys overlap the exponentials of the next.
+    // products of one tile of keys overlap the exponentials of the next.
     template <class Type>
     FA_MEMBER static void softmax_and_pv(Type type, float unit, Acc score[RowTiles][kKeyTiles], bool drop,
                                          const uint32_t (&kept)[RowTiles], const char* v, int key0, PerRow& m, PerRow& l,
@@ -151,12 +155,16 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             FA_UNROLL for (int c = 0; c < kSteps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) o[i][c].x[e] *= factor[i][Acc::lane_row(e)];
         }
+        // Where few lanes share a row, each has many of its probabilities: a tile's are added up before they meet the sum so far.
+        constexpr bool by_tiles = Acc::kRows == 1;
+        PerRow tile_sum = {};
         const auto compute_probs = [&](int n) {
-            apply_exp2(n, unit, exp2_offset, score, l);
+            if constexpr (by_tiles) apply_exp2(n, unit, exp2_offset, score, tile_sum);
+            else apply_exp2(n, unit, exp2_offset, score, l);
             if (drop)
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
-        const auto ptr = Mma::template v_ptr<kRowBytes>(v, key0);
+        const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
         if constexpr (Mma::kSplitTf32) {
             typename Mma::FragmentA left[RowTiles][kKeyTiles];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
@@ -165,7 +173,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             }
             FA_UNROLL for (int c = 0; c < kSteps; c++) {
                 typename Mma::FragmentB right[kKeyTiles];
-                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes>(right[n], ptr, 16 * n * kRowBytes, c);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++) Mma::template load_v<kRowBytes, Keys>(right[n], ptr, n, c);
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma_chain(o[i][c], left[i], right);
             }
         } else if constexpr (Mma::kKv8bit) {
@@ -174,7 +182,8 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::PackedB packed[2][kWidened];
             const auto load = [&](int j) {
                 FA_UNROLL for (int c = 0; c < kWidened; c++)
-                    Mma::template load_v<kRowBytes>(packed[j % 2][c], ptr, 16 * (j * steps / kSteps) * kRowBytes, j * kWidened % (kSteps / 2) + c);
+                    Mma::template load_v<kRowBytes, Keys>(packed[j % 2][c], ptr, j * steps / kSteps,
+                                                          j * kWidened % (kSteps / 2) + c);
             };
             load(0);
             compute_probs(0);
@@ -195,7 +204,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
             typename Mma::FragmentA left[RowTiles];
             typename Mma::FragmentB right[kPrefetch + 1];
             const auto load = [&](int i) {
-                Mma::template load_v<kRowBytes>(right[i % (kPrefetch + 1)], ptr, 16 * (i / kSteps) * kRowBytes, i % kSteps);
+                Mma::template load_v<kRowBytes, Keys>(right[i % (kPrefetch + 1)], ptr, i / kSteps, i % kSteps);
             };
             FA_UNROLL for (int i = 0; i < kPrefetch && i < all; i++) load(i);
             compute_probs(0);
@@ -209,6 +218,9 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) Mma::mma(o[i][c], left[i], right[j % (kPrefetch + 1)]);
             }
         }
+        if constexpr (by_tiles)
+            FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                FA_UNROLL for (int r = 0; r < Acc::kRows; r++) l[i][r] += tile_sum[i][r];
     }
 };
 
@@ -218,19 +230,28 @@ template <class M>
 struct WarpPart {
     int row0, key0, key_warp, some_begin, some_end, full_begin, full_end;
     FA_MEMBER WarpPart() {
-        constexpr int wide = 16 * M::kKeyTiles;
+        constexpr int wide = M::kTile * M::kKeyTiles, high = M::kTile * M::row_tiles;
         const typename M::Shared& s = M::shared();
-        const int warp = rt::warp_uniform(rt::thread() / 32);
+        const int warp = rt::warp_uniform(rt::thread() / M::Policy::kLanes);
         key_warp = warp / M::row_warps;
-        row0 = warp % M::row_warps * 16 * M::row_tiles;
+        row0 = warp % M::row_warps * high;
         key0 = key_warp * wide;
-        const typename M::Row first = s.row[row0], last = s.row[row0 + 16 * M::row_tiles - 1];
+        const typename M::Row first = s.row[row0], last = s.row[row0 + high - 1];
         some_begin = rt::warp_uniform(first.begin - key0 - wide + 1);
         some_end = rt::warp_uniform(row0 < s.tile.valid ? last.end - key0 : 0);
         full_begin = rt::warp_uniform(last.begin - key0);
         full_end = rt::warp_uniform(first.end - key0 - wide + 1);
     }
 };
+
+// How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
+// v, into stage i; wait<n>() returns when all but the n latest loads of this thread have arrived, and those of others have behind a
+// barrier. See async_pipe.h and register_pipe.h.
+template <class M, Kind kind, bool async = M::Policy::kAsyncCopies>
+struct KvPipe;
+// Merges the splits of a cluster; see mma_cluster.h.
+template <class M>
+struct ClusterMerge;
 
 // The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what
 // takes m there.
@@ -241,15 +262,7 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    constexpr bool kept_readers = !general && (M::key_warps > 1 || M::kHoldQ);  // others have no registers for them between tiles
-    const auto reader = [&](bool value) { return typename M::KvReader(value ? s.tile.v : s.tile.k, kind == Kind::paged); };
-    const typename M::KvReader k = reader(false), v = reader(true);
-    const auto load_stage = [&](bool value, int j, int i) {
-        if (general && s.tile.features & kUnalignedRows) return M::load_stage(x, value ? s.tile.v : s.tile.k, j, i, begin, end);
-        const typename M::KvReader from = !kept_readers ? reader(value) : value ? v : k;
-        if constexpr (kind == Kind::paged) M::load_stage_paged(from, value, j, i, begin + j * M::keys, end);
-        else M::load_stage_plain(from, i, begin + j * M::keys, end);
-    };
+    KvPipe<M, kind> pipe(x, begin, end);
     const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
     if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
@@ -259,7 +272,7 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
         location = find(begin + M::stages / 2 * M::keys);
         rt::barrier();
     }
-    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) load_stage(i % 2, i / 2, i);
+    FA_UNROLL for (int i = 0; i < M::stages - !M::kFillAllStages; i++) pipe.load(i % 2, i / 2, i);
     // k's descale factor is multiplied into the unit, unless products must have their value first: for score mods, or where the
     // factor, which only device memory has, is not positive or leaves f32's range.
     float before = 1.f;
@@ -272,17 +285,17 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
     typename Mma::FragmentA q[M::row_tiles][M::kHoldQ ? M::kSteps : 1];
     int stage = 0;  // of tile j of k; v's is the next
     for (int key = begin, j = 0; key < end; key += M::keys, j++) {
-        if (M::kFillAllStages && j == 0) rt::cp_async_wait<M::stages - 1>();
-        else rt::cp_async_wait<M::stages - 2>();
+        if (M::kFillAllStages && j == 0) pipe.template wait<M::stages - 1>();
+        else pipe.template wait<M::stages - 2>();
         rt::barrier();
-        if (!M::kFillAllStages || j > 0) load_stage(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
+        if (!M::kFillAllStages || j > 0) pipe.load(true, j + M::stages / 2 - 1, stage ? stage - 1 : M::stages - 1);
         const int next_key = key + M::stages / 2 * M::keys;
         const bool paged = kind == Kind::paged || (general && s.tile.features & kPaged);
         if constexpr (M::kHoldQ)
             if (j == 0) {
-                const auto ptr = Mma::template q_ptr<M::kQRowBytes>(M::q_tile(), w.row0);
+                const auto ptr = M::q_ptr(x, w.row0, rt::thread() % Mma::kLanes);
                 FA_UNROLL for (int i = 0; i < M::row_tiles; i++)
-                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) Mma::load_q(q[i][step], ptr, 16 * i * M::kQRowBytes, step);
+                    FA_UNROLL for (int step = 0; step < M::kSteps; step++) M::load_q_tile(q[i][step], ptr, i, step);
             }
         const bool active = key >= w.some_begin && key < w.some_end, full = key >= w.full_begin && key < w.full_end;
         typename M::Acc score[M::row_tiles][M::kKeyTiles];
@@ -291,16 +304,16 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
             const bool masked = general && s.tile.features & kMask, by_vecs = masked && M::mask_in_vecs(x, key + w.key0);
             if constexpr (general)
                 if (by_vecs)
-                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + 16 * i, key + w.key0, mask[i]);
-            M::compute_qk(type, q, M::stage_tile(stage), w.row0, w.key0, score);
+                    FA_UNROLL for (int i = 0; i < M::row_tiles; i++) M::load_mask(x, w.row0 + M::kTile * i, key + w.key0, mask[i]);
+            M::compute_qk(x, type, q, M::stage_tile(stage), w.row0, w.key0, score);
             if (Mma::kKv8bit && before != 1.f) M::scale_scores(score, before);
             if constexpr (general)
                 if (s.tile.features & kScoreMod)
                     FA_UNROLL for (int i = 0; i < M::row_tiles; i++) {
-                        M::apply_score_mods(x, w.row0 + 16 * i, key + w.key0, unit, score[i]);
+                        M::apply_score_mods(x, w.row0 + M::kTile * i, key + w.key0, unit, score[i]);
                         if (!masked) continue;
                         const uint32_t kept =
-                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + 16 * i, key + w.key0);
+                            by_vecs ? M::unmasked_scores(mask[i]) : M::unmasked_scores(x, w.row0 + M::kTile * i, key + w.key0);
                         FA_UNROLL for (int n = 0; n < M::kKeyTiles; n++) M::remove_scores(kept, n, kNegInf, score[i][n]);
                     }
             const bool has_missing = paged && s.missing[j % M::kLocationTiles] == j;
@@ -311,19 +324,19 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
             M::store_location(location, j + M::stages / 2, next_key, end);
             location = find(next_key + M::keys);
         }
-        rt::cp_async_wait<M::stages - 2>();
+        pipe.template wait<M::stages - 2>();
         rt::barrier();
-        load_stage(false, j + M::stages / 2, stage);
+        pipe.load(false, j + M::stages / 2, stage);
         if (active) {
             uint32_t kept[M::row_tiles] = {};
             const bool drop = general && !Mma::kSplitTf32 && s.tile.features & kDropout;  // in f32 other kernels have it
             if (drop)
-                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + 16 * i, key + w.key0);
+                FA_UNROLL for (int i = 0; i < M::row_tiles; i++) kept[i] = M::kept_scores(x, w.row0 + M::kTile * i, key + w.key0);
             M::softmax_and_pv(type, unit, score, drop, kept, M::stage_tile(stage + 1), w.key0, m, l, o);
         }
         stage = stage + 2 == M::stages ? 0 : stage + 2;
     }
-    rt::cp_async_wait<0>();
+    pipe.template wait<0>();
     return unit;
 }
 
@@ -367,10 +380,10 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
         rt::release_successor();  // not before: merge_splits reads lengths before it waits
         if (t.valid < M::rows && split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, M::rows, 0, x.dim_v);
     }
-    constexpr bool merges_in_cluster = M::key_warps > 1 && kind != Kind::general;
+    constexpr bool merges_in_cluster = Mma::kClusters && M::key_warps > 1 && kind != Kind::general;
     if (idle) {
         if constexpr (merges_in_cluster)
-            if (__builtin_expect(x.cluster_merge, 0)) M::stage_empty(), M::merge_cluster(x, int(split));
+            if (__builtin_expect(x.cluster_merge, 0)) ClusterMerge<M>::stage_empty(), ClusterMerge<M>::merge(x, int(split));
         return;
     }
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits do not depend on its neighbours.
@@ -397,22 +410,27 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
     if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.k_dtype);
     else unit = Mma::by_type(x.k_dtype, pass);
     rt::barrier();
-    M::stage_output(w.row0, w.key_warp, unit, v_factor, m, l, o);
-    rt::barrier();
-    if constexpr (merges_in_cluster)
-        if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
-            M::stage_merged();
-            return M::merge_cluster(x, int(split));
+    FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {
+        M::stage_output(w.row0, w.key_warp, pass, unit, v_factor, m, l, o);
+        rt::barrier();
+        if constexpr (merges_in_cluster)
+            if (__builtin_expect(x.cluster_merge, 0)) {  // unlikely: kept out of the other calls' instruction stream
+                ClusterMerge<M>::stage_merged();
+                return ClusterMerge<M>::merge(x, int(split));
+            }
+        if (pass == 0) {
+            if constexpr (M::key_warps > 1) M::finalize_rows(x);
+            else M::finalize_rows_cold(x);
+            rt::barrier();
         }
-    if constexpr (M::key_warps > 1) M::finalize_rows(x);
-    else M::finalize_rows_cold(x);
-    rt::barrier();
-    M::write_rows(x);
+        M::write_rows(x, pass * M::kOutputColumns);
+        if (pass + 1 < M::kOutputPasses) rt::barrier();
+    }
 }
 
 template <class M, Kind kind>
 FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
-    if constexpr (rt::kHasMma) run_forward_mma<M, kind>(x);
+    if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
 }
 
 }  // namespace gpu

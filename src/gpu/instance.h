@@ -8,7 +8,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mfma, fwd_wmma
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension
     int keys;            // of a tile
     int threads;
@@ -55,6 +55,19 @@ struct MmaSync;  // f16 or bf16
 template <class T>
 struct MmaByte;  // the same beside k and v of 8 bits
 struct MmaTf32;  // f32
+// On AMD's devices, of an instruction's family.
+template <class T>
+struct MfmaKernels;
+template <class I, class T>
+struct WmmaKernels;  // I: WmmaGfx11 or WmmaGfx12
+struct WmmaGfx11;
+struct WmmaGfx12;
+template <class Kernels>
+constexpr bool kTransposed = false;
+template <class T>
+constexpr bool kTransposed<MfmaKernels<T>> = true;
+template <class I, class T>
+constexpr bool kTransposed<WmmaKernels<I, T>> = true;
 template <class Mma, int width>
 Instances mma_instances();
 template <class Mma, int width>

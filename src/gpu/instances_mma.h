@@ -1,7 +1,6 @@
 // The forward's mma kernels of one policy and width, as kernels.def lists them: their shapes and their list. For the translation
 // units that compile them (src/emu, src/cuda), which define mma_instances by it.
 #pragma once
-#include "gpu/mma_byte.h"
 #include "gpu/fwd_mma.h"
 #include "gpu/instance.h"
 
@@ -12,10 +11,10 @@ namespace gpu {
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct Instantiate {
     using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
-    static constexpr bool shrinks = KeyWarps == 1 && (Mma::kKv8bit || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
+    static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kKv8bit || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
-    using General =
-        MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, keys, (shrinks && !Mma::kSplitTf32 ? 2 * Stages : Stages), Resident>;
+    using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * Mma::kTile / Mma::General::kTile, KeyWarps, keys,
+                               (shrinks && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
 };
 template <class I>
 constexpr Instance make_instance() {
@@ -24,7 +23,7 @@ constexpr Instance make_instance() {
     static_assert(General::kSharedBytes <= M::kSharedBytes, "one figure for all three");
     constexpr auto make = [](auto general, auto plain, auto paged) -> Instance {
         Instance one{};
-        one.family = M::Policy::kKv8bit ? "fwd_mma_byte" : "fwd_mma";
+        one.family = M::Policy::kFamily;
         one.rows = M::rows;
         one.columns = M::columns;
         one.keys = M::keys;
@@ -40,7 +39,8 @@ constexpr Instance make_instance() {
     constexpr auto general = forward_mma<General, Kind::general>;
     // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.
     if constexpr (M::Policy::kKv8bit && M::key_warps == 1) return make(general, general, general);
-    else if constexpr (sizeof(typename M::Policy::Element) == 4) return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare
+    else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
+        return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
 }
 

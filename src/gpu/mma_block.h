@@ -2,6 +2,7 @@
 // there, and how its rows' outputs leave. fwd_mma.h describes the algorithm.
 #pragma once
 #include "gpu/epilogue.h"
+#include "gpu/mma_common.h"
 
 namespace fa {
 namespace gpu {
@@ -17,17 +18,18 @@ struct MmaBlock {
     using Key = typename Mma::Key;
     using Acc = typename Mma::Acc;
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
-    static constexpr int threads = 32 * RowWarps * KeyWarps, rows = 16 * RowTiles * RowWarps;
+    static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * RowWarps * KeyWarps, rows = kTile * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
     static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
-    static constexpr int kKeyTiles = Keys / 16 / KeyWarps, kSteps = D / 16;
+    static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile;
     static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
-    static constexpr bool kFillAllStages = KeyWarps > 1 || RowTiles * D <= 64;  // all stages before the first tile: others have no registers for it
-    static constexpr int kPrefetch = 2;               // fragments that are read before their use
+    // All stages before the first tile: others have no registers for it.
+    static constexpr bool kFillAllStages = Mma::kAsyncCopies && (KeyWarps > 1 || RowTiles * D <= 64);
+    static constexpr int kPrefetch = Mma::kAsyncCopies || KeyWarps == 1 ? 2 : 1;  // fragments that are read before their use
     static constexpr int kWidened = RowTiles * D <= 128 ? 2 : 1;  // and that are widened together, of stored bytes
-    static constexpr bool kHoldQ = !Mma::kSplitTf32 && RowTiles * D <= 128;  // q stays in registers
-    static_assert(Stages % 2 == 0 && Keys % (16 * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
+    static constexpr bool kHoldQ = !Mma::kQInShared || (!Mma::kSplitTf32 && RowTiles * D <= 128);  // q stays in registers
+    static_assert(Stages % 2 == 0 && Keys % (kTile * KeyWarps) == 0 && threads % kRowVecs == 0 && Keys % kRowsAtOnce == 0 &&
                       threads >= Keys,
                   "");
 
@@ -62,8 +64,16 @@ struct MmaBlock {
         int32_t missing[kLocationTiles];         // the tile in which a key is not there
     };
     static constexpr int kHeader = (int(sizeof(Shared)) + kTileAlign - 1) / kTileAlign * kTileAlign;
-    static constexpr int kQBytes = rows * kQRowBytes, kStageBytes = Keys * kRowBytes, kOutputBytes = KeyWarps * rows * D * 4;
-    static constexpr int kSharedBytes = kHeader + (kQBytes + Stages * kStageBytes > kOutputBytes ? kQBytes + Stages * kStageBytes : kOutputBytes);
+    static constexpr int kQBytes = Mma::kQInShared ? rows * kQRowBytes : 0, kStageBytes = Keys * kRowBytes;
+    static constexpr int kTileBytes = kQBytes + Stages * kStageBytes;
+    // Outputs leave by way of the tiles' memory: all columns at once, or, where that is small, some at a time.
+    static constexpr int output_columns(int columns) {
+        const bool fits = !Mma::kOutputInPasses || columns <= 32 || KeyWarps * rows * columns * 4 <= kTileBytes;
+        return fits ? columns : output_columns(columns / 2);
+    }
+    static constexpr int kOutputColumns = output_columns(D), kOutputPasses = D / kOutputColumns,
+                         kOutputBytes = KeyWarps * rows * kOutputColumns * 4;
+    static constexpr int kSharedBytes = kHeader + (kTileBytes > kOutputBytes ? kTileBytes : kOutputBytes);
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory()); }
     FA_MEMBER static char* q_tile() { return rt::shared_memory() + kHeader; }
@@ -127,7 +137,28 @@ struct MmaBlock {
                           r < valid && at < bytes);
         }
     }
+    // Where a lane reads q's tiles of rows from `row0` on, and tile m, step i of the dims: from shared memory, or from q itself.
+    FA_MEMBER static auto q_ptr(const ForwardParams& x, int row0, int lane) {
+        if constexpr (Mma::kQInShared) {
+            return Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
+        } else {
+            struct Rows {
+                typename Mma::QRow tile[RowTiles];
+            } rows;
+            FA_UNROLL for (int m = 0; m < RowTiles; m++) {
+                const int r = row0 + kTile * m + Acc::row(0);
+                rows.tile[m] = {q_row(x, r), r < shared().tile.valid ? int(x.dim_qk) * int(sizeof(Element)) : 0, x.q_width};
+            }
+            return rows;
+        }
+    }
+    template <class Fragment, class Ptr>
+    FA_MEMBER static void load_q_tile(Fragment& a, const Ptr& ptr, int m, int i) {
+        if constexpr (Mma::kQInShared) Mma::load_q(a, ptr, kTile * m * kQRowBytes, i);
+        else Mma::load_q(a, ptr.tile[m], i);
+    }
     FA_MEMBER static void load_q(const ForwardParams& x) {
+        if constexpr (!Mma::kQInShared) return;
         if constexpr (Mma::kKv8bit && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
         if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
@@ -327,22 +358,24 @@ struct MmaBlock {
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
-        return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * D + (column ^ (row & 3) << 3);
+        return reinterpret_cast<float*>(q_tile()) + (key_warp * rows + row) * kOutputColumns + (column ^ (row & 3) << 3);
     }
-    FA_MEMBER static void stage_output(int row0, int key_warp, float unit, float v_factor, const float m[RowTiles][Acc::kRows],
+    // A warp's sums of the columns of a pass, and, with the first, its rows' states.
+    FA_MEMBER static void stage_output(int row0, int key_warp, int pass, float unit, float v_factor, const float m[RowTiles][Acc::kRows],
                                        const float l[RowTiles][Acc::kRows], const Acc o[RowTiles][kSteps]) {
+        constexpr int steps = kSteps / kOutputPasses;
         FA_UNROLL for (int i = 0; i < RowTiles; i++) {
             float factor[Acc::kRows];
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
-                const float sum = quad_sum(l[i][r]) * Mma::kRowSumUnit;
+                const float sum = Acc::sum_of_row(l[i][r]) * Mma::kRowSumUnit;
                 factor[r] = sum == 0.f ? 0.f : Mma::kOutputUnit * v_factor;  // no key: 0, whatever v's factor
-                if (Acc::first_of_row())
-                    shared().state[key_warp][row0 + 16 * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
+                if (pass == 0 && Acc::first_of_row())
+                    shared().state[key_warp][row0 + kTile * i + Acc::row(r)] = {m[i][r] == kNegInf ? kNegInf : m[i][r] * unit, sum};
             }
-            FA_UNROLL for (int c = 0; c < kSteps; c++)
+            FA_UNROLL for (int c = 0; c < steps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *output_at(key_warp, row0 + 16 * i + Acc::row(Acc::lane_row(e)), 16 * c + Mma::output_column(e)) =
-                        o[i][c].x[e] * factor[Acc::lane_row(e)];
+                    *output_at(key_warp, row0 + kTile * i + Acc::row(Acc::lane_row(e)), kTile * c + Mma::output_column(e)) =
+                        o[i][pass * steps + c].x[e] * factor[Acc::lane_row(e)];
         }
     }
     // A row's state over all key warps, and what their sums are to be multiplied by.
@@ -391,76 +424,25 @@ struct MmaBlock {
             }
         }
     }
-    // For a block without keys in a cluster of splits.
-    FA_MEMBER static void stage_empty() {
-        for (int r = rt::thread(); r < rows; r += threads) shared().state[0][r] = empty_row();
-    }
-    // Sums and states over all key warps, to be read by the cluster.
-    FA_MEMBER static void stage_merged() {
-        Shared& s = shared();
-        for (int r = rt::thread(); r < s.tile.valid; r += threads) s.state[0][r] = merge_warps(r);
-        rt::barrier();
-        for (int i = rt::thread(); i < s.tile.valid * (D / 4); i += threads) {
-            float sum[4];
-            merge_key_warps(i / (D / 4), i % (D / 4) * 4, sum);
-            rt::store4(output_at(0, i / (D / 4), i % (D / 4) * 4), sum);
-        }
-    }
-    // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each
-    // split.
-    FA_MEMBER static void merge_cluster(const ForwardParams& x, int rank) {
-        rt::cluster_sync();
+    // The columns from `column0` on that were staged.
+    FA_MEMBER static void write_rows(const ForwardParams& x, int column0) {
+        constexpr int across = kOutputColumns / 4;
         const Shared& s = shared();
-        const Tile& t = s.tile;
-        constexpr int teams = threads / kMaxClusterSplits;
-        const int lane = rt::thread() % kMaxClusterSplits, splits = int(x.splits), items = t.valid * (D / 4), group = int(x.group);
-        for (int first = rank * teams; first < items; first += splits * teams) {
-            const int item = first + rt::thread() / kMaxClusterSplits, i = min_of(item, items - 1), r = i / (D / 4),
-                      column = i % (D / 4) * 4;
-            RowState state = empty_row();
-            float sum[4] = {};
-            if (lane < splits) rt::ld_cluster2(&s.state[0][r].m, lane, &state.m, &state.l);
-            if (state.l != 0.f) rt::ld_cluster4(output_at(0, r, column), lane, sum);
-            float m = state.m;
-            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) m = max_fn(m, rt::shuffle_xor16(m, mask));
-            const float factor = state.l == 0.f ? 0.f : rescale(state.m, m);
-            state = {m, state.l * factor};
-            FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) state.l += rt::shuffle_xor16(state.l, mask);
-            FA_UNROLL for (int e = 0; e < 4; e++) {
-                sum[e] *= factor;
-                FA_UNROLL for (int mask = 1; mask < kMaxClusterSplits; mask *= 2) sum[e] += rt::shuffle_xor16(sum[e], mask);
-            }
-            const int row = (t.first + r) / group, head = int(t.kv_head) * group + (t.first + r) % group;
-            const bool writes = lane == 0 && item < items;
-            const RowOutput f = finalize_row(x, t.seq, t.batch, head, row, state, writes && column == 0);
-            if (!writes || column >= x.dim_v) continue;
-            const int64_t at = query_index(x.o_strides, t.seq, t.batch, row, head) + column;
-            if (x.o_plain) {
-                FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], f.factor);
-                Mma::store4(static_cast<Element*>(x.o) + at, sum);
-            } else {
-                for (int e = 0; e < 4 && column + e < x.dim_v; e++) store_output(x, at + e, sum[e], f.factor);
-            }
-        }
-        rt::cluster_sync();  // others may still read here
-    }
-    FA_MEMBER static void write_rows(const ForwardParams& x) {
-        const Shared& s = shared();
-        const int dim = int(x.dim_v), items = s.tile.valid * (D / 4);
+        const int dim = int(x.dim_v) - column0, items = s.tile.valid * across;
         if (x.o_plain && !x.partial_o) {  // what most calls write: nothing to decide for each element
             FA_UNROLL_BY(4)
             for (int i = rt::thread(); i < items; i += threads) {
-                const int r = i / (D / 4), column = i % (D / 4) * 4;
+                const int r = i / across, column = i % across * 4;
                 float sum[4];
                 merge_key_warps(r, column, sum);
                 FA_UNROLL for (int e = 0; e < 4; e++) sum[e] = normalized(sum[e], s.state[0][r].l);
-                if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column, sum);
+                if (column < dim) Mma::store4(static_cast<Element*>(x.o) + s.output[r] + column0 + column, sum);
             }
             return;
         }
         for (int i = rt::thread(); i < items; i += threads) {
-            const int r = i / (D / 4), column = i % (D / 4) * 4;
-            const int64_t at = s.output[r] + column;
+            const int r = i / across, column = i % across * 4;
+            const int64_t at = s.output[r] + column0 + column;
             float sum[4];
             if (column >= dim) continue;
             merge_key_warps(r, column, sum);

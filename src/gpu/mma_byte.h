@@ -15,6 +15,8 @@ struct MmaByte : MmaSync<T> {
     using typename MmaSync<T>::FragmentB;
     struct Key { uint8_t x; };
     struct PackedB { uint32_t r[4]; };  // 16 keys × 32 dims or columns
+    static constexpr const char* kFamily = "fwd_mma_byte";
+    using General = MmaByte;
     static constexpr bool kKv8bit = true;
 
     // Where a byte of a row of q goes: words 2t and 2t + 1 of each eight take the places t and t + 4.
@@ -23,9 +25,9 @@ struct MmaByte : MmaSync<T> {
 
     template <int row_bytes>
     FA_MEMBER static void load_k(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, b.r); }
-    template <int row_bytes>
-    FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int down, int i) {
-        rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r);
+    template <int row_bytes, int keys>
+    FA_MEMBER static void load_v(PackedB& b, const SwizzledPtr& ptr, int n, int i) {
+        rt::ldmatrix_x4_trans(ptr.pair(i) + MmaSync<T>::kTile * n * row_bytes, b.r);
     }
 
     FA_MEMBER static uint32_t from_f16(uint32_t pair) { return kIsF16<T> ? pair : rt::f16_to_bf16(pair); }

@@ -13,31 +13,31 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     using Row = typename Block::Row;
     using Tile = typename Block::Tile;
     using Shared = typename Block::Shared;
-    using Block::kKeyTiles, Block::shared;
+    using Block::kKeyTiles, Block::kTile, Block::shared;
     // −inf for keys outside their row's band, or that are not there.
     FA_MEMBER static void mask_scores(int row0, int key, const int64_t* location, Acc score[RowTiles][kKeyTiles]) {
         const Shared& s = shared();
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
             FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
-                const Row row = s.row[row0 + 16 * m + Acc::row(r)];
+                const Row row = s.row[row0 + kTile * m + Acc::row(r)];
                 const int begin = row.begin - key, end = row.end - key;
                 FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                     FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
                         if (Acc::lane_row(e) != r) continue;
-                        const int j = 16 * n + Acc::column(e);
+                        const int j = kTile * n + Acc::column(e);
                         if (j < begin || j >= end || (location && location[j] < 0)) score[m][n].x[e] = kNegInf;
                     }
             }
     }
 
-    // Applies change(score, row, j) to the scores of 16 rows with the warp's j-th key of the tile.
+    // Replaces by change(score, row, j) the scores of a row tile with the warp's j-th key of the tile.
     template <class Change>
     FA_MEMBER static void for_each_score(int row0, Acc score[kKeyTiles], Change change) {
         FA_UNROLL for (int r = 0; r < Acc::kRows; r++) {
             const Row row = shared().row[row0 + Acc::row(r)];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    if (Acc::lane_row(e) == r) change(score[n].x[e], row, 16 * n + Acc::column(e));
+                    if (Acc::lane_row(e) == r) score[n].x[e] = change(score[n].x[e], row, kTile * n + Acc::column(e));
         }
     }
     FA_MEMBER static float load_bias(const char* p, int32_t dtype) {
@@ -55,7 +55,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             const char* bias = static_cast<const char*>(x.bias) + batch + at.head * head + at.position * row + key * step;
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++) {
-                    const int j = 16 * n + Acc::column(e);
+                    const int j = kTile * n + Acc::column(e);
                     if (Acc::lane_row(e) != r || j >= left) continue;
                     const float b = load_bias(bias + j * step, x.bias_dtype);
                     score[n].x[e] = b == kNegInf ? kNegInf : score[n].x[e] + b;
@@ -74,24 +74,24 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         if (t.features & kBaseE) {
-            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= x.scale * Mma::kScoreUnit; });
+            for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
             if (t.features & kSoftcap)
-                for_each_score(row0, score, [&](float& s, const Row&, int) { s = x.softcap * Mma::tanh(s / x.softcap); });
+                for_each_score(row0, score, [&](float s, const Row&, int) { return x.softcap * Mma::tanh(s / x.softcap); });
             if (t.features & kBias) add_bias(x, row0, key, score);
-            for_each_score(row0, score, [&](float& s, const Row&, int) { s *= kLog2e; });
+            for_each_score(row0, score, [&](float s, const Row&, int) { return s * kLog2e; });
         }
         if (t.features & kAlibi) {
             const float inverse = 1.f / unit;
             const int first = Mma::kSplitTf32 ? 0 : Acc::column(0);  // other columns are a constant away; with f32 this would spill
-            for_each_score(row0, score, [&](float& s, const Row& row, int j) {
+            for_each_score(row0, score, [&](float s, const Row& row, int j) {
                 const float start = float(row.position + t.rule.off - key - first);
-                s = fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
+                return fmaf(-row.slope * inverse, fabsf(start - float(j - first)), s);
             });
         }
     }
 
-    // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the four lanes that share a row hold a
-    // part each. They are loaded before the scores are computed.
+    // The mask operand's rows for a row tile, where they are whole aligned 16-byte vectors: the lanes that share a row hold a part
+    // each. They are loaded before the scores are computed.
     struct MaskRows {
         uint32_t word[Acc::kRows][kKeyTiles];
     };
@@ -101,34 +101,17 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         return x.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
     FA_MEMBER static bool mask_in_vecs(const ForwardParams& x, int64_t key) {
-        return kKeyTiles > 1 && x.mask_vec16 && key + 16 * kKeyTiles <= x.sequences.seqlen_k;
+        return Acc::kMaskVecs && kKeyTiles > 1 && x.mask_vec16 && key + kTile * kKeyTiles <= x.sequences.seqlen_k;
     }
     FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
         FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
-            rt::load_words<kKeyTiles>(mask_row(x, row0, lane_row, key) + rt::thread() % 4 * 4 * kKeyTiles, rows.word[lane_row]);
+            Acc::template load_mask<kKeyTiles>(mask_row(x, row0, lane_row, key), rows.word[lane_row]);
     }
     // A bit for each score of the row tile, in their order: set where the mask keeps it. Without the scores, which leave few
     // registers.
     FA_MEMBER static uint32_t unmasked_scores(const MaskRows& rows) {
-        const int lane = rt::thread() % 4;
         uint32_t kept = 0;
-        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++) {
-            uint32_t bits = 0, half[2] = {};
-            FA_UNROLL for (int i = 0; i < kKeyTiles; i++) {
-                const uint32_t word = rows.word[lane_row][i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
-                bits |= nonzero * 0x10204080u >> 28 << 4 * i;
-            }
-            const int at = lane * 4 * kKeyTiles;  // the vector's place in the row
-            half[0] = at < 32 ? bits << at : 0;
-            half[1] = at < 32 ? 0 : bits << (at - 32);
-            FA_UNROLL for (int i = 0; i < kKeyTiles / 2; i++) {
-                half[i] |= rt::shuffle_xor4(half[i], 1);
-                half[i] |= rt::shuffle_xor4(half[i], 2);
-                uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
-                own = (own | own >> 4) & 0x00ff00ffu;
-                kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * lane_row);
-            }
-        }
+        FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++) Acc::set_mask_bits(rows.word[lane_row], lane_row, kept);
         return kept;
     }
     // The same for any mask, byte by byte.
@@ -136,7 +119,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         uint32_t kept = 0;
         FA_UNROLL_BY(4)
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
-            const int e = i % Acc::kElements, j = i / Acc::kElements * 16 + Acc::column(e);
+            const int e = i % Acc::kElements, j = i / Acc::kElements * kTile + Acc::column(e);
             const bool there = key + j < x.sequences.seqlen_k;
             kept |= uint32_t(there && mask_row(x, row0, Acc::lane_row(e), key)[there ? j * x.mask_stride[3] : 0] != 0) << i;
         }
@@ -159,7 +142,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
             const int n = i / Acc::kElements, e = i % Acc::kElements;
             const Row& row = shared().row[row0 + Acc::row(Acc::lane_row(e))];
             const bool is_kept =
-                dropout_keeps(t.dropout, t.batch * x.heads_q + row.head, row.position, key + 16 * n + Acc::column(e));
+                dropout_keeps(t.dropout, t.batch * x.heads_q + row.head, row.position, key + kTile * n + Acc::column(e));
             kept |= uint32_t(is_kept) << i;
         }
         return kept;

@@ -1,25 +1,14 @@
 // Products of 16 × 16 tiles by mma.sync, one wave of 32 lanes each: what fwd_mma.h calls an Mma policy. A policy knows which lane
 // holds which element, how tiles lie in shared memory, and what P is rounded to. It stands on the few instructions of mma_cuda.h
 // (or mma_emu.h).
-//
-// A tile of k, v or q lies in shared memory row by row, in 16-byte vectors swizzled within a row by its number: the vectors of one
-// column in eight neighbouring rows lie in different banks.
 #pragma once
-#include "gpu/score.h"
+#include "gpu/mma_common.h"
 
 namespace fa {
 namespace gpu {
 
-template <int row_bytes>
-FA_FN int swizzle_offset(int row, int vec) {
-    static_assert(row_bytes % 128 == 0, "a row fills all banks");
-    return row * row_bytes + ((vec ^ (row & 7)) << 4);
-}
-
 // Where a lane reads its share of a tile: the address of its first two 16-byte vectors, and the same under each of the four
-// swizzles of vector pairs. Vectors 2i and 2i + 1 then lie at a constant offset from one of the four. Tiles begin at multiples of
-// kTileAlign.
-constexpr int kTileAlign = 1024;
+// swizzles of vector pairs. Vectors 2i and 2i + 1 then lie at a constant offset from one of the four.
 struct SwizzledPtr {
     uint32_t at[4];
     FA_MEMBER explicit SwizzledPtr(uint32_t first) {
@@ -41,7 +30,7 @@ struct SwizzledPtrPair {
     }
 };
 
-// 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows.
+// 16 rows × 16 columns of f32: two 16 × 8 results side by side. A lane holds elements of two rows, and four lanes share a row.
 struct AccFragment {
     static constexpr int kElements = 8, kRows = 2;
     float x[kElements];
@@ -49,34 +38,59 @@ struct AccFragment {
     FA_MEMBER static constexpr int lane_row(int i) { return i / 2 % 2; }
     FA_MEMBER static int column(int i) { return 8 * (i / 4) + 2 * (rt::thread() % 4) + i % 2; }
     FA_MEMBER static bool first_of_row() { return rt::thread() % 4 == 0; }
-};
+    // The largest, or the sum, of a value over the lanes that share a row.
+    FA_MEMBER static float max_of_row(float x) {
+        x = max_fn(x, rt::shuffle_xor16(x, 1));
+        return max_fn(x, rt::shuffle_xor16(x, 2));
+    }
+    FA_MEMBER static float sum_of_row(float x) {
+        x += rt::shuffle_xor16(x, 1);
+        return x + rt::shuffle_xor16(x, 2);
+    }
 
-// The largest, or the sum, of a value over the four lanes that share a row.
-FA_DEVICE float quad_max(float x) {
-    x = max_fn(x, rt::shuffle_xor16(x, 1));
-    return max_fn(x, rt::shuffle_xor16(x, 2));
-}
-FA_DEVICE float quad_sum(float x) {
-    x += rt::shuffle_xor16(x, 1);
-    return x + rt::shuffle_xor16(x, 2);
-}
+    // A mask's bytes for `tiles` neighbouring tiles of a row: each of its lanes reads a part of the row's vectors.
+    static constexpr bool kMaskVecs = true;
+    template <int tiles>
+    FA_MEMBER static void load_mask(const uint8_t* row, uint32_t word[tiles]) {
+        rt::load_words<tiles>(row + rt::thread() % 4 * 4 * tiles, word);
+    }
+    // Sets the bits of one lane_row's elements, in the order of the tiles', where the mask's byte is not 0.
+    template <int tiles>
+    FA_MEMBER static void set_mask_bits(const uint32_t (&words)[tiles], int lane_row, uint32_t& kept) {
+        const int lane = rt::thread() % 4;
+        uint32_t bits = 0, half[2] = {};
+        FA_UNROLL for (int i = 0; i < tiles; i++) {
+            const uint32_t word = words[i], nonzero = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) >> 7 & 0x01010101u;
+            bits |= nonzero * 0x10204080u >> 28 << 4 * i;
+        }
+        const int at = lane * 4 * tiles;  // the vector's place in the row
+        half[0] = at < 32 ? bits << at : 0;
+        half[1] = at < 32 ? 0 : bits << (at - 32);
+        FA_UNROLL for (int i = 0; i < tiles / 2; i++) {
+            half[i] |= rt::shuffle_xor4(half[i], 1);
+            half[i] |= rt::shuffle_xor4(half[i], 2);
+            uint32_t own = half[i] >> 2 * lane & 0x03030303u;  // its columns: two of every eight
+            own = (own | own >> 4) & 0x00ff00ffu;
+            kept |= ((own | own >> 8) & 0xffffu) << (16 * i + 2 * lane_row);
+        }
+    }
+};
 
 // f16 and bf16. Probabilities of f16 are kept 2^15 times too large: what then falls below its smallest number is less than 2^-39 of
 // a row's largest probability. Those of bf16 are kept 2^-24 times too small, lest many of them times the largest bf16 overflow
 // before the average: lost is what is less than 2^-109 of the largest.
 template <class T>
-constexpr bool kIsF16 = false;
-template <>
-constexpr bool kIsF16<F16> = true;
-
-template <class T>
 struct MmaSync {
     using Element = T;
     using Key = T;
     using Acc = AccFragment;
+    static constexpr int kLanes = 32, kTile = 16;  // of a wave; rows, columns and depth of a tile
+    static constexpr const char* kFamily = "fwd_mma";
+    static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     struct alignas(8) Pairs { uint32_t low, high; };
     struct FragmentA { uint32_t r[4]; };   // 16 rows × 16 deep
     struct FragmentB { uint32_t r[4]; };  // 16 deep × 16 columns
+    using General = MmaSync;                              // the policy of general kernels, in whose rows others' are whole tiles
     static constexpr bool kKv8bit = false;                // k and v are stored as q is
     static constexpr bool kSplitTf32 = false;               // long chains of products are accurate enough for probabilities of this type
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
@@ -94,12 +108,13 @@ struct MmaSync {
     FA_MEMBER static SwizzledPtr k_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return SwizzledPtr(rt::smem_addr(tile) + swizzle_offset<row_bytes>(key + lane / 16 * 8 + lane % 8, lane / 8 % 2));
     }
-    template <int row_bytes>
+    template <int row_bytes, int keys>
     FA_MEMBER static SwizzledPtr v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         return q_ptr<row_bytes>(tile, key, lane);
     }
 
-    // 16 rows or keys, `down` bytes further on, and step i of 16 dims or columns.
+    // A tile of rows or keys, `down` bytes further on, or for v of its n-th keys, and step i of 16 dims or columns. keys: of all that
+    // lie there.
     FA_MEMBER static void load_q(FragmentA& a, const SwizzledPtr& ptr, int down, int i) {
         rt::ldmatrix_x4(ptr.pair(i) + down, a.r);
     }
@@ -107,9 +122,9 @@ struct MmaSync {
     FA_MEMBER static void load_k(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
         rt::ldmatrix_x4(ptr.pair(i) + down, b.r);
     }
-    template <int row_bytes>
-    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtr& ptr, int down, int i) {
-        rt::ldmatrix_x4_trans(ptr.pair(i) + down, b.r);
+    template <int row_bytes, int keys>
+    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtr& ptr, int n, int i) {
+        rt::ldmatrix_x4_trans(ptr.pair(i) + kTile * n * row_bytes, b.r);
     }
     FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {  // d += a · b
         FA_UNROLL for (int half = 0; half < 2; half++) {
@@ -119,13 +134,7 @@ struct MmaSync {
     }
     FA_MEMBER static uint32_t pack(const float x[2]) { return kIsF16<T> ? rt::pack_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
     FA_MEMBER static void store4(T* to, const float x[4]) { *reinterpret_cast<Pairs*>(to) = {pack(x), pack(x + 2)}; }
-    // Within 2^-22 of the true value, of whatever size: far below the types' own roundoff.
-    FA_MEMBER static float tanh(float x) {
-        const float square = x * x;
-        const float series = x * fmaf(square, fmaf(square, fmaf(square, -17.f / 315.f, 2.f / 15.f), -1.f / 3.f), 1.f);
-        const float quotient = 1.f - 2.f * rt::reciprocal_fast(rt::exp2_fast(2.f * kLog2e * x) + 1.f);
-        return fabsf(x) < 0.125f ? series : quotient;
-    }
+    FA_MEMBER static float tanh(float x) { return tanh_fast(x); }
     // Probabilities, as the left side of a product with v: the lanes already hold what they need.
     FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
         FA_UNROLL for (int i = 0; i < 4; i++) {
@@ -169,6 +178,10 @@ struct MmaTf32 {
     using Element = F32;
     using Key = F32;
     using Acc = AccFragment;
+    static constexpr int kLanes = 32, kTile = 16;
+    static constexpr const char* kFamily = "fwd_mma";
+    static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
+    using General = MmaTf32;
     static constexpr bool kKv8bit = false, kSplitTf32 = true;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
     FA_MEMBER static int output_column(int i) { return Acc::column(i); }
@@ -194,7 +207,7 @@ struct MmaTf32 {
     }
     // Positions t and t + 4 of a step's depth are keys 2t and 2t + 1, those whose probabilities the lane's row holds: an even key
     // and an odd one.
-    template <int row_bytes>
+    template <int row_bytes, int keys>
     FA_MEMBER static SwizzledPtrPair v_ptr(const char* tile, int key, int lane = rt::thread() % 32) {
         const uint32_t at = rt::smem_addr(tile) + uint32_t(lane / 4 % 4 * 4);
         return {SwizzledPtr(at + swizzle_offset<row_bytes>(key + 2 * (lane % 4), lane / 16)),
@@ -216,11 +229,11 @@ struct MmaTf32 {
             FA_UNROLL for (int e = 0; e < 4; e++) split_tf32(0.5f * float_of(r[e]), b.large + 4 * half + e, b.small + 4 * half + e);
         }
     }
-    template <int row_bytes>
-    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtrPair& ptr, int down, int i) {
+    template <int row_bytes, int keys>
+    FA_MEMBER static void load_v(FragmentB& b, const SwizzledPtrPair& ptr, int n, int i) {
         FA_UNROLL for (int half = 0; half < 2; half++)
             FA_UNROLL for (int e = 0; e < 4; e++) {
-                const uint32_t at = (e % 2 ? ptr.odd : ptr.even).pair(2 * i + half) + down + 8 * (e / 2) * row_bytes;
+                const uint32_t at = (e % 2 ? ptr.odd : ptr.even).pair(2 * i + half) + kTile * n * row_bytes + 8 * (e / 2) * row_bytes;
                 split_tf32(0.5f * rt::ld_shared(at), b.large + 4 * half + e, b.small + 4 * half + e);
             }
     }

@@ -1,11 +1,20 @@
-// The HIP backend: the table of functions of gpu/backend_gpu.h over rt_hip.h, and all of its kernels, in one unit. They are the
-// SIMT kernels alone: mma kernels have no HIP policy yet, so their lists are empty.
+// The HIP backend: the table of functions of gpu/backend_gpu.h over rt_hip.h, and all of its kernels, in one unit: the SIMT kernels,
+// and the forward's on AMD's matrix cores. Other policies' lists are empty.
 #include "hip/rt_hip.h"
 #include "gpu/backend_gpu.h"
 #include "gpu/instances_bwd_simt.h"
 #include "gpu/instances_simt.h"
+#if FA_HIP_MATRIX
+#include "hip/matrix_hip.h"
+#include "gpu/instances_transposed.h"
+#endif
 
 template <class Mma, int width>
-fa::gpu::Instances fa::gpu::mma_instances() { return {}; }
+fa::gpu::Instances fa::gpu::mma_instances() {
+#if FA_HIP_MATRIX
+    if constexpr (kTransposed<Mma>) return transposed_instances<Mma, width>();
+#endif
+    return {};
+}
 template <class Mma, int width>
 fa::gpu::BackwardInstances fa::gpu::mma_backward_instances() { return {}; }

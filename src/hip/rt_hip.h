@@ -1,10 +1,11 @@
 // rt_cuda.h's names in HIP: what the device text under src/gpu needs of a GPU, for kernels and for the host. Waves have 32 or 64
-// lanes, so shuffles say among how many lanes they work. Mma kernels are not built for HIP yet: nothing here serves them.
+// lanes, so shuffles say among how many lanes they work. What mma kernels need besides is in matrix_hip.h.
 #pragma once
 #include <hip/hip_runtime.h>
 #include <flashattn.h>
 #include <stdio.h>
 #include "backend/backend.h"
+#include "gpu/matrix_unit.h"
 #include "hip/code.h"
 
 #define FA_KERNEL static __global__
@@ -25,6 +26,14 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
 constexpr bool kArchKernels = false;   // see arch_kernel.h
+// Are MFMA and WMMA kernels compiled? Clang 15, which Debian 12's hipcc calls, crashes on them, and nvcc has no such instructions.
+#if defined(__HIP__) && __clang_major__ >= 19
+#define FA_HIP_MATRIX 1
+constexpr bool kAmdKernels = true;
+#else
+#define FA_HIP_MATRIX 0
+constexpr bool kAmdKernels = false;
+#endif
 constexpr int kWideRows = 32;          // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
@@ -68,8 +77,18 @@ struct Device {
     int32_t multiprocessors;
     uint64_t memory;
     uint64_t shared_per_block;
-    bool has_mma;
+    gpu::MatrixUnit matrix;
 };
+
+// By the processor's name, as gfx942:sramecc+:xnack-. Later GPUs of these generations (gfx1170, gfx1250) have other instructions.
+static inline gpu::MatrixUnit matrix_unit(const char* arch) {
+    using gpu::MatrixUnit;
+    const auto is = [&](const char* begin) { return strncmp(arch, begin, strlen(begin)) == 0; };
+    if (is("gfx942")) return MatrixUnit::mfma;
+    if (is("gfx110") || is("gfx115")) return MatrixUnit::wmma_gfx11;
+    if (is("gfx120")) return MatrixUnit::wmma_gfx12;
+    return MatrixUnit::none;
+}
 
 // Why devices cannot be counted.
 static inline fa_status_t no_device(Status s, Message* m) {
@@ -93,7 +112,7 @@ static inline Status describe(int device, Device* d) {
     d->multiprocessors = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlock;
-    d->has_mma = false;
+    d->matrix = matrix_unit(p.gcnArchName);
     return kSuccess;
 }
 

@@ -1,0 +1,81 @@
+// matrix_hip.h's names on the emulator: AMD's matrix instructions, for waves of 64 (MFMA) and of 32 (WMMA). Operands are gathered and
+// results scattered by the lane maps of matrix_maps.h. The order of a sum within an instruction is not AMD's.
+#pragma once
+#include "emu/matrix_maps.h"
+#include "emu/mma_emu.h"
+
+namespace fa {
+namespace rt {
+
+constexpr bool kHasMfma = true, kHasWmmaGfx11 = true, kHasWmmaGfx12 = true;
+
+template <int n>
+using AccVec = float[n];
+
+struct MatrixArgs {
+    float* d;
+    const uint32_t *a, *b;
+};
+
+template <class Map, bool f16>
+static inline void multiply_wave(void** lanes, int n) {
+    if (n != Map::kLanes) lockstep::die("a matrix instruction in a wave of another size");
+    const auto element = [](const uint32_t* r, int i) {
+        const uint16_t bits = uint16_t(r[i / 2] >> i % 2 * 16);
+        return f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    };
+    float a[Map::kRows][Map::kDepth], b[Map::kDepth][Map::kRows];
+    for (int lane = 0; lane < n; lane++) {
+        const MatrixArgs& x = *static_cast<const MatrixArgs*>(lanes[lane]);
+        for (int i = 0; i < Map::kOperands; i++) {
+            const MatrixElement of_a = Map::a(lane, i), of_b = Map::b(lane, i);
+            a[of_a.row][of_a.column] = element(x.a, i);
+            b[of_b.row][of_b.column] = element(x.b, i);
+        }
+    }
+    for (int lane = 0; lane < n; lane++) {
+        const MatrixArgs& x = *static_cast<const MatrixArgs*>(lanes[lane]);
+        for (int i = 0; i < Map::kResults; i++) {
+            const MatrixElement of_d = Map::d(lane, i);
+            float sum = x.d[i];
+            for (int k = 0; k < Map::kDepth; k++) sum += a[of_d.row][k] * b[k][of_d.column];
+            x.d[i] = sum;
+        }
+    }
+}
+template <class Map, bool f16>
+static inline void multiply(float* d, const uint32_t* a, const uint32_t* b) {
+    MatrixArgs args{d, a, b};
+    meet_wave(args, multiply_wave<Map, f16>);
+}
+template <bool f16>
+FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
+    multiply<MfmaMap<32, 8>, f16>(d, a, b);
+}
+template <bool f16>
+FA_DEVICE void mfma_f32_16x16x16(AccVec<4>& d, const uint32_t a[2], const uint32_t b[2]) {
+    multiply<MfmaMap<16, 16>, f16>(d, a, b);
+}
+template <bool f16>
+FA_DEVICE void wmma_f32_16x16x16_gfx11(AccVec<8>& d, const uint32_t a[8], const uint32_t b[8]) {
+    multiply<WmmaGfx11Map, f16>(d, a, b);
+}
+template <bool f16>
+FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t a[4], const uint32_t b[4]) {
+    multiply<WmmaGfx12Map, f16>(d, a, b);
+}
+
+// What lane ^ mask has, in waves of `lanes`.
+template <int lanes>
+FA_DEVICE float exchange(float x, int mask) { return lockstep::shuffle_xor(x, mask, lanes); }
+FA_DEVICE void order_products() {}
+FA_DEVICE uint32_t cvt_pk_f16(float low, float high) { return pack_f16(low, high); }
+FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
+template <int n>
+FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
+    lockstep::check_aligned(to, 4 * n);
+    memcpy(to, from, 4 * n);
+}
+
+}  // namespace rt
+}  // namespace fa

@@ -1,0 +1,31 @@
+// What the Mma policies of all GPUs share.
+#pragma once
+#include "gpu/score.h"
+
+namespace fa {
+namespace gpu {
+
+// A tile of q, k or v lies in shared memory row by row, in 16-byte vectors swizzled within a row by its number: the vectors of one
+// column in eight neighbouring rows lie in different banks. Tiles begin at multiples of kTileAlign.
+constexpr int kTileAlign = 1024;
+template <int row_bytes>
+FA_FN int swizzle_offset(int row, int vec) {
+    static_assert(row_bytes % 128 == 0, "a row fills all banks");
+    return row * row_bytes + ((vec ^ (row & 7)) << 4);
+}
+
+template <class T>
+constexpr bool kIsF16 = false;
+template <>
+constexpr bool kIsF16<F16> = true;
+
+// Within 2^-22 of the true value, of whatever size: far below the roundoff of f16 and bf16.
+FA_DEVICE float tanh_fast(float x) {
+    const float square = x * x;
+    const float series = x * fmaf(square, fmaf(square, fmaf(square, -17.f / 315.f, 2.f / 15.f), -1.f / 3.f), 1.f);
+    const float quotient = 1.f - 2.f * rt::reciprocal_fast(rt::exp2_fast(2.f * kLog2e * x) + 1.f);
+    return fabsf(x) < 0.125f ? series : quotient;
+}
+
+}  // namespace gpu
+}  // namespace fa

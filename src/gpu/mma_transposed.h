@@ -1,0 +1,230 @@
+// Products of tiles on AMD's matrix cores, one wave each: Mma policies of fwd_mma.h over MFMA (CDNA) and WMMA (RDNA 3 and 4). They
+// stand on the instructions of matrix_hip.h (or matrix_emu.h).
+//
+// Scores are computed transposed, Sᵀ = k qᵀ, and so are outputs, Oᵀ = vᵀ Pᵀ: the left operand has keys or columns, the right one
+// query rows. A lane's results then all belong to one row, whose maximum is found mostly within the lane, and P is, or nearly is, the
+// right operand of the second product as it lies. v is transposed on its way to shared memory.
+//
+// A product's depth may come in any order that both operands share. So a lane reads neighbouring bytes of a row of q and k, and of
+// v those keys whose P it holds.
+#pragma once
+#include "gpu/mma_common.h"
+
+namespace fa {
+namespace gpu {
+
+// An instruction's shape, and which part of its operands and results a lane holds. Tiles have kTile rows, columns and depth, of
+// which the instruction may take a part at a time. A lane reads its part of a row of q or k as pieces of kDimBytes, the first at
+// dim_byte(lane) of a step's, the next kDimStep further on; and of a column of v alike.
+
+struct Mfma16;
+
+// CDNA: v_mfma_f32_32x32x8, four times.
+struct Mfma32 {
+    using General = Mfma16;  // smaller fragments: score mods need registers
+    static constexpr const char* kFamily = "fwd_mfma";
+    static constexpr int kLanes = 64, kTile = 32, kElements = 16, kWords = 8;
+    static constexpr int kDimBytes = 16, kDimStep = 32, kKeyBytes = 8, kKeyStep = 16;
+    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kAvailable = rt::kHasMfma;
+    FA_MEMBER static constexpr int row(int lane) { return lane % 32; }
+    FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (i / 4) + 4 * (lane / 32) + i % 4; }
+    FA_MEMBER static constexpr int dim_byte(int lane) { return 16 * (lane / 32); }
+    FA_MEMBER static constexpr int key_byte(int lane) { return 8 * (lane / 32); }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<16>& d, const uint32_t a[8], const uint32_t b[8]) {
+        FA_UNROLL for (int i = 0; i < 8; i += 2) rt::mfma_f32_32x32x8<kIsF16<T>>(d, a + i, b + i);
+    }
+};
+
+// CDNA: v_mfma_f32_16x16x16.
+struct Mfma16 {
+    using General = Mfma16;
+    static constexpr const char* kFamily = "fwd_mfma";
+    static constexpr int kLanes = 64, kTile = 16, kElements = 4, kWords = 2;
+    static constexpr int kDimBytes = 8, kDimStep = 0, kKeyBytes = 8, kKeyStep = 0;
+    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kAvailable = rt::kHasMfma;
+    FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
+    FA_MEMBER static constexpr int column(int lane, int i) { return 4 * (lane / 16) + i; }
+    FA_MEMBER static constexpr int dim_byte(int lane) { return 8 * (lane / 16); }
+    FA_MEMBER static constexpr int key_byte(int lane) { return 8 * (lane / 16); }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<4>& d, const uint32_t a[2], const uint32_t b[2]) {
+        rt::mfma_f32_16x16x16<kIsF16<T>>(d, a, b);
+    }
+};
+
+// RDNA 3: v_wmma_f32_16x16x16. Lanes 16 to 31 give the operands of lanes 0 to 15 once more; of results a lane has every other
+// column.
+struct WmmaGfx11 {
+    using General = WmmaGfx11;
+    static constexpr const char* kFamily = "fwd_wmma";
+    static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 8;
+    static constexpr int kDimBytes = 16, kDimStep = 16, kKeyBytes = 16, kKeyStep = 16;
+    static constexpr bool kOperandsTwice = true;
+    static constexpr bool kAvailable = rt::kHasWmmaGfx11;
+    FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
+    FA_MEMBER static constexpr int column(int lane, int i) { return 2 * i + lane / 16; }
+    FA_MEMBER static constexpr int dim_byte(int) { return 0; }
+    FA_MEMBER static constexpr int key_byte(int) { return 0; }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<8>& d, const uint32_t a[8], const uint32_t b[8]) {
+        rt::wmma_f32_16x16x16_gfx11<kIsF16<T>>(d, a, b);
+    }
+};
+
+// RDNA 4: v_wmma_f32_16x16x16, nothing twice.
+struct WmmaGfx12 {
+    using General = WmmaGfx12;
+    static constexpr const char* kFamily = "fwd_wmma";
+    static constexpr int kLanes = 32, kTile = 16, kElements = 8, kWords = 4;
+    static constexpr int kDimBytes = 16, kDimStep = 0, kKeyBytes = 16, kKeyStep = 0;
+    static constexpr bool kOperandsTwice = false;
+    static constexpr bool kAvailable = rt::kHasWmmaGfx12;
+    FA_MEMBER static constexpr int row(int lane) { return lane % 16; }
+    FA_MEMBER static constexpr int column(int lane, int i) { return 8 * (lane / 16) + i; }
+    FA_MEMBER static constexpr int dim_byte(int lane) { return 16 * (lane / 16); }
+    FA_MEMBER static constexpr int key_byte(int lane) { return 16 * (lane / 16); }
+    template <class T>
+    FA_MEMBER static void multiply(rt::AccVec<8>& d, const uint32_t a[4], const uint32_t b[4]) {
+        rt::wmma_f32_16x16x16_gfx12<kIsF16<T>>(d, a, b);
+    }
+};
+
+// kTile rows × kTile columns of f32. A lane holds elements of one row.
+template <class I>
+struct AccTransposed {
+    static constexpr int kElements = I::kElements, kRows = 1;
+    rt::AccVec<kElements> x;
+    FA_MEMBER static int lane() { return rt::thread() % I::kLanes; }
+    // Opaque: what follows from rows and columns, such as where a bias lies, takes no registers through the loop.
+    FA_MEMBER static int row(int) { return I::row(rt::opaque(lane())); }
+    FA_MEMBER static constexpr int lane_row(int) { return 0; }
+    FA_MEMBER static int column(int i) { return I::column(rt::opaque(lane()), i); }
+    FA_MEMBER static bool first_of_row() { return lane() < I::kTile; }
+    FA_MEMBER static float max_of_row(float x) {
+        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x = max_fn(x, rt::exchange<I::kLanes>(x, mask));
+        return x;
+    }
+    FA_MEMBER static float sum_of_row(float x) {
+        FA_UNROLL for (int mask = I::kTile; mask < I::kLanes; mask *= 2) x += rt::exchange<I::kLanes>(x, mask);
+        return x;
+    }
+    static constexpr bool kMaskVecs = false;
+    template <int tiles>
+    FA_MEMBER static void load_mask(const uint8_t*, uint32_t*) {}
+    template <int tiles>
+    FA_MEMBER static void set_mask_bits(const uint32_t (&)[tiles], int, uint32_t&) {}
+};
+
+// f16 and bf16, kept in the units of MmaSync's probabilities.
+template <class I, class T>
+struct MmaTransposed {
+    using Element = T;
+    using Key = T;
+    using Acc = AccTransposed<I>;
+    using General = MmaTransposed<typename I::General, T>;
+    struct FragmentA { uint32_t r[I::kWords]; };  // of query rows: q or P
+    struct FragmentB { uint32_t r[I::kWords]; };  // of keys, or of columns of v
+    struct QRow {
+        const char* base;
+        int bytes, width;  // 0: a row that does not exist; of a copy
+    };
+    static constexpr const char* kFamily = I::kFamily;
+    static constexpr int kLanes = I::kLanes, kTile = I::kTile;
+    static constexpr bool kAvailable = I::kAvailable;
+    static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = false, kOutputInPasses = true;
+    static constexpr bool kKv8bit = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr float kExponent = kF16 ? 15.f : 0.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
+                           kOutputUnit = kF16 ? 0x1p-47f : 0x1p-8f, kScoreUnit = 1.f;
+    static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
+    FA_MEMBER static int output_column(int i) { return Acc::column(i); }
+
+    // q's rows are read from global memory, each lane its own, and stay in registers.
+    FA_MEMBER static void load_q(FragmentA& a, const QRow& row, int step) {
+        constexpr int words = I::kDimBytes / 4;
+        FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
+            const int at = 2 * kTile * step + I::dim_byte(Acc::lane()) + I::kDimStep * i;
+            FA_UNROLL for (int w = 0; w < words; w++) a.r[words * i + w] = 0;
+            if (row.width == 16) {
+                if (at < row.bytes) rt::load_words<words>(reinterpret_cast<const uint8_t*>(row.base) + at, a.r + words * i);
+            } else {
+                FA_UNROLL for (int e = 0; e < 2 * words; e++)
+                    if (at + 2 * e < row.bytes)
+                        a.r[words * i + e / 2] |= uint32_t(*reinterpret_cast<const uint16_t*>(row.base + at + 2 * e)) << e % 2 * 16;
+            }
+        }
+    }
+    // Byte offsets in shared memory: of a lane's first piece of a tile of keys, and of the columns of v. Pieces of other steps and
+    // tiles lie an exclusive or, and a constant, away.
+    template <int row_bytes>
+    FA_MEMBER static uint32_t k_ptr(const char* tile, int key, int lane = Acc::lane()) {
+        return rt::smem_addr(tile) + uint32_t(rt::opaque(swizzle_offset<row_bytes>(key + I::row(lane), 0) ^ I::dim_byte(lane)));
+    }
+    template <int row_bytes>
+    FA_MEMBER static void load_k(FragmentB& b, uint32_t ptr, int down, int step) {
+        constexpr int words = I::kDimBytes / 4;
+        FA_UNROLL for (int i = 0; i < kDimPieces; i++) {
+            const uint32_t at = uint32_t(2 * kTile * step + I::kDimStep * i);
+            rt::load_words<words>(rt::shared_bytes((ptr ^ at % 128) + at / 128 * 128 + uint32_t(down)), b.r + words * i);
+        }
+    }
+    // v's tile lies column by column. The pieces of 16 neighbouring columns, or 8, lie in different banks, and so do those of every
+    // fourth, which are written at a time.
+    template <int keys>
+    FA_MEMBER static constexpr int v_swizzle(int column) {
+        constexpr int pieces = 2 * keys / I::kKeyBytes;
+        static_assert(kTile % pieces == 0, "");
+        return (column ^ column / pieces) % pieces * I::kKeyBytes;
+    }
+    template <int keys>
+    FA_MEMBER static constexpr int v_offset(int column, int key) { return 2 * keys * column + (2 * key ^ v_swizzle<keys>(column)); }
+    template <int row_bytes, int keys>
+    FA_MEMBER static uint32_t v_ptr(const char* tile, int key, int lane = Acc::lane()) {
+        return rt::smem_addr(tile) + uint32_t(rt::opaque(v_offset<keys>(I::row(lane), key) ^ I::key_byte(lane)));
+    }
+    template <int row_bytes, int keys>
+    FA_MEMBER static void load_v(FragmentB& b, uint32_t ptr, int n, int c) {
+        constexpr int words = I::kKeyBytes / 4;
+        FA_UNROLL for (int i = 0; i < kKeyPieces; i++) {
+            const uint32_t at = uint32_t((2 * kTile * n + I::kKeyStep * i) ^ v_swizzle<keys>(kTile * c));
+            rt::load_words<words>(rt::shared_bytes((ptr ^ at) + uint32_t(2 * keys * kTile * c)), b.r + words * i);
+        }
+    }
+    FA_MEMBER static void mma(Acc& d, const FragmentA& a, const FragmentB& b) {
+        I::template multiply<T>(d.x, b.r, a.r);
+        rt::order_products();
+    }
+
+    FA_MEMBER static uint32_t pack(const float x[2]) { return kF16 ? rt::cvt_pk_f16(x[0], x[1]) : rt::pack_bf16(x[0], x[1]); }
+    FA_MEMBER static void store4(T* to, const float x[4]) {
+        const uint32_t words[] = {pack(x), pack(x + 2)};
+        rt::store_words<2>(reinterpret_cast<char*>(to), words);
+    }
+    FA_MEMBER static float tanh(float x) { return tanh_fast(x); }
+    // P as the right operand. bf16: 2^-24 times as large only here, for the exponential's result would be 0 instead of subnormal; and
+    // halves are rounded up, for a third of the instructions that rounding them to even takes. A NaN may lose its bits on the way, but
+    // the row's sum has it, too.
+    FA_MEMBER static uint32_t round_pair(float low, float high) {
+        if constexpr (kF16) return rt::cvt_pk_f16(low, high);
+        else return rt::prmt(bits_of(low * 0x1p-24f) + 0x8000u, bits_of(high * 0x1p-24f) + 0x8000u, 0x7632);
+    }
+    FA_MEMBER static void round_probs(FragmentA& a, const Acc& p) {
+        FA_UNROLL for (int i = 0; i < Acc::kElements; i += 2) {
+            const uint32_t own = round_pair(p.x[i], p.x[i + 1]);
+            if constexpr (!I::kOperandsTwice) {
+                a.r[i / 2] = own;
+            } else {  // columns 2i and 2i + 2 of the even or odd ones; the other half of the wave has the others
+                const uint32_t other = bits_of(rt::exchange<I::kLanes>(float_of(own), 16));
+                const bool odd = Acc::lane() >= 16;
+                const uint32_t even_columns = odd ? other : own, odd_columns = odd ? own : other;
+                a.r[i] = rt::prmt(even_columns, odd_columns, 0x5410);
+                a.r[i + 1] = rt::prmt(even_columns, odd_columns, 0x7632);
+            }
+        }
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

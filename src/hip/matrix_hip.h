@@ -1,0 +1,144 @@
+// What the mma kernels need of AMD's GPUs, named after their instructions: MFMA of CDNA 3, WMMA of RDNA 3 and 4, exchanges
+// of lanes. For other targets kernels that use them are compiled empty, and the host never chooses them there.
+#pragma once
+#include "hip/rt_hip.h"
+
+namespace fa {
+namespace rt {
+
+#ifdef __gfx942__
+constexpr bool kHasMfma = true;
+#else
+constexpr bool kHasMfma = false;
+#endif
+#ifdef __GFX11__
+constexpr bool kHasWmmaGfx11 = true;
+#else
+constexpr bool kHasWmmaGfx11 = false;
+#endif
+#ifdef __GFX12__
+constexpr bool kHasWmmaGfx12 = true;
+#else
+constexpr bool kHasWmmaGfx12 = false;
+#endif
+
+template <int n>
+using AccVec = float __attribute__((ext_vector_type(n)));
+
+namespace detail {
+template <class T, int n>
+using Vec = T __attribute__((ext_vector_type(n)));
+template <class To, int words>
+FA_DEVICE To operand(const uint32_t* r) {
+    Vec<uint32_t, words> x;
+    FA_UNROLL for (int i = 0; i < words; i++) x[i] = r[i];
+    return __builtin_bit_cast(To, x);
+}
+using Half4 = Vec<_Float16, 4>;
+using Half8 = Vec<_Float16, 8>;
+using Half16 = Vec<_Float16, 16>;
+using Short4 = Vec<short, 4>;
+using Short8 = Vec<short, 8>;
+using Short16 = Vec<short, 16>;
+}  // namespace detail
+
+#ifdef __gfx942__
+template <bool f16>
+FA_DEVICE void mfma_f32_32x32x8(AccVec<16>& d, const uint32_t a[2], const uint32_t b[2]) {
+    using namespace detail;
+    if constexpr (f16) d = __builtin_amdgcn_mfma_f32_32x32x8f16(operand<Half4, 2>(a), operand<Half4, 2>(b), d, 0, 0, 0);
+    else d = __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(operand<Short4, 2>(a), operand<Short4, 2>(b), d, 0, 0, 0);
+}
+template <bool f16>
+FA_DEVICE void mfma_f32_16x16x16(AccVec<4>& d, const uint32_t a[2], const uint32_t b[2]) {
+    using namespace detail;
+    if constexpr (f16) d = __builtin_amdgcn_mfma_f32_16x16x16f16(operand<Half4, 2>(a), operand<Half4, 2>(b), d, 0, 0, 0);
+    else d = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(operand<Short4, 2>(a), operand<Short4, 2>(b), d, 0, 0, 0);
+}
+#else
+template <bool f16>
+FA_DEVICE void mfma_f32_32x32x8(AccVec<16>&, const uint32_t*, const uint32_t*) {}
+template <bool f16>
+FA_DEVICE void mfma_f32_16x16x16(AccVec<4>&, const uint32_t*, const uint32_t*) {}
+#endif
+
+template <bool f16>
+FA_DEVICE void wmma_f32_16x16x16_gfx11(AccVec<8>& d, const uint32_t* a, const uint32_t* b) {
+#ifdef __GFX11__
+    using namespace detail;
+    if constexpr (f16) d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(operand<Half16, 8>(a), operand<Half16, 8>(b), d);
+    else d = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(operand<Short16, 8>(a), operand<Short16, 8>(b), d);
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+template <bool f16>
+FA_DEVICE void wmma_f32_16x16x16_gfx12(AccVec<8>& d, const uint32_t* a, const uint32_t* b) {
+#ifdef __GFX12__
+    using namespace detail;
+    if constexpr (f16) d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(operand<Half8, 4>(a), operand<Half8, 4>(b), d);
+    else d = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(operand<Short8, 4>(a), operand<Short8, 4>(b), d);
+#else
+    (void)d, (void)a, (void)b;
+#endif
+}
+
+// What lane ^ mask has, in waves of `lanes`.
+template <int lanes>
+FA_DEVICE float exchange(float x, int mask) {
+#if defined(__GFX11__) || defined(__GFX12__)
+    if (lanes == 32 && mask == 16) {  // within the vector unit; others go by way of the LDS unit
+        const uint32_t r = __builtin_bit_cast(uint32_t, x);
+        return __builtin_bit_cast(float, __builtin_amdgcn_permlanex16(r, r, 0x76543210, 0xfedcba98, false, false));
+    }
+#endif
+    return __shfl_xor(x, mask, lanes);
+}
+
+FA_DEVICE uint32_t cvt_pk_f16(float low, float high) {
+    return __builtin_bit_cast(uint32_t, detail::Vec<_Float16, 2>{_Float16(low), _Float16(high)});
+}
+// Four of the eight bytes of (b, a), as the digits of `selector` say, the lowest first.
+FA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint32_t wide = (selector & 0xf) | (selector & 0xf0) << 4 | (selector & 0xf00) << 8 | (selector & 0xf000) << 12;
+    return __builtin_amdgcn_perm(b, a, wide);
+}
+
+// Addresses in shared memory are counted from the block's first byte.
+FA_DEVICE uint32_t smem_addr(const char* p) { return uint32_t(p - shared_memory()); }
+FA_DEVICE const uint8_t* shared_bytes(uint32_t address) { return reinterpret_cast<const uint8_t*>(shared_memory() + address); }
+// n words at an address that is a multiple of their size.
+template <int n>
+FA_DEVICE void load_words(const uint8_t* p, uint32_t to[n]) {
+    const detail::Vec<uint32_t, n> x = *reinterpret_cast<const detail::Vec<uint32_t, n>*>(p);
+    FA_UNROLL for (int i = 0; i < n; i++) to[i] = x[i];
+}
+template <int n>
+FA_DEVICE void store_words(char* to, const uint32_t from[n]) {
+    detail::Vec<uint32_t, n> x;
+    FA_UNROLL for (int i = 0; i < n; i++) x[i] = from[i];
+    *reinterpret_cast<detail::Vec<uint32_t, n>*>(to) = x;
+}
+// There are no asynchronous copies: the text that names these is compiled for other GPUs alone.
+__device__ void cp_async16(uint32_t to, const char* from, bool copied);
+__device__ void cp_async4(uint32_t to, const char* from, bool copied);
+__device__ void cp_async_commit();
+
+// 2^x and 1/x within 1 ulp, subnormal results as 0 or not.
+FA_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
+FA_DEVICE float reciprocal_fast(float x) { return __builtin_amdgcn_rcpf(x); }
+FA_DEVICE int warp_uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+FA_DEVICE bool warp_any(bool x) { return __any(x); }
+// Products and loads of shared memory stay on their side of this; vector instructions may cross it. Left alone the compiler loads all
+// of a tile's fragments first, and spills.
+FA_DEVICE void order_products() { __builtin_amdgcn_sched_barrier(0x406); }
+// A value of which the compiler knows nothing: what depends on it is computed where it is used, and takes no register meanwhile.
+FA_DEVICE int opaque(int x) {
+    asm volatile("" : "+v"(x));
+    return x;
+}
+// No load moves over this: fewer are in flight at once, and fewer registers hold their results.
+FA_DEVICE void compiler_fence() { asm volatile("" ::: "memory"); }
+
+}  // namespace rt
+}  // namespace fa

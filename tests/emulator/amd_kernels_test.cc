@@ -1,0 +1,74 @@
+// Every kernel for the matrix instructions that FLASHATTN_EMU_MATRIX names: chosen, as fa_explain says, and right by the oracle, in its plain
+// loop and with what only the general one serves.
+#include <gtest/gtest.h>
+#include <set>
+#include <string>
+#include "support/shaped.h"
+
+namespace test {
+namespace {
+
+enum class Work { plain, score_mods, unaligned, pages };
+
+std::set<std::string> listed_kernels(const std::string& matrix) {
+    std::set<std::string> names;
+    constexpr int Mfma32 = 32, Mfma16 = 16;  // rows of an instruction's tile
+    const auto add = [&](const char* family, int tile, int columns, int row_warps, int) {
+        names.insert(family + std::to_string(tile * row_warps) + "x" + std::to_string(columns));
+    };
+#define FA_MFMA(tile, columns, row_warps, key_warps, keys) \
+    if (matrix == "mfma") add("fwd_mfma_", tile, columns, row_warps, key_warps);
+#define FA_WMMA(columns, row_warps, key_warps, keys) \
+    if (matrix == "wmma_gfx11" || matrix == "wmma_gfx12") add("fwd_wmma_", 16, columns, row_warps, key_warps);
+#include "gpu/kernels.def"
+#undef FA_MFMA
+#undef FA_WMMA
+    return names;
+}
+
+std::string kernel_of(const Handle& handle, const fa_attention_desc_t& d) {
+    char text[512];
+    if (fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) != FA_OK) return handle.error();
+    const std::string words = text;
+    const size_t begin = words.find("kernel ") + 7;
+    return words.substr(begin, words.find(' ', begin) - begin);
+}
+
+class AmdKernels : public testing::TestWithParam<int32_t> {};
+
+TEST_P(AmdKernels, AreAllChosenAndRight) {
+    const char* const matrix = getenv("FLASHATTN_EMU_MATRIX");
+    ASSERT_TRUE(matrix);
+    const std::set<std::string> listed = listed_kernels(matrix);
+    ASSERT_FALSE(listed.empty());
+    const Handle handle = make_handle();
+    Rng rng{derive(251, uint64_t(GetParam()))};
+    std::set<std::string> met;
+    for (const int64_t width : {64, 128, 256})
+        for (const int64_t rows : {5, 300})
+            for (const Work work : {Work::plain, Work::score_mods, Work::unaligned, Work::pages}) {
+                const int64_t dim = work == Work::unaligned ? width - 3 : width;
+                Case c = shaped({1, 2, 1, rows, 150, dim, dim}, GetParam());
+                causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                if (work == Work::score_mods) c.d.softcap = 3.f, c.d.operands |= FA_OPERAND_MASK, dense_pairs(c.d, c.d.mask_stride);
+                if (work == Work::pages) paged(c, 48);
+                const std::string kernel = kernel_of(handle, c.d);
+                if (listed.count(kernel) == 0) {
+                    EXPECT_EQ(kernel.rfind("fwd_simt_", 0), 0u) << kernel;
+                    EXPECT_GT(width, 128) << kernel << " takes " << c.describe();
+                    continue;
+                }
+                met.insert(kernel);
+                c.bind(rng);
+                c.fill_normal(rng);
+                if (work == Work::score_mods) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
+                EXPECT_EQ(run_and_check(handle, c), "") << kernel << ", " << c.describe();
+            }
+    EXPECT_EQ(met, listed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AmdKernels, testing::Values(FA_F16, FA_BF16),
+                         [](const auto& info) { return oracle::name_of(info.param); });
+
+}  // namespace
+}  // namespace test
