@@ -79,9 +79,10 @@ def read_list(program):
 
 
 def hopper_kernels(names):
-    """{kernel: Listed} of the Hopper kernels, which the program does not have: their template arguments say all. Shared: matrices alone."""
+    """{kernel: Listed} of the Hopper kernels, which the program does not have: their template arguments say all, and the order. Shared:
+    matrices alone."""
     listed = {}
-    for name in names:
+    for name in sorted(names, key=lambda n: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", n)]):
         found = HOPPER.fullmatch(name)
         if found:
             dims, columns, keys, groups, key_slots, query_slots = map(int, found.groups()[1:])

@@ -32,4 +32,4 @@ rm -rf "$CARGO_TARGET_DIR"/package
 cargo package --quiet --locked --no-verify --allow-dirty -p flashattn-sys
 tar -C "$CARGO_TARGET_DIR/package" -xf "$CARGO_TARGET_DIR"/package/flashattn-sys-*.crate
 cmake -S "$CARGO_TARGET_DIR"/package/flashattn-sys-*/library -B "$work/bundled" -DCMAKE_BUILD_TYPE=Release -DFA_TESTS=OFF -DFA_CLI=OFF \
-    -DFA_OPENMP=OFF >"$work/bundled.log" 2>&1 || { cat "$work/bundled.log"; exit 1; }
+    -DFA_OPENMP=OFF -DFA_CP=OFF >"$work/bundled.log" 2>&1 || { cat "$work/bundled.log"; exit 1; }

@@ -54,7 +54,7 @@ fn build() {
     println!("cargo:rerun-if-changed=library");
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&source).arg("-B").arg(&out);
-    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DFA_TESTS=OFF", "-DFA_CLI=OFF", "-DFA_OPENMP=OFF"]);
+    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DFA_TESTS=OFF", "-DFA_CLI=OFF", "-DFA_OPENMP=OFF", "-DFA_CP=OFF"]);
     run(&mut configure);
     let jobs = env::var("NUM_JOBS").unwrap_or_else(|_| "1".into());
     run(Command::new("cmake").arg("--build").arg(&out).args(["--target", "flashattn_static", "--parallel", &jobs]));
