@@ -98,6 +98,9 @@ class Segments {
 fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_forward_args_t* args,
                      Job* job, Fingerprint* fingerprint);
 
+// What a call of the core gave: a failure is the job's, with its sentence.
+fa_status_t checked(Job* job, fa_status_t status);
+
 // One call of the core: rows of one range against neighbouring keys. Views begin at the piece's first row, key and head.
 struct Piece {
     const Segment* segment;

@@ -93,8 +93,7 @@ void compute(Job* job, const Buffers& b) {
     a.o_scale = nullptr;
     a.o = o;
     a.lse = o + b.o_floats;
-    job->computed = fa_forward_ex(job->cp->handle, &d, &a);
-    if (job->computed != FA_OK) fail(&job->cp->message, job->computed, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
+    checked(job, fa_forward_ex(job->cp->handle, &d, &a));
 }
 
 void merge_parts(Job* job, const Buffers& b) {
@@ -117,8 +116,7 @@ void merge_parts(Job* job, const Buffers& b) {
     a.o_scale = job->a.o_scale;
     a.cu_seqlens_q = job->a.cu_seqlens_q;
     a.seqused_q = job->a.seqused_q;
-    job->computed = fa_merge(job->cp->handle, &job->d, &a);
-    if (job->computed != FA_OK) fail(&job->cp->message, job->computed, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
+    checked(job, fa_merge(job->cp->handle, &job->d, &a));
 }
 
 fa_status_t run(Job* job) {

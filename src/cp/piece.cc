@@ -20,7 +20,7 @@ static void put(int64_t stride[3], const LseView& v) {
     stride[2] = v.row;
 }
 
-static fa_status_t checked(Job* job, fa_status_t status) {
+fa_status_t checked(Job* job, fa_status_t status) {
     if (status == FA_OK) return FA_OK;
     job->computed = status;
     return fail(&job->cp->message, status, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
