@@ -73,9 +73,11 @@ int main(int count, char** words) {
     const ggml_backend_ptr ours(ggml_backend_init_by_name("FLASHATTN", nullptr)), cpu(ggml_backend_cpu_init());
     if (!ours) return fprintf(stderr, "there is no device FLASHATTN\n"), 1;
     ggml_backend_cpu_set_n_threads(cpu.get(), 1);
-    reinterpret_cast<void (*)(ggml_backend_t, int)>(ggml_backend_reg_get_proc_address(registered, "ggml_backend_set_n_threads"))(ours.get(), 1);
+    reinterpret_cast<void (*)(ggml_backend_t, int)>(ggml_backend_reg_get_proc_address(registered, "ggml_backend_set_n_threads"))(
+        ours.get(), 1);
 
-    printf("%s\n32 heads, 8 of k and v, dim 128, f32 queries; medians of %d rounds by turns, 1 thread\n", ggml_backend_dev_description(ggml_backend_get_device(ours.get())), rounds);
+    printf("%s\n32 heads, 8 of k and v, dim 128, f32 queries; medians of %d rounds by turns, 1 thread\n",
+           ggml_backend_dev_description(ggml_backend_get_device(ours.get())), rounds);
     printf("%-6s %6s %6s %12s %12s %14s %18s\n", "type", "rows", "keys", "here, ms", "ggml, ms", "ggml ÷ here", "reading ÷ here");
     for (const auto& [rows, keys] : {std::pair<int64_t, int64_t>{1, 16384}, {512, 512}, {512, 4096}})
         for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
@@ -88,7 +90,8 @@ int main(int count, char** words) {
                 theirs.push_back(call.seconds(cpu.get()));
                 reading.push_back(seconds_of_reading(bytes));
             }
-            printf("%-6s %6d %6d %12.3f %12.3f %14.2f", ggml_type_name(type), int(rows), int(keys), 1e3 * median(here), 1e3 * median(theirs), median(theirs) / median(here));
+            printf("%-6s %6d %6d %12.3f %12.3f %14.2f", ggml_type_name(type), int(rows), int(keys), 1e3 * median(here),
+                   1e3 * median(theirs), median(theirs) / median(here));
             if (rows == 1) printf(" %16.2f", median(reading) / median(here));
             printf("\n"), fflush(stdout);
         }

@@ -51,7 +51,8 @@ void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
 }
 
 Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& o) {
-    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype, describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
+    Load load{"shapes", text_of_shape(shape) + (o.backward ? " backward" : ""), dtype,
+              describe(dtype, shape, o.keys ? o.keys : shape.n), o.cold};
     set_masks(load.desc, o.masks);
     if (o.softcap && *o.softcap <= 0) misuse("--softcap is ", *o.softcap, "; expected a number above 0");
     load.desc.softcap = o.softcap.value_or(0);
@@ -63,8 +64,8 @@ Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& 
 }
 
 bool about_shapes(const BenchOptions& o) {
-    return o.keys || o.heads_k || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap || o.masks.any() ||
-           !o.k_dtype.empty() || o.algorithm != "flash";
+    return o.keys || o.heads_k || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap ||
+           o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash";
 }
 
 void check(const BenchOptions& o) {
@@ -200,15 +201,14 @@ std::string drawing_of(const std::vector<Result>& results, const std::string& de
     return bar_charts("flashattn bench on " + device, panels, marks ? "the machine's ceiling" : "");
 }
 
-std::string device_of(const Handle& handle) {
-    return devices_of({handle.backend()})[0]["name"];
-}
+std::string device_of(const Handle& handle) { return devices_of({handle.backend()})[0]["name"]; }
 
 void print_list(const std::vector<Result>& results) {
     Table table({"suite", "shape", "type", "flops", "k and v", "kernel"}, 3);
     for (const Result& r : results)
         table.add({r.load.suite, r.load.shape, r.load.series, engineering(flops_of(r.load), ""),
-                   engineering(cache_bytes_of(r.load), "B"), r.skipped.empty() ? r.kernel["explanation"].get<std::string>() : "skipped: " + r.skipped});
+                   engineering(cache_bytes_of(r.load), "B"),
+                   r.skipped.empty() ? r.kernel["explanation"].get<std::string>() : "skipped: " + r.skipped});
     table.print(std::cout);
 }
 

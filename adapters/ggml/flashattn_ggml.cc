@@ -11,15 +11,24 @@ namespace {
 
 int32_t dtype_of(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_F32: return FA_F32;
-        case GGML_TYPE_F16: return FA_F16;
-        case GGML_TYPE_BF16: return FA_BF16;
-        case GGML_TYPE_Q4_0: return FA_Q4_0;
-        case GGML_TYPE_Q4_1: return FA_Q4_1;
-        case GGML_TYPE_Q5_0: return FA_Q5_0;
-        case GGML_TYPE_Q5_1: return FA_Q5_1;
-        case GGML_TYPE_Q8_0: return FA_Q8_0;
-        default: return 0;
+        case GGML_TYPE_F32:
+            return FA_F32;
+        case GGML_TYPE_F16:
+            return FA_F16;
+        case GGML_TYPE_BF16:
+            return FA_BF16;
+        case GGML_TYPE_Q4_0:
+            return FA_Q4_0;
+        case GGML_TYPE_Q4_1:
+            return FA_Q4_1;
+        case GGML_TYPE_Q5_0:
+            return FA_Q5_0;
+        case GGML_TYPE_Q5_1:
+            return FA_Q5_1;
+        case GGML_TYPE_Q8_0:
+            return FA_Q8_0;
+        default:
+            return 0;
     }
 }
 
@@ -182,9 +191,12 @@ bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
         case GGML_OP_RESHAPE:
         case GGML_OP_VIEW:
         case GGML_OP_PERMUTE:
-        case GGML_OP_TRANSPOSE: return true;
-        case GGML_OP_FLASH_ATTN_EXT: return computes(op);
-        default: return false;
+        case GGML_OP_TRANSPOSE:
+            return true;
+        case GGML_OP_FLASH_ATTN_EXT:
+            return computes(op);
+        default:
+            return false;
     }
 }
 
@@ -197,7 +209,9 @@ ggml_backend_dev_t get_device(ggml_backend_reg_t reg, size_t) {
     dev.iface.get_props = get_props;
     dev.iface.init_backend = init_backend;
     dev.iface.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
-    dev.iface.buffer_from_host_ptr = [](ggml_backend_dev_t, void* p, size_t size, size_t) { return ggml_backend_cpu_buffer_from_ptr(p, size); };
+    dev.iface.buffer_from_host_ptr = [](ggml_backend_dev_t, void* p, size_t size, size_t) {
+        return ggml_backend_cpu_buffer_from_ptr(p, size);
+    };
     dev.iface.supports_op = supports_op;
     dev.iface.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) { return ggml_backend_buft_is_host(type); };
     dev.reg = reg;

@@ -79,7 +79,8 @@ class Completion(ToolCase):
         except OSError as reason:  # a bare container may have no terminals to give
             self.skipTest(f"no terminal: {reason}")
         environment = {**os.environ, "PS1": "> ", "TERM": "dumb", "HOME": str(self.folder)}
-        with subprocess.Popen(["zsh", "-f", "-i"], stdin=its_end, stdout=its_end, stderr=its_end, cwd=self.folder, env=environment) as zsh:
+        streams = {"stdin": its_end, "stdout": its_end, "stderr": its_end}
+        with subprocess.Popen(["zsh", "-f", "-i"], cwd=self.folder, env=environment, **streams) as zsh:
             os.close(its_end)
 
             def answer(line, wanted):

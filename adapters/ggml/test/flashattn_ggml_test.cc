@@ -22,8 +22,8 @@ struct Options {
 };
 
 int faults = 0, compared = 0, refused = 0;
-#define EXPECT(condition, ...)                                  \
-    do {                                                        \
+#define EXPECT(condition, ...)                                              \
+    do {                                                                    \
         if (!(condition)) faults++, printf("FAIL: " __VA_ARGS__), puts(""); \
     } while (0)
 
@@ -45,8 +45,8 @@ struct Graph {
         v = tensor(v_type, s.dim_v, s.keys, s.heads_k);
         if (o.mask) mask = ggml_new_tensor_4d(c, GGML_TYPE_F16, s.keys, s.rows, 1, s.batch);
         if (o.sinks) sinks = ggml_new_tensor_1d(c, GGML_TYPE_F32, s.heads_q);
-        attention = ggml_flash_attn_ext(c, ordered(ggml_scale(c, q, 2)), ordered(k), ordered(v), mask, 1 / std::sqrt(float(s.dim_qk)),
-                                        o.max_bias, o.softcap);
+        attention = ggml_flash_attn_ext(c, ordered(ggml_scale(c, q, 2)), ordered(k), ordered(v), mask,
+                                        1 / std::sqrt(float(s.dim_qk)), o.max_bias, o.softcap);
         if (sinks) ggml_flash_attn_ext_add_sinks(attention, sinks);
         out = ggml_add(c, attention, attention);
         graph = ggml_new_graph(c);
@@ -66,14 +66,16 @@ struct Graph {
         }
         if (!mask) return;
         std::vector<ggml_fp16_t> values(size_t(ggml_nelements(mask)));
-        for (size_t n = 0; n < values.size(); n++) values[n] = ggml_fp32_to_fp16(generator() % 3 ? 0.5f * normal(generator) : -INFINITY);
+        for (size_t n = 0; n < values.size(); n++)
+            values[n] = ggml_fp32_to_fp16(generator() % 3 ? 0.5f * normal(generator) : -INFINITY);
         ggml_backend_tensor_set(mask, values.data(), 0, values.size() * sizeof values[0]);
     }
 };
 
 // By ggml's scheduler; where: the backend that the attention ran on.
 std::vector<float> computed(const Graph& g, const std::vector<ggml_backend_t>& backends, unsigned seed, const char** where) {
-    ggml_backend_sched_ptr sched(ggml_backend_sched_new(const_cast<ggml_backend_t*>(backends.data()), nullptr, int(backends.size()), 256, false, true));
+    ggml_backend_sched_ptr sched(
+        ggml_backend_sched_new(const_cast<ggml_backend_t*>(backends.data()), nullptr, int(backends.size()), 256, false, true));
     for (ggml_tensor* t : {g.q, g.k, g.v, g.mask, g.sinks})
         if (t) ggml_set_input(t);
     ggml_set_output(g.out);
@@ -91,16 +93,19 @@ struct Pair {
 
     void compare(const Shape& s, ggml_type k_type, ggml_type v_type, const Options& o, bool ours_computes = true) const {
         char name[256];
-        snprintf(name, sizeof name, "%s %s, dims %d %d, heads %d %d, %d rows, %d keys, batch %d, mask %d, sinks %d, permuted %d, softcap %g, max_bias %g",
-                 ggml_type_name(k_type), ggml_type_name(v_type), int(s.dim_qk), int(s.dim_v), int(s.heads_q), int(s.heads_k), int(s.rows),
-                 int(s.keys), int(s.batch), o.mask, o.sinks, o.permuted, double(o.softcap), double(o.max_bias));
+        snprintf(
+            name, sizeof name,
+            "%s %s, dims %d %d, heads %d %d, %d rows, %d keys, batch %d, mask %d, sinks %d, permuted %d, softcap %g, max_bias %g",
+            ggml_type_name(k_type), ggml_type_name(v_type), int(s.dim_qk), int(s.dim_v), int(s.heads_q), int(s.heads_k),
+            int(s.rows), int(s.keys), int(s.batch), o.mask, o.sinks, o.permuted, double(o.softcap), double(o.max_bias));
         const unsigned seed = unsigned(compared + 1);
         const char *ours_at, *cpu_at;
         const std::vector<float> got = computed(Graph(s, k_type, v_type, o), {ours.get(), cpu.get()}, seed, &ours_at);
         const std::vector<float> want = computed(Graph(s, k_type, v_type, o), {cpu.get()}, seed, &cpu_at);
         EXPECT(strcmp(ours_at, ours_computes ? "FLASHATTN" : "CPU") == 0, "%s ran on %s", name, ours_at);
         double error = 0, norm = 0;
-        for (size_t n = 0; n < want.size(); n++) error += std::pow(double(got[n]) - want[n], 2), norm += std::pow(double(want[n]), 2);
+        for (size_t n = 0; n < want.size(); n++)
+            error += std::pow(double(got[n]) - want[n], 2), norm += std::pow(double(want[n]), 2);
         // ggml's bound of its own backends: it rounds q to the type of k, and sums over f16 values in f16.
         EXPECT(error <= 5e-4 * norm && std::isfinite(norm), "%s: error %g of norm %g", name, error, norm);
         ours_computes ? compared++ : refused++;
@@ -116,15 +121,18 @@ int main(int count, char** words) {
     if (!pair.ours) return fprintf(stderr, "there is no device FLASHATTN\n"), 1;
     printf("%s\n", ggml_backend_dev_description(ggml_backend_get_device(pair.ours.get())));
 
-    constexpr ggml_type kTypes[] = {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
+    constexpr ggml_type kTypes[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+                                    GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
     for (const ggml_type type : kTypes)
         for (const int64_t dim : {64, 128, 256})
             for (const int64_t rows : {1, 3, 35})
                 for (const bool permuted : {false, true})
                     for (const bool mask : {false, true})
-                        pair.compare({dim, dim, 8, 2, rows, 113, 2}, type, type, {mask, rows == 3, permuted, rows == 35 ? 10.f : 0.f});
+                        pair.compare({dim, dim, 8, 2, rows, 113, 2}, type, type,
+                                     {mask, rows == 3, permuted, rows == 35 ? 10.f : 0.f});
     for (const ggml_type k_type : kTypes)
-        for (const ggml_type v_type : {GGML_TYPE_F16, GGML_TYPE_Q8_0}) pair.compare({96, 64, 4, 4, 5, 77, 1}, k_type, v_type, {true});
+        for (const ggml_type v_type : {GGML_TYPE_F16, GGML_TYPE_Q8_0})
+            pair.compare({96, 64, 4, 4, 5, 77, 1}, k_type, v_type, {true});
     pair.compare({72, 40, 6, 3, 9, 50, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true, true});
     pair.compare({576, 512, 16, 1, 2, 300, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true});
     pair.compare({64, 64, 1, 1, 1, 1, 1}, GGML_TYPE_F32, GGML_TYPE_F32, {});
