@@ -56,7 +56,8 @@ std::vector<unsigned char> quantised(const double* values, int32_t dtype) {
     std::vector<unsigned char> bytes(static_cast<size_t>(size_of(dtype)));
     double least = values[0], most = values[0], peak = 0;
     for (int c = 0; c < kValues; c++) {
-        least = std::fmin(least, values[c]), most = std::fmax(most, values[c]);
+        if (values[c] < least) least = values[c];  // of zeros of both signs the first, which fmin leaves open
+        if (values[c] > most) most = values[c];
         if (std::fabs(values[c]) > std::fabs(peak)) peak = values[c];
     }
     const double d = b.offset      ? double(f32(double(f32(most - least)) / (b.bits == 5 ? 31 : 15)))
