@@ -1,0 +1,30 @@
+#!/bin/sh
+# What a program sees of the library, as libabigail reads it from the debugging information of the core, against the dump of the version in
+# tests/abi: whatever is gone or has changed is a fault, structs that grew included. For these, which abi.Generated allows, a new version
+# gets a dump of its own. Then a field changes its type, and that must be noticed.
+#   abi_diff.sh CXX ROOT DUMP
+#   abi_diff.sh --write CXX ROOT DUMP     writes the dump
+set -eu
+write=
+[ "$1" != --write ] || { write=1; shift; }
+cxx=$1 root=$2 dump=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+for source in "$root"/src/core/*.cc; do echo "#include \"$source\""; done >"$folder/core.cc"
+
+# dump_of INCLUDE FILE: the core alone; what it calls elsewhere stays undefined.
+dump_of() {
+    (cd "$folder" && "$cxx" -std=c++17 -w -g -O0 -fPIC -fvisibility=hidden -DFA_BACKEND_DIR='""' -I"$1" -I"$root/src" -shared -Wl,-z,undefs \
+        -Wl,-soname,libflashattn.so.0 -Wl,--version-script="$root/src/core/flashattn.map" core.cc -o core.so)
+    abidw --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --drop-private-types --headers-dir "$1" --out-file "$2" "$folder/core.so"
+}
+if [ -n "$write" ]; then dump_of "$root/include" "$dump"; exit; fi
+
+dump_of "$root/include" "$folder/now.abi"
+abidiff --no-added-syms "$dump" "$folder/now.abi"
+
+cp -r "$root/include" "$folder/include"
+sed -i 's/^    int64_t parts; /    uint64_t parts; /' "$folder/include/flashattn.h"
+dump_of "$folder/include" "$folder/changed.abi"
+! abidiff "$dump" "$folder/changed.abi" >"$folder/log" || { echo "a field that changed its type was not noticed"; exit 1; }
+grep -q "type of 'int64_t parts' changed" "$folder/log"
