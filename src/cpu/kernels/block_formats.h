@@ -3,6 +3,7 @@
 //     read_bytes(at), read_signed_bytes(at)   kLanes bytes as integers
 //     to_floats(x)                            the integers as floats
 //     splat_half(at)                          the f16 at `at` in every lane
+// and may specialise FloatTable.
 #pragma once
 #include "spec/block_formats.h"
 #include FA_ISA_FORMATS
@@ -11,13 +12,24 @@ namespace fa {
 namespace cpu {
 namespace {
 
-template <int Bits, bool HasMin>
+template <int Bits, bool HasMin, int Lanes = kLanes>
 struct Block {
     static constexpr BlockFormat kFormat = {Bits, HasMin};
     static constexpr int kUnitBytes = block_bytes(kFormat), kParts = kBlockDims / (2 * kLanes);
     // kScaledDots: few rows multiply their sums and their P by d, and not every value.
     static constexpr bool kBlock = true, kScaledDots = !HasMin, kDeinterleaved = false, kNoNan = false;
     static constexpr float kDescale = 1;
+    static constexpr bool kByTable = FloatTable<Lanes>::kExists && Bits == 4;  // a nibble picks one of the 16 values there are
+
+    static V nibble_values() {
+        V table;
+        for (int i = 0; i < kLanes; i++) table[i] = float(HasMin ? i : i - 8);
+        return table;
+    }
+    static VecPair pick_pair(V table, const char* block) {
+        const VI bytes = read_bytes(block + (HasMin ? 4 : 2));
+        return {FloatTable<Lanes>::pick(table, bytes), FloatTable<Lanes>::pick(table, bytes >> 4)};
+    }
 
     // x of dims [dim, dim + kLanes), less 2^(Bits − 1) where there is no m.
     static VI integers(const char* block, int dim) {
@@ -40,10 +52,15 @@ struct Block {
     }
     // The values over d, of formats without an m.
     static VecPair read_unscaled(const char* block, int part) {
+        if constexpr (kByTable) return pick_pair(nibble_values(), block);
         const int dim = part * 2 * kLanes;
         return {to_floats(integers(block, dim)), to_floats(integers(block, dim + kLanes))};
     }
     static VecPair read_part(const char* block, int part) {
+        if constexpr (kByTable) {
+            const V x = nibble_values(), d = splat_half(block);
+            return pick_pair(HasMin ? fma_v(x, d, splat_half(block + 2)) : x * d, block);
+        }
         const VecPair x = read_unscaled(block, part);
         const V d = splat_half(block);
         if constexpr (!HasMin) return {x.a * d, x.b * d};

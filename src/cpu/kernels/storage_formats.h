@@ -14,6 +14,12 @@ struct VecPair {
     V a, b;
 };
 
+// Of a vector of 16 floats those whose numbers are the low 4 bits of integers, where one instruction picks them: pick(table, x).
+template <int Lanes>
+struct FloatTable {
+    static constexpr bool kExists = false;
+};
+
 template <int Bytes, bool Deinterleaved = false, int Descale = 1, bool NoNan = false>
 struct StorageFormat {
     static constexpr int kBytes = Bytes;  // of an element

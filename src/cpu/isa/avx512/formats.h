@@ -66,6 +66,11 @@ struct I8 : StorageFormat<1> {
 };
 
 // For the block formats.
+template <>
+struct FloatTable<16> {
+    static constexpr bool kExists = true;
+    static V pick(V table, VI x) { return _mm512_permutexvar_ps((__m512i)x, table); }
+};
 inline VI read_bytes(const char* at) { return (VI)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
 inline VI read_signed_bytes(const char* at) { return (VI)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
 inline V to_floats(VI x) { return _mm512_cvtepi32_ps((__m512i)x); }
