@@ -88,6 +88,8 @@ double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : 0x1p
 
 double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 33 * 0x1p-13; }
 
+double rounded_qk_roundoff(int32_t k_dtype) { return unit_roundoff(FA_BF16) * (elements_of(k_dtype) > 1 ? 2 : 1) + kQkRoundoff; }
+
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
     const double c = u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));

@@ -172,7 +172,10 @@ fa_status_t Case::run(fa_handle_t handle) {
     for (Buffer* input : inputs()) input->freeze(true);
     const fa_status_t status = fa_forward_ex(handle, &d, &a);
     for (Buffer* input : inputs()) input->freeze(false);
-    if (status == FA_OK) p_dtype = probability_dtype(handle, d), short_products = sums_short_products(handle, d);
+    if (status != FA_OK) return status;
+    p_dtype = probability_dtype(handle, d);
+    short_products = sums_short_products(handle, d);
+    rounded_q = rounds_q_to_bf16(handle, d);
     return status;
 }
 
@@ -209,7 +212,9 @@ std::string Case::check_untouched() const {
 std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step) {
     const oracle::Reading r = c.reading();
     const oracle::Attention want = oracle::attention(r, {r.has(FA_OPERAND_SCORES), row_step});
-    const double qk_roundoff = c.short_products ? oracle::short_qk_roundoff(r.d.dim_qk) : oracle::kQkRoundoff;
+    const double qk_roundoff = c.short_products ? oracle::short_qk_roundoff(r.d.dim_qk)
+                               : c.rounded_q    ? oracle::rounded_qk_roundoff(r.k_dtype)
+                                                : oracle::kQkRoundoff;
     std::string fault = oracle::compare_o(r, want, p_dtype, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_LSE)) fault = oracle::compare_lse(r, want, qk_roundoff).fault;
     if (fault.empty() && r.has(FA_OPERAND_SCORES)) fault = oracle::compare_scores(r, want).fault;

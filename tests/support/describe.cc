@@ -64,6 +64,7 @@ std::string describe(const fa_attention_desc_t& d) {
         if (d.operands & operand.bit) text += std::string(" +") + operand.name;
     add(text, "strided", (long long)d.strided), add(text, "alignment", (long long)d.alignment);
     add(text, "algorithm", (long long)d.algorithm), add(text, "scores_stage", (long long)d.scores_stage);
+    add(text, "precision", (long long)d.precision);
     add(text, "scale", double(d.scale)), add(text, "softcap", double(d.softcap)), add(text, "dropout_p", double(d.dropout_p));
     add(text, "num_splits", (long long)d.num_splits), add(text, "split_size", (long long)d.split_size);
     const struct {

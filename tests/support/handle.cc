@@ -57,7 +57,14 @@ int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
     if (!testing_the_cpu()) return d.q_dtype;
     char text[256] = "";
     const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
+    if (known && strstr(text, "products of bf16")) return FA_BF16;
     return known && (strstr(text, "cpu_flash_matrix") || strstr(text, "cpu_flash_decode_matrix")) ? d.q_dtype : int32_t(FA_F32);
+}
+
+bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d) {
+    char text[256] = "";
+    return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+           strstr(text, "products of bf16");
 }
 
 bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d) {

@@ -30,6 +30,7 @@ class Generator {
         layouts();
         c.bind(rng);
         data();
+        precision();
         return std::move(c);
     }
 
@@ -241,6 +242,10 @@ class Generator {
         }
         if (rng.chance(0.2)) d.num_splits = int32_t(rng.between(1, 6));
         else if (rng.chance(0.15)) d.split_size = rng.between(1, 130);
+    }
+
+    void precision() {
+        if (!family.differentiable && d.algorithm == FA_ALGORITHM_FLASH && rng.chance(0.15)) d.precision = FA_PRECISION_NATIVE;
     }
 
     // q, k, v, o: the elements of a head lie together. An input may be broadcast over any other axis.

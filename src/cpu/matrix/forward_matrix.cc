@@ -12,9 +12,19 @@ constexpr int kPanel = 8;
 constexpr int kPrepareSteps = 16;                      // key blocks that a worker packs as one item
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
+// Types of k and v that a call which permits native precision multiplies as bf16: those of 8 bits hold no value that this would round.
+bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || type_bytes(dtype) == 1 || is_block_type(dtype); }
+
+// Are products of bf16 where q is of a finer type?
+bool uses_native_products(const fa_attention_desc_t& d) {
+    return d.precision == FA_PRECISION_NATIVE && (d.q_dtype == FA_F32 || d.q_dtype == FA_F16) && rounds_to_bf16(d.k_dtype) &&
+           rounds_to_bf16(d.v_dtype);
+}
+int32_t product_type(const fa_attention_desc_t& d) { return uses_native_products(d) ? int32_t(FA_BF16) : d.q_dtype; }
+
 MatrixShape shape_of(const Problem& p) {
     MatrixShape s;
-    s.type = p.d.q_dtype;
+    s.type = product_type(p.d);
     s.dim_qk = int(p.d.dim_qk);
     s.dim_v = int(p.d.dim_v);
     s.depth = int(ceil_div(p.d.dim_qk, 32));
@@ -71,13 +81,19 @@ using Pack = void (*)(const MatrixShape&, const uint16_t* const*, uint16_t*);
 
 // Packs `count` rows of a storage type; those with a NULL pointer are zeros.
 void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, const char* const* rows, int count, int64_t dim,
-               uint16_t* to, const MatrixScratch& scratch) {
+               uint16_t* to, Scratch& w) {
     const uint16_t* values[kKeyBlock];
     for (int i = 0; i < count; i++) {
         values[i] = reinterpret_cast<const uint16_t*>(rows[i]);
         if (dtype == s.type || !rows[i]) continue;
-        c.k->matrix->convert(dtype, rows[i], int(dim), s.type, scratch.converted + i * dim);
-        values[i] = scratch.converted + i * dim;
+        uint16_t* const converted = scratch_of(w).converted + i * dim;
+        values[i] = converted;
+        if (!is_block_type(dtype) && type_bytes(dtype) == 1) {
+            c.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
+        } else {
+            c.k->widen[type_index(dtype)](rows[i], dim, w.line);
+            c.k->narrow[type_index(s.type)](w.line, dim, converted);
+        }
     }
     pack(s, values, to);
 }
@@ -85,14 +101,14 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, co
 int64_t step_values(const MatrixShape& s) { return (s.k_bytes() + s.v_bytes()) / 2; }
 
 // Keys [key, key + kKeyBlock) of the tile's sequence, k before v.
-void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, const MatrixScratch& scratch) {
-    const MatrixShape& s = scratch.shape;
+void pack_step(const Call& c, const QueryTile& t, int64_t key, uint16_t* to, Scratch& w) {
+    const MatrixShape& s = scratch_of(w).shape;
     const char* rows[kKeyBlock] = {};
     const int keys = int(min_of(kKeyBlock, t.seq.k_len - key));
     locate_kv_rows(c, t, KvOperand::k, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, scratch);
+    pack_rows(c, s, c.k->matrix->pack_k, c.p->d.k_dtype, rows, kKeyBlock, s.dim_qk, to, w);
     locate_kv_rows(c, t, KvOperand::v, t.kv_head, key, keys, rows);
-    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.k_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, scratch);
+    pack_rows(c, s, c.k->matrix->pack_v, c.p->d.v_dtype, rows, kKeyBlock, s.dim_v, to + s.k_bytes() / 2, w);
 }
 
 int64_t max_steps(const Problem& p) { return ceil_div(p.d.seqlen_k, kKeyBlock); }
@@ -109,9 +125,8 @@ void prepare(const Call& c, int64_t index, Scratch& w) {
     t.batch = head / c.p->d.heads_k;
     t.kv_head = head % c.p->d.heads_k;
     t.seq = sequence_of(c.sequences, t.batch);
-    const MatrixScratch& scratch = scratch_of(w);
     const int64_t first = index % chunks * kPrepareSteps, end = min_of(first + kPrepareSteps, ceil_div(t.seq.k_len, kKeyBlock));
-    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), scratch);
+    for (int64_t step = first; step < end; step++) pack_step(c, t, step * kKeyBlock, shared_step(c, t, step), w);
 }
 
 void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
@@ -119,7 +134,7 @@ void pack_q_tiles(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     const MatrixShape& s = scratch.shape;
     const char* rows[kRowBlock] = {};
     q_pointers(c, t, rows);
-    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, scratch);
+    pack_rows(c, s, c.k->matrix->pack_q, c.p->d.q_dtype, rows, kRowBlock, s.dim_qk, scratch.blocks[panel_index].q, w);
 }
 
 void init_block(RowBlock& block) {
@@ -224,13 +239,13 @@ int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& vis
 
 // ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
 // way.
-void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, const MatrixScratch& scratch, RowBlock& block) {
+void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, RowBlock& block, Scratch& w) {
     for (int lane = 0; lane < t.rows;) {
         const MatrixRow& row = block.rows[lane++];
         if (row.diagonal < row.begin || row.diagonal >= row.end) continue;
         const int64_t step = row.diagonal / kKeyBlock;
-        uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch.packed;
-        if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, scratch);
+        uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch_of(w).packed;
+        if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, w);
         c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true});
         while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
     }
@@ -255,7 +270,7 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         if (visible[i].some.begin >= visible[i].some.end) continue;
         if (task.has_score_mod || task.mask || is_masked(visible[i]))
             init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
-        if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch, scratch.blocks[i]);
+        if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch.blocks[i], w);
         first = min_of(first, visible[i].some.begin);
         last = max_of(last, visible[i].some.end);
     }
@@ -265,7 +280,7 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
         if (!c.shared)
             for (int64_t s = 0; s < steps; s++)
-                pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), scratch);
+                pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), w);
         int64_t n = 0;
         for (int i = 0; i < count; i++)
             n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
@@ -278,10 +293,11 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !(d.q_dtype == FA_BF16 || (d.q_dtype == FA_F16 && k.matrix->has_fp16))) return false;
-    if (!p.uniform_kv() || (d.k_dtype != d.q_dtype && type_bytes(d.k_dtype) != 1)) return false;
+    const int32_t type = product_type(d);
+    if (!k.matrix || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
+    if (uses_native_products(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
-    if (d.q_dtype == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
+    if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
     if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
         !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
@@ -297,7 +313,8 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
           .pack_q = pack_q_tiles,
           .mainloop = matrix_mainloop,
           .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
-          .speed = k.matrix->speed};
+          .speed = k.matrix->speed,
+          .native_products = uses_native_products(d)};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
     if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;
