@@ -22,7 +22,7 @@ namespace {
 
 struct BenchOptions {
     std::vector<Shape> shapes;
-    std::string suite, dtype, k_dtype, backend = "auto", algorithm = "flash", plot;
+    std::string suite, dtype, k_dtype, backend = "auto", algorithm = "flash", precision = "default", plot;
     MaskOptions masks;
     std::optional<float> softcap, milliseconds;
     int64_t keys = 0, heads_k = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
@@ -58,6 +58,7 @@ Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& 
     load.desc.softcap = o.softcap.value_or(0);
     set_cache(load.desc, o);
     load.desc.algorithm = value_of(kAlgorithms, o.algorithm);
+    load.desc.precision = value_of(kPrecisions, o.precision);
     load.desc.num_splits = int32_t(o.num_splits);
     if (o.deterministic) load.desc.flags |= FA_DETERMINISTIC;
     return o.backward ? gradients(load) : load;
@@ -65,7 +66,7 @@ Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& 
 
 bool about_shapes(const BenchOptions& o) {
     return o.keys || o.heads_k || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap ||
-           o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash";
+           o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash" || o.precision != "default";
 }
 
 void check(const BenchOptions& o) {
@@ -333,6 +334,7 @@ void add_bench(CLI::App& app) {
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
+    add_choice(c, "--precision", o->precision, names_of(kPrecisions), "native: q and P may be rounded to the type of k and v");
     add_int(c, "--threads", o->threads, "CPU threads; default all");
     add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
     add_int(c, "--rounds", o->rounds, "Timed rounds; default 7");

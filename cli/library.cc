@@ -27,6 +27,7 @@ const std::vector<Named> kBlockTypes = {
     {"q8_0", FA_Q8_0}, {"q5_1", FA_Q5_1}, {"q5_0", FA_Q5_0}, {"q4_1", FA_Q4_1}, {"q4_0", FA_Q4_0}};
 const std::vector<Named> kAlgorithms = {
     {"standard", FA_ALGORITHM_STANDARD}, {"flash1", FA_ALGORITHM_FLASH1}, {"flash", FA_ALGORITHM_FLASH}};
+const std::vector<Named> kPrecisions = {{"default", FA_PRECISION_DEFAULT}, {"native", FA_PRECISION_NATIVE}};
 const std::vector<Named> kAlignments = {{"top-left", FA_ALIGN_TOP_LEFT}, {"bottom-right", FA_ALIGN_BOTTOM_RIGHT}};
 const std::vector<Named> kIsas = [] {
     std::vector<Named> all;

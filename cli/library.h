@@ -76,7 +76,7 @@ struct Named {
     const char* name;
     int32_t value;
 };
-extern const std::vector<Named> kBackends, kDtypes, kBlockTypes, kAlgorithms, kAlignments, kIsas;
+extern const std::vector<Named> kBackends, kDtypes, kBlockTypes, kAlgorithms, kPrecisions, kAlignments, kIsas;
 
 std::vector<Named> cache_types();  // of k and v: kDtypes and kBlockTypes
 

@@ -13,7 +13,7 @@ namespace {
 
 struct RunOptions {
     std::string q, k, v, out, lse, bias, mask, sinks, cu_seqlens_q, cu_seqlens_k;
-    std::string layout = "bshd", backend = "auto", algorithm = "flash", dtype, out_dtype, kv_type;
+    std::string layout = "bshd", backend = "auto", algorithm = "flash", precision = "default", dtype, out_dtype, kv_type;
     MaskOptions masks;
     std::optional<float> scale, softcap;
     int64_t threads = 0, num_splits = 0;
@@ -132,6 +132,7 @@ void Job::read_tensors() {
 
 void Job::describe_scores() {
     d_.algorithm = value_of(kAlgorithms, o_.algorithm);
+    d_.precision = value_of(kPrecisions, o_.precision);
     if (o_.scale) {
         d_.flags |= FA_SCALE_EXPLICIT;
         d_.scale = *o_.scale;
@@ -273,6 +274,7 @@ void add_run(CLI::App& app) {
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");
+    add_choice(c, "--precision", o->precision, names_of(kPrecisions), "native: q and P may be rounded to the type of k and v");
     add_int(c, "--threads", o->threads, "CPU threads; default all");
     add_int(c, "--num-splits", o->num_splits, "Parts that the keys are cut into; default chosen");
     c.add_flag("--explain", o->explain, "Print how it is computed");

@@ -72,7 +72,9 @@ class Contestant {
     void find_bounds() {
         const int64_t isa = handle_.get(FA_PARAM_MAX_ISA);
         const int threads = threads_of(handle_.get(FA_PARAM_THREADS));
-        if (const Unit* unit = unit_for(load_.desc.q_dtype, isa))
+        const bool in_bf16 = load_.desc.precision == FA_PRECISION_NATIVE &&
+                             handle_.explain(&load_.desc).find("products of bf16") != std::string::npos;
+        if (const Unit* unit = unit_for(in_bf16 ? int32_t(FA_BF16) : load_.desc.q_dtype, isa))
             bounds_.push_back(
                 {unit->name, "FLOP/s", flops_of(load_), [=](double s) { return arithmetic_rate(*unit, threads, s); }, {}});
         if (cache_bytes_of(load_) < kFewestReadBytes) return;

@@ -74,6 +74,8 @@ bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     d->flags = FA_SCALE_EXPLICIT;
     d->scale = scale;
     d->softcap = softcap;
+    // ggml's own kernels round q to what k's type is multiplied with, unless they are told not to.
+    d->precision = ggml_flash_attn_ext_get_prec(op) == GGML_PREC_F32 ? FA_PRECISION_DEFAULT : FA_PRECISION_NATIVE;
     d->strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O;
     set_strides(d->q_stride, q, 1, 2);
     set_strides(d->k_stride, k, 1, 2);

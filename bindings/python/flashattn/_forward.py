@@ -19,6 +19,7 @@ ALIGNMENTS = {
     "bottom-right": _abi.FA_ALIGN_BOTTOM_RIGHT,
     "explicit": _abi.FA_ALIGN_EXPLICIT,
 }
+PRECISIONS = {"default": _abi.FA_PRECISION_DEFAULT, "native": _abi.FA_PRECISION_NATIVE}
 ALGORITHMS = {"flash": _abi.FA_ALGORITHM_FLASH, "standard": _abi.FA_ALGORITHM_STANDARD, "flash1": _abi.FA_ALGORITHM_FLASH1}
 STAGES = {
     "raw": _abi.FA_SCORES_RAW,
@@ -143,6 +144,7 @@ def _schedule(request: Request, given: SimpleNamespace) -> None:
     desc.num_splits = integer("num_splits", given.num_splits, 32)
     desc.split_size = integer("split_size", given.split_size, 64)
     desc.algorithm = choice("algorithm", given.algorithm, ALGORITHMS)
+    desc.precision = choice("precision", given.precision, PRECISIONS)
 
 
 def _outputs(request: Request, q_dtype: np.dtype[Any], out_dtype: Any, return_lse: Any, return_scores: Any) -> np.dtype[Any]:

@@ -16,6 +16,7 @@ Alignment = Literal["top-left", "bottom-right", "explicit"]
 Causal = Union[Alignment, Literal[False]]
 Layout = Literal["bshd", "bhsd"]
 Algorithm = Literal["flash", "standard", "flash1"]
+Precision = Literal["default", "native"]
 Stage = Literal["raw", "capped", "biased", "probability"]
 
 
@@ -52,4 +53,5 @@ class Options(TypedDict, total=False):
     num_splits: int
     split_size: int
     algorithm: Algorithm
+    precision: Precision
     out_dtype: DTypeLike | None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from ._dlpack import empty, exchanged, full
 from ._forward import build
 from ._layout import Order
-from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Stage
+from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Precision, Stage
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def attention(
     num_splits: int = 0,
     split_size: int = 0,
     algorithm: Algorithm = "flash",
+    precision: Precision = "default",
     out_dtype: DTypeLike | None = None,
     return_lse: bool = False,
     return_scores: Stage | None = None,
@@ -159,6 +160,7 @@ def attention(
 
     Computing
         num_splits: parts of the keys computed side by side, 0: chosen. split_size: keys of a part, fixed; 0: off.
+        precision: "native" permits a kernel to round q to the type of k, P to that of v, and q, P and the values of blocks to bfloat16.
         algorithm: "flash", or for study in float32 "standard" (all scores stored) or "flash1" (keys in the outer loop).
         backend: None or "auto", "cpu", "cuda", "hip", or a Handle.
 

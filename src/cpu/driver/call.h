@@ -39,7 +39,7 @@ struct Method {
     void (*write_o)(const Call&, const QueryTile&, const float* factor, float scale, char* const* to, Scratch&) = nullptr;
     double speed = 1;     // a multiple of the f32 tiles' flops by the second: about, to tell whether a call is worth a team
     bool matrix = false;  // of `decode`: by matrix instructions
-    bool native_products = false;  // q of a finer type is rounded to bf16, as are values of block types
+    bool rounds_q = false;  // q of a finer type is rounded to bf16, as are values of block types
 };
 
 // Work and traffic of a counted call, in units of one worker.

@@ -16,11 +16,11 @@ constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel 
 bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || type_bytes(dtype) == 1 || is_block_type(dtype); }
 
 // Are products of bf16 where q is of a finer type?
-bool uses_native_products(const fa_attention_desc_t& d) {
+bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
     return d.precision == FA_PRECISION_NATIVE && (d.q_dtype == FA_F32 || d.q_dtype == FA_F16) && rounds_to_bf16(d.k_dtype) &&
            rounds_to_bf16(d.v_dtype);
 }
-int32_t product_type(const fa_attention_desc_t& d) { return uses_native_products(d) ? int32_t(FA_BF16) : d.q_dtype; }
+int32_t product_type(const fa_attention_desc_t& d) { return rounds_q_to_bf16(d) ? int32_t(FA_BF16) : d.q_dtype; }
 
 MatrixShape shape_of(const Problem& p) {
     MatrixShape s;
@@ -295,7 +295,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
     const int32_t type = product_type(d);
     if (!k.matrix || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
-    if (uses_native_products(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
+    if (rounds_q_to_bf16(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
@@ -314,7 +314,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
           .mainloop = matrix_mainloop,
           .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
           .speed = k.matrix->speed,
-          .native_products = uses_native_products(d)};
+          .rounds_q = rounds_q_to_bf16(d)};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
     if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

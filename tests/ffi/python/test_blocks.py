@@ -46,6 +46,14 @@ class Blocks(Case):
                 heads = np.repeat(wide, 2, 2)  # as many as v's, and q's
                 self.assert_out(out, reference.attention(self.q, heads, values(v), causal="bottom-right").out, 1e-5)
 
+    def test_native_precision(self):
+        k, v = self.cache("q8_0", 70, 2, 64), self.cache("q4_1", 70, 2, 64)
+        flashattn.append_kv(random(self.rng, (2, 70, 2, 64)), random(self.rng, (2, 70, 2, 64)), k, v)
+        q = random(self.rng, (2, 40, 4, 64))
+        want = reference.attention(q, values(k), values(v), causal="top-left").out
+        self.assert_out(flashattn.attention(q, k, v, causal="top-left", precision="native"), want, 1e-2)
+        self.assert_out(flashattn.attention(q, k, v, causal="top-left", precision="default"), want, 1e-5)
+
     def test_a_view_of_bytes_and_of_every_second_slot(self):
         k = self.cache("q8_0", 8, 4, 64)
         flashattn.append_kv(*(random(self.rng, (2, 8, 4, 64)) for _ in range(2)), k, self.cache("q8_0", 8, 4, 64))

@@ -162,6 +162,7 @@ class Python(unittest.TestCase):
 
     def test_words(self):
         self.refused(ValueError, "algorithm is 'fast': expected 'flash' or", algorithm="fast")
+        self.refused(ValueError, "precision is 'low': expected 'default' or 'native'", precision="low")
         self.refused(ValueError, "return_scores is 'all': expected 'raw' or", return_scores="all")
         self.refused(ValueError, "backend is 'gpu': expected 'auto' or", backend="gpu")
         self.refused(TypeError, "backend is 3: expected", backend=3)
