@@ -292,7 +292,7 @@ enum { /* flags */
     FA_WINDOW = 1 << 1,         /* window_left and window_right act */
     FA_SCALE_EXPLICIT = 1 << 2, /* scale acts; else 1 / sqrt(dim_qk) */
     FA_DETERMINISTIC = 1 << 3,  /* same bits every time; a forward is always so */
-    FA_V_IN_K = 1 << 4          /* (reserved) v is the dims [0, dim_v) of k, its tail included: args.v is NULL, all v fields but dim_v are 0 */
+    FA_V_IN_K = 1 << 4          /* v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0. Forward only */
 };
 
 enum { /* precision */
@@ -397,6 +397,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * Example, fp8 cache with scales per head: d.k_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
  *                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
+ * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
@@ -434,7 +435,7 @@ typedef struct fa_attention_desc_s {
     int64_t seqlen_q; /* rows of a sequence; with cu_seqlens_q or seqused_q the longest allowed */
     int64_t seqlen_k; /* keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed */
     int64_t dim_qk;   /* head dimension of q and k, 1 … 1024 */
-    int64_t dim_v;    /* head dimension of v and o, 1 … 1024; 0: dim_qk */
+    int64_t dim_v;    /* head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk */
     int64_t dim_tail; /* (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk */
 
     int64_t total_q;           /* with cu_seqlens_q: rows of the packed q, o */
@@ -543,9 +544,10 @@ enum { /* bits that a GPU sets in *device_status (reserved), where a CPU handle 
 };
 
 /* Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given
- * exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL. Only element
- * alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are fine. Structs are read
- * during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory: until the call returns). */
+ * exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL, and v is under
+ * FA_V_IN_K. Only element alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are
+ * fine. Structs are read during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory:
+ * until the call returns). */
 typedef struct fa_forward_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -732,6 +734,7 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * *before* the call; the caller adds the new tokens afterwards. Without FA_OPERAND_SEQUSED_K and positions, tokens start at the
  * left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
  * and sin are given (position = slot − left padding).
+ * Under FA_V_IN_K there is no v, and no v_new.
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
  * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
  * value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors

@@ -77,7 +77,7 @@ type Attention struct {
 	SeqlenK int64
 	// DimQK: head dimension of q and k, 1 … 1024
 	DimQK int64
-	// DimV: head dimension of v and o, 1 … 1024; 0: dim_qk
+	// DimV: head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
 	DimV int64
 	// DimTail: (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
 	DimTail int64

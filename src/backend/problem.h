@@ -21,6 +21,9 @@ struct Problem {
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
     constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
+    // Core has then given v k's place, type, heads, strides and factors: kernels may read it as a tensor of its own. An append has no
+    // heads of v.
+    constexpr bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
     // The heads of a pair.
     constexpr int64_t k_head(int64_t kv_head) const { return d.heads_k == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_k); }
     constexpr int64_t v_head(int64_t kv_head) const { return d.heads_v == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_v); }

@@ -28,6 +28,12 @@ struct Call {
     // A tensor whose pointer alone decides.
     fa_status_t perhaps(Role, const Tensor&);
 
+    // A pointer that a flag of the descriptor has no use for.
+    fa_status_t without(const char* name, const void* pointer, const char* flag) {
+        if (regions->asked || !pointer) return FA_OK;
+        return fail(message, FA_INVALID_ARGUMENT, "%s is %p: expected NULL with %s", name, pointer, flag);
+    }
+
     // What the tail of every args struct holds; the workspace is an output, too.
     fa_status_t common(uint32_t flags, uint32_t known_flags, const void* stream, const void* workspace, uint64_t workspace_size);
 

@@ -39,10 +39,10 @@ static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a
                         "k_dtype and v_dtype are %s and %s: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
                         fa_dtype_name(p.d.v_dtype));
         }
-        if (!p.has(FA_OPERAND_K_DESCALE) || !p.has(FA_OPERAND_V_DESCALE)) {
+        if (!p.has(FA_OPERAND_K_DESCALE) || !(p.has(FA_OPERAND_V_DESCALE) || p.v_in_k())) {
             return fail(call->message, FA_INVALID_ARGUMENT,
-                        "operands is 0x%llx: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
-                        llu(p.d.operands));
+                        "operands is 0x%llx: expected FA_OPERAND_K_DESCALE%s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
+                        p.v_in_k() ? "" : " and FA_OPERAND_V_DESCALE");
         }
         FA_TRY(check_distinct(k, call->message));
         FA_TRY(check_distinct(v, call->message));
@@ -50,6 +50,16 @@ static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a
     const Role role = dynamic ? Role::output : Role::input;
     FA_TRY(call->with(FA_OPERAND_K_DESCALE, role, k));
     return call->with(FA_OPERAND_V_DESCALE, role, v);
+}
+
+// v within k comes with it.
+static fa_status_t check_v_in_k(const fa_append_kv_args_t& a, Call* call) {
+    for (int i = 0; i < 4; i++)
+        if (a.v_new_stride[i] != 0)
+            return fail(call->message, FA_INVALID_ARGUMENT, "v_new_stride[%d] is %lld: expected 0 with FA_V_IN_K", i,
+                        ll(a.v_new_stride[i]));
+    FA_TRY(call->without("v_new", a.v_new, "FA_V_IN_K"));
+    return call->without("v", a.v, "FA_V_IN_K");
 }
 
 static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
@@ -130,6 +140,7 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
         return fail(m, FA_INVALID_ARGUMENT, "total_new is %lld: expected 0 without cu_seqlens_new", ll(a.total_new));
     }
 
+    if (p.v_in_k()) FA_TRY(check_v_in_k(a, &call));
     // No packed sequence is longer than all of them.
     if (a.cu_seqlens_new) out->seqlen_new = min_of(a.seqlen_new, a.total_new);
     int64_t lines;

@@ -25,7 +25,18 @@ static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, 
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
     FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input, reached(q_descale_tensor(p, a.q_descale), cu_q, p.d.batch)));
     FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, reached(k_descale_tensor(p, a.k_descale), cu_k, p.d.batch)));
+    if (p.v_in_k()) return FA_OK;
     return call->with(FA_OPERAND_V_DESCALE, Role::input, reached(v_descale_tensor(p, a.v_descale), cu_k, p.d.batch));
+}
+
+// v within k: a backend gets k's pointers for it.
+static fa_status_t check_v(const Problem& p, fa_forward_args_t* a, Call* call) {
+    if (!p.v_in_k()) return call->always(Role::input, v_tensor(p, a->v));
+    FA_TRY(call->without("v", a->v, "FA_V_IN_K"));
+    FA_TRY(call->without("v_descale", a->v_descale, "FA_V_IN_K"));
+    a->v = a->k;
+    a->v_descale = a->k_descale;
+    return FA_OK;
 }
 
 static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, Message* m) {
@@ -47,7 +58,7 @@ fa_status_t check_forward(const Problem& p, const fa_forward_args_t* user, bool 
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM, a.stream, a.workspace, a.workspace_size));
     FA_TRY(call.always(Role::input, q_tensor(p, "q", a.q)));
     FA_TRY(call.always(Role::input, k_tensor(p, a.k)));
-    FA_TRY(call.always(Role::input, v_tensor(p, a.v)));
+    FA_TRY(check_v(p, out, &call));
     FA_TRY(call.always(Role::output, o_tensor(p, a.o)));
     FA_TRY(check_operands(p, a, kAllOperands & ~kDescales, Role::output, &call));
     if (host_metadata) FA_TRY(check_contents(p, a, m));

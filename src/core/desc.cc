@@ -98,6 +98,32 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
     return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) for the backward", d.algorithm);
 }
 
+// v within k has nothing of its own to say; what belongs to V_DESCALE is refused with its operand off.
+static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Message* m) {
+    if (op == FA_OP_BACKWARD)
+        return fail(m, FA_UNSUPPORTED,
+                    "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", d.flags);
+    if (d.operands & FA_OPERAND_V_DESCALE)
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_V_DESCALE with FA_V_IN_K", llu(d.operands));
+    if (d.strided & FA_STRIDED_V)
+        return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
+    if (d.v_dtype != 0) return fail(m, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
+    if (d.heads_v != 0) return fail(m, FA_INVALID_ARGUMENT, "heads_v is %lld: expected 0 with FA_V_IN_K", ll(d.heads_v));
+    if (d.dim_v > d.dim_qk)
+        return fail(m, FA_INVALID_ARGUMENT, "dim_v is %lld: expected dim_qk, %lld, or less with FA_V_IN_K", ll(d.dim_v),
+                    ll(d.dim_qk));
+    return FA_OK;
+}
+
+// Backends read v as a tensor like any other: k's elements with fewer dims.
+static void take_v_from_k(fa_attention_desc_t* d) {
+    memcpy(d->v_stride, d->k_stride, sizeof d->v_stride);
+    memcpy(d->v_descale_stride, d->k_descale_stride, sizeof d->v_descale_stride);
+    memcpy(d->v_descale_block, d->k_descale_block, sizeof d->v_descale_block);
+    d->v_descale_dtype = d->k_descale_dtype;
+    if (d->operands & FA_OPERAND_K_DESCALE) d->operands |= FA_OPERAND_V_DESCALE;
+}
+
 static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
     if (dim > kMaxDim) return fail(m, FA_UNSUPPORTED, "%s is %lld: expected %lld or less", field, ll(dim), ll(kMaxDim));
     return in_range(m, field, dim, 1, kMaxDim);
@@ -346,6 +372,8 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
                     "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", llu(d.operands));
     }
     FA_TRY(check_reserved(d, op, m));
+    const bool v_in_k = reads_keys(op) && (d.flags & FA_V_IN_K);
+    if (v_in_k) FA_TRY(check_v_in_k(d, op, m));
     FA_TRY(check_types(&d, op, m));
     if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, m));
     FA_TRY(check_sizes(&d, op, m));
@@ -364,7 +392,10 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     p->group = reads_keys(op) ? d.heads_q / p->kv_heads : 1;
     p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
     if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
-    return lay_tensors(p, op, m);
+    if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
+    FA_TRY(lay_tensors(p, op, m));
+    if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
+    return FA_OK;
 }
 
 }  // namespace fa

@@ -108,7 +108,6 @@ fa_status_t check_block(const char* field, const int64_t block[2], Message* m) {
 
 fa_status_t check_reserved(const fa_attention_desc_t& d, int32_t op, Message* m) {
     if (!reads_keys(op)) return FA_OK;
-    if (d.flags & FA_V_IN_K) return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend has v within k yet, expected no FA_V_IN_K", d.flags);
     for (const Bits& row : kOperandsLater) {
         const uint64_t set = d.operands & row.bits;
         if (set) return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: no backend has %s yet, expected no %s", llu(d.operands), row.what, operand_name(set));

@@ -88,6 +88,29 @@ std::vector<Rule<Append>> pairs() {
     };
 }
 
+// v within k comes with it.
+void within_k(Append* c) {
+    append_packed(c);
+    c->d.flags = FA_V_IN_K;
+    c->d.v_dtype = 0;
+    c->d.dim_v = 4;
+    c->a.v = nullptr;
+    c->a.v_new = nullptr;
+    memset(c->a.v_new_stride, 0, sizeof c->a.v_new_stride);
+}
+
+std::vector<Rule<Append>> of_v_within_k() {
+    static char somewhere[8];
+    return {
+        row(within_k, "v is 0x", [](Append& c) { c.a.v = somewhere; }),
+        row(within_k, "v_new is 0x", [](Append& c) { c.a.v_new = somewhere; }),
+        row(within_k, "v_new_stride[3] is 1: expected 0 with FA_V_IN_K", [](Append& c) { c.a.v_new_stride[3] = 1; }),
+        row(within_k, "v_descale is 0x", [](Append& c) { c.a.v_descale = somewhere; }),
+        row(within_k, "operands is 0x0: expected FA_OPERAND_K_DESCALE with FA_APPEND_DYNAMIC_SCALE",
+            [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
+    };
+}
+
 std::vector<Rule<Append>> numbers() {
     static uint32_t somewhere[2];
     return {
@@ -180,7 +203,7 @@ std::vector<Rule<Append>> append_rules() {
 
 TEST(AppendArgs, GoodCallsWork) {
     Handle h;
-    for (const auto good : {append_paged, append_packed}) check_good(h, good);
+    for (const auto good : {append_paged, append_packed, within_k}) check_good(h, good);
 }
 
 TEST(AppendArgs, DescriptorIsChecked) { check_rules(descriptor()); }
@@ -190,6 +213,7 @@ TEST(AppendArgs, MisalignedPointersAreRefused) {
     check_rules(misaligned(pointers));
     check_rules(misaligned(free_pointers));
 }
+TEST(AppendArgs, VWithinKComesWithIt) { check_rules(of_v_within_k()); }
 TEST(AppendArgs, PairsAreChecked) { check_rules(pairs()); }
 TEST(AppendArgs, NumbersAreChecked) { check_rules(numbers()); }
 TEST(AppendArgs, ContentsOfArraysAreChecked) { check_rules(contents()); }

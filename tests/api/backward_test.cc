@@ -56,6 +56,8 @@ std::vector<Rule<Backward>> descriptor() {
         described(
             plain, "heads_v is 4: no backend has another number than k's in the backward yet, expected 2",
             [](Backward& c) { c.d.heads_v = 4; }, U),
+        described(
+            plain, "flags is 0x10: no backend has a gradient of v within k yet, expected no FA_V_IN_K", [](Backward& c) { c.d.flags = FA_V_IN_K; }, U),
         described(plain, "heads_k is 3:", [](Backward& c) { c.d.heads_k = 3; }),
         described(packed, "total_q is -6:", [](Backward& c) { c.d.total_q = -6; }),
         described(plain, "lse_stride[2] is 1: expected 0 without FA_STRIDED_LSE", [](Backward& c) { c.d.lse_stride[2] = 1; }),

@@ -76,7 +76,6 @@ std::vector<Rule<Forward>> types() {
 // What no backend has: each bit, value and field by itself. A feature that lands moves its rows to the others.
 std::vector<Rule<Forward>> reserved() {
     return {
-        row(plain, U, "flags is 0x10: no backend has v within k", [](D d) { d.flags = FA_V_IN_K; }),
         row(plain, U, "operands is 0x2: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_Q_TAIL; }),
         row(plain, U, "operands is 0x4: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_K_TAIL; }),
         row(plain, U, "operands is 0x40: no backend has shifts", [](D d) { d.operands = FA_OPERAND_K_SHIFT; }),
@@ -118,6 +117,23 @@ std::vector<Rule<Forward>> blocks() {
             [](D d) { d.k_dtype = FA_Q8_0, d.v_dtype = FA_F32, d.dim_qk = 64, d.strided = FA_STRIDED_K, d.k_stride[2] = 2; }),
         row(plain, I, "q_dtype is q8_0: expected one of f32", [](D d) { d.q_dtype = FA_Q8_0; }),
         row(plain, I, "o_dtype is q4_0: expected one of f32", [](D d) { d.o_dtype = FA_Q4_0; }),
+    };
+}
+
+// v within k has no fields of its own.
+std::vector<Rule<Forward>> within_k() {
+    const auto within = [](void (*good)(Forward*), const char* says, Spoil spoil) {
+        return Rule<Forward>{good, [spoil](Forward& f) { f.d.flags |= FA_V_IN_K, spoil(f.d); }, I, says, "with FA_V_IN_K", true};
+    };
+    return {
+        within(plain, "v_dtype is 1: expected 0", [](D d) { d.v_dtype = FA_F32; }),
+        within(plain, "heads_v is 2: expected 0", [](D d) { d.heads_v = 2; }),
+        within(plain, "dim_v is 9: expected dim_qk, 8, or less", [](D d) { d.dim_v = 9; }),
+        within(plain, "strided is 0x4: expected no FA_STRIDED_V", [](D d) { d.strided = FA_STRIDED_V, set4(d.v_stride, 80, 16, 8, 1); }),
+        within(padded, "operands is 0x", [](D d) { d.v_dtype = 0; }),
+        row(plain, I, "v_stride[1] is 16: expected 0 without FA_STRIDED_V", [](D d) { d.flags = FA_V_IN_K, d.v_stride[1] = 16; }),
+        row(plain, I, "v_descale_stride[2] is 1: expected 0 without FA_OPERAND_V_DESCALE",
+            [](D d) { d.flags = FA_V_IN_K, d.v_descale_stride[2] = 1; }),
     };
 }
 
@@ -351,7 +367,7 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), blocks(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {
@@ -362,6 +378,7 @@ TEST(Descriptor, GoodCallsWork) {
 TEST(Descriptor, UnknownValuesAreRefused) { check_rules(known()); }
 TEST(Descriptor, TypesAreChecked) { check_rules(types()); }
 TEST(Descriptor, WhatNoBackendHasIsUnsupported) { check_rules(reserved()); }
+TEST(Descriptor, VWithinKHasNoFieldsOfItsOwn) { check_rules(within_k()); }
 TEST(Descriptor, RowsHoldWholeBlocks) { check_rules(blocks()); }
 TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(reserved_belongings()); }
 TEST(Descriptor, SizesAreChecked) { check_rules(sizes()); }

@@ -97,6 +97,29 @@ TEST(Extent, NeedsNoPointers) {
     EXPECT_EQ(bytes, 2u * 4 * 2 * 16 * 2);
 }
 
+TEST(Extent, OfVWithinK) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.flags = FA_V_IN_K, d.q_dtype = FA_E4M3, d.batch = 2, d.heads_q = 8, d.heads_k = 1, d.seqlen_q = 3, d.seqlen_k = 5, d.dim_qk = 48, d.dim_v = 32;
+    d.operands = FA_OPERAND_K_DESCALE, d.k_descale_stride[1] = 1;
+    const fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    a.seqlen_new = 4;
+    const auto extent = [&](int32_t op, const void* args, size_t offset) {
+        uint64_t bytes = 77;
+        d.q_dtype = op == FA_OP_FORWARD ? FA_E4M3 : FA_F16;
+        EXPECT_EQ(fa_extent(&d, op, args, uint32_t(offset), &bytes), FA_OK) << fa_last_error(nullptr);
+        return bytes;
+    };
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k)), 2u * 5 * 48);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k_descale)), 5u * 4);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, v)), 0u);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, v_descale)), 0u);
+    d.operands = 0, d.k_descale_stride[1] = 0;
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, k)), 2u * 5 * 48 * 2);
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, v)), 0u);
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, v_new)), 0u);
+}
+
 TEST(Extent, OfBlocks) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_BF16, d.k_dtype = FA_Q8_0, d.v_dtype = FA_Q4_1, d.batch = 2, d.heads_q = 8, d.heads_k = 2, d.heads_v = 4;

@@ -228,6 +228,25 @@ TEST(ForwardArgs, FactorsOfPackedRows) {
     EXPECT_EQ(run(4, 0, 8), FA_OK) << fa_last_error(h);
 }
 
+TEST(ForwardArgs, VWithinKHasNoPointer) {
+    Handle h;
+    Forward f;
+    padded(&f);
+    f.d.flags |= FA_V_IN_K;
+    f.d.operands &= ~FA_OPERAND_V_DESCALE;
+    memset(f.d.v_descale_stride, 0, sizeof f.d.v_descale_stride);
+    const void* const v = f.a.v;
+    const void* const v_descale = f.a.v_descale;
+    f.a.v = nullptr, f.a.v_descale = nullptr;
+    EXPECT_EQ(f.run(h), FA_OK) << fa_last_error(h);
+    f.a.v = v;
+    EXPECT_EQ(f.run(h), I);
+    EXPECT_EQ(std::string(fa_last_error(h)).find("v is 0x"), 0u) << fa_last_error(h);
+    f.a.v = nullptr, f.a.v_descale = v_descale;
+    EXPECT_EQ(f.run(h), I);
+    EXPECT_EQ(std::string(fa_last_error(h)).find("v_descale is 0x"), 0u) << fa_last_error(h);
+}
+
 // Left padding that takes all keys leaves no page to be read.
 TEST(ForwardArgs, PagesOfNoKeysAreNotRead) {
     Handle h;

@@ -65,7 +65,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     a = FA_FORWARD_ARGS_INIT;
     e.give(a.q, fa::q_tensor(p, "q", nullptr));
     e.give(a.k, fa::k_tensor(p, nullptr));
-    e.give(a.v, fa::v_tensor(p, nullptr));
+    if (!p.v_in_k()) e.give(a.v, fa::v_tensor(p, nullptr));
     e.give(a.o, fa::o_tensor(p, nullptr));
     if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
     if (p.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(p, "scores", nullptr, 4, d.scores_stride));
@@ -84,7 +84,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
     if (p.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
     if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
@@ -142,9 +142,9 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     }
     const int64_t rows = a.cu_seqlens_new ? a.total_new : d.batch * a.seqlen_new;
     e.give(a.k_new, fa::array_of("k_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_k * d.dim_qk));
-    e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
+    if (!p.v_in_k()) e.give(a.v_new, fa::array_of("v_new", nullptr, fa::element_size(d.q_dtype), rows * d.heads_v * d.dim_v));
     e.give(a.k, fa::k_tensor(p, nullptr));
-    e.give(a.v, fa::v_tensor(p, nullptr));
+    if (!p.v_in_k()) e.give(a.v, fa::v_tensor(p, nullptr));
     if (!a.cu_seqlens_new && r.one_in(3)) e.ints(r, a.seqused_new, per_sequence(p), 0, a.seqlen_new);
     if (r.one_in(2)) e.ints(r, a.positions, fa::array_of("positions", nullptr, 4, rows), -1, d.seqlen_k - 1);
     if (p.has(FA_OPERAND_SEQUSED_K)) e.ints(r, a.seqused_k, per_sequence(p), 0, d.seqlen_k / 2);
@@ -152,8 +152,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     if (p.has(FA_OPERAND_KV_BATCH_IDX)) e.ints(r, a.kv_batch_idx, per_sequence(p), 0, d.kv_batch - 1);
     if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
     if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_V_DESCALE)) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
-    if (p.has(FA_OPERAND_K_DESCALE) && p.has(FA_OPERAND_V_DESCALE) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
+    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_DESCALE) && (p.has(FA_OPERAND_V_DESCALE) || p.v_in_k()) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
     a.max_position = std::max<int64_t>(d.seqlen_k - r.below(2), 0);
@@ -200,7 +200,7 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
     if (p.has(FA_OPERAND_Q_DESCALE)) far(fa::q_descale_tensor(p, nullptr), 4, d->q_descale_stride);
     if (p.has(FA_OPERAND_K_DESCALE)) far(fa::k_descale_tensor(p, nullptr), 4, d->k_descale_stride);
-    if (p.has(FA_OPERAND_V_DESCALE)) far(fa::v_descale_tensor(p, nullptr), 4, d->v_descale_stride);
+    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) far(fa::v_descale_tensor(p, nullptr), 4, d->v_descale_stride);
     if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
     if (p.paged() && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
 }

@@ -83,7 +83,9 @@ void expect_keys(const fa::Problem& p, bool output) {
     const fa_attention_desc_t& d = p.d;
     for (const int32_t dtype : {d.k_dtype, d.v_dtype}) ASSERT_TRUE(dtype >= FA_F32 && (dtype <= FA_I8 || dtype >= FA_Q4_0));
     ASSERT_EQ(p.group * p.kv_heads, d.heads_q);
-    for (const int64_t heads : {d.heads_k, d.heads_v}) ASSERT_TRUE(heads >= 1 && p.kv_heads % heads == 0);
+    ASSERT_TRUE(d.heads_k >= 1 && p.kv_heads % d.heads_k == 0);
+    if (output && p.v_in_k()) ASSERT_EQ(d.heads_v, 0);
+    else ASSERT_TRUE(d.heads_v >= 1 && p.kv_heads % d.heads_v == 0);
     ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
     ASSERT_EQ(d.k_stride[3], 1);
     ASSERT_EQ(d.v_stride[3], 1);

@@ -98,6 +98,25 @@ TEST(Resolve, GroupsShareAHead) {
     EXPECT_EQ(four(p.d.o_stride), (Strides{5 * 96, 96, 16, 1}));
 }
 
+// v within k is k with fewer dims; an append has none of its own.
+TEST(Resolve, VWithinK) {
+    fa_attention_desc_t d = minimal();
+    d.flags = FA_V_IN_K;
+    d.heads_k = 2;
+    d.dim_v = 16;
+    d.k_dtype = FA_E5M2;
+    d.operands = FA_OPERAND_K_DESCALE;
+    d.k_descale_stride[1] = 3;
+    const fa::Problem p = resolved(d), append = resolved(d, FA_OP_APPEND_KV);
+    EXPECT_EQ(p.d.v_dtype, FA_E5M2);
+    EXPECT_EQ(p.d.heads_v, 2);
+    EXPECT_EQ(four(p.d.v_stride), (Strides{7 * 96, 96, 48, 1}));
+    EXPECT_TRUE(p.has(FA_OPERAND_V_DESCALE));
+    EXPECT_EQ(p.d.v_descale_stride[1], 3);
+    EXPECT_EQ(append.d.heads_v, 0);
+    EXPECT_FALSE(append.has(FA_OPERAND_V_DESCALE));
+}
+
 TEST(Resolve, AnExplicitScaleStays) {
     fa_attention_desc_t d = minimal();
     d.flags = FA_SCALE_EXPLICIT;

@@ -42,6 +42,7 @@ class RandomAppend {
     int64_t dim_v = 0, heads_k = 0, heads_v = 0;
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
     const int32_t* keep(const std::vector<int32_t>& values) {
         metadata.push_back(ints(rng, values));
         return metadata.back().as<int32_t>();
@@ -57,13 +58,15 @@ class RandomAppend {
         d.q_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
         if (rng.chance(0.7)) d.k_dtype = cache_type();
         d.batch = rng.between(0, 4), d.seqlen_k = rng.between(0, 40);
-        if (rng.chance(0.4)) d.v_dtype = cache_type();
+        if (rng.chance(0.12)) d.flags |= FA_V_IN_K;
+        else if (rng.chance(0.4)) d.v_dtype = cache_type();
         heads_k = heads_v = d.heads_q = rng.between(1, 3);
         if (rng.chance(0.3)) d.heads_k = heads_k, d.heads_q = 2 * heads_k;
-        if (rng.chance(0.2)) d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
+        if (!v_in_k() && rng.chance(0.2))
+            d.heads_v = heads_v = rng.between(1, 3), d.heads_k = heads_k, d.heads_q = rng.chance(0.3) ? 0 : 6;
         d.dim_qk = rng.chance(0.95) ? rng.between(1, 70) : rng.between(1, 1024);
         const int32_t k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
-        if (rng.chance(0.4)) d.dim_v = rng.between(1, 70);
+        if (rng.chance(0.4)) d.dim_v = rng.between(1, v_in_k() ? d.dim_qk : 70);
         dim_v = d.dim_v ? d.dim_v : d.dim_qk;
         if (oracle::elements_of(k_dtype) > 1) d.dim_qk = (d.dim_qk + 31) / 32 * 32;
         if (oracle::elements_of(v_dtype) > 1) dim_v = (dim_v + 31) / 32 * 32;
@@ -144,7 +147,7 @@ class RandomAppend {
     void cache() {
         const oracle::Reading dense(d, FA_FORWARD_ARGS_INIT);
         stride(FA_STRIDED_K, dense.k_tensor, d.k_stride);
-        stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
+        if (!v_in_k()) stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
         const bool narrow_k = oracle::size_of(dense.k_dtype) == 1, narrow_v = oracle::size_of(dense.v_dtype) == 1;
         const bool dynamic = narrow_k && narrow_v && rng.chance(0.5);
         if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
@@ -156,10 +159,10 @@ class RandomAppend {
                 if (rng.chance(0.4)) stride[axis] = 0;
         };
         if (narrow_k) scale(FA_OPERAND_K_DESCALE, dense.k_descale_tensor, d.k_descale_stride);
-        if (narrow_v) scale(FA_OPERAND_V_DESCALE, dense.v_descale_tensor, d.v_descale_stride);
+        if (narrow_v && !v_in_k()) scale(FA_OPERAND_V_DESCALE, dense.v_descale_tensor, d.v_descale_stride);
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
         k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
-        v = Buffer(r.v_tensor.extent() * oracle::size_of(r.v_dtype), random_side(rng));
+        if (!v_in_k()) v = Buffer(r.v_tensor.extent() * oracle::size_of(r.v_dtype), random_side(rng));
         a.k = k.as(), a.v = v.as();
         if (has(FA_OPERAND_K_DESCALE)) k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));
         if (has(FA_OPERAND_V_DESCALE)) v_descale = Buffer(r.v_descale_tensor.extent() * 4, random_side(rng));
@@ -192,7 +195,7 @@ class RandomAppend {
 
     void tokens() {
         k_new = draw_tokens(heads_k, d.dim_qk, a.k_new_stride);
-        v_new = draw_tokens(heads_v, dim_v, a.v_new_stride);
+        if (!v_in_k()) v_new = draw_tokens(heads_v, dim_v, a.v_new_stride);
         a.k_new = k_new.as(), a.v_new = v_new.as();
     }
 

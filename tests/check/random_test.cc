@@ -53,7 +53,7 @@ TEST(RandomCase, ReachesEveryOption) {
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
     }
     EXPECT_EQ(operands, kEveryOperand);
-    EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
+    EXPECT_EQ(flags, (FA_V_IN_K << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0x003f'0fff'0fff'003eu);
     EXPECT_TRUE(mixed_types && mixed_heads);

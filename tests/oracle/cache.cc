@@ -157,6 +157,7 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
             const int64_t slot = tokens.slot(b, t);
             if (slot < 0) continue;
             for (const bool is_k : {true, false}) {
+                if (!is_k && r.v_in_k()) continue;
                 const int64_t dim = is_k ? desc.dim_qk : r.dim_v, heads = is_k ? r.heads_k : r.heads_v;
                 for (int64_t head = 0; head < heads; head++) {
                     const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, heads, dim);

@@ -37,6 +37,7 @@ class Reading {
     Tensor q_descale_tensor, k_descale_tensor, v_descale_tensor;  // (sequence, cache sequence or page; row; head; 1)
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v is then read, and never written, where k lies
     int64_t rows(int64_t b) const;      // valid rows of sequence b
     int64_t keys(int64_t b) const;      // valid keys, left padding excluded
     int64_t diagonal(int64_t b) const;  // row i stands on key i + diagonal

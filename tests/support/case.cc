@@ -70,7 +70,7 @@ void Case::bind(Rng& rng) {
     const int64_t floats = sizeof(float);
     a.q = give(q, true, allocate(rng, r.q_tensor, oracle::size_of(r.q_dtype)));
     a.k = give(k, true, allocate(rng, r.k_tensor, oracle::size_of(r.k_dtype)));
-    a.v = give(v, true, allocate(rng, r.v_tensor, oracle::size_of(r.v_dtype)));
+    a.v = give(v, !r.v_in_k(), allocate(rng, r.v_tensor, oracle::size_of(r.v_dtype)));
     a.o = give(o, true, allocate(rng, r.o_tensor, oracle::size_of(r.o_dtype)));
     a.lse = static_cast<float*>(give(lse, r.has(FA_OPERAND_LSE), allocate(rng, r.lse_tensor, floats)));
     a.bias = give(bias, r.has(FA_OPERAND_BIAS), allocate(rng, r.bias_tensor, oracle::size_of(r.bias_dtype)));
@@ -80,7 +80,8 @@ void Case::bind(Rng& rng) {
     a.sinks = static_cast<float*>(give(sinks, r.has(FA_OPERAND_SINKS), Buffer(d.heads_q * floats, side(rng))));
     a.q_descale = static_cast<float*>(give(q_descale, r.has(FA_OPERAND_Q_DESCALE), allocate(rng, r.q_descale_tensor, floats)));
     a.k_descale = static_cast<float*>(give(k_descale, r.has(FA_OPERAND_K_DESCALE), allocate(rng, r.k_descale_tensor, floats)));
-    a.v_descale = static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE), allocate(rng, r.v_descale_tensor, floats)));
+    a.v_descale =
+        static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE) && !r.v_in_k(), allocate(rng, r.v_descale_tensor, floats)));
     a.o_scale = static_cast<float*>(give(o_scale, r.has(FA_OPERAND_O_SCALE), Buffer(floats, side(rng))));
     a.scores = static_cast<float*>(give(scores, r.has(FA_OPERAND_SCORES), allocate(rng, r.scores_tensor, floats)));
     a.rng_state = static_cast<uint64_t*>(give(rng_state, r.has(FA_OPERAND_RNG_STATE), Buffer(2 * sizeof(uint64_t), side(rng))));
@@ -111,6 +112,7 @@ void Case::set_k(const Pick& value) {
 
 void Case::set_v(const Pick& value) {
     const oracle::Reading r = reading();
+    if (r.v_in_k()) return;  // it is there
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < r.heads_v; h++)
             for (int64_t j = 0; j < r.keys(b); j++)
@@ -146,7 +148,7 @@ void Case::set_descales(Rng& rng, double typical) {
         for (int64_t j = 0; j < r.keys(b); j++) {
             for (int64_t h = 0; h < r.heads_k && r.has(FA_OPERAND_K_DESCALE); h++)
                 k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
-            for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE); h++)
+            for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE) && !r.v_in_k(); h++)
                 v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
         }
     }

@@ -57,8 +57,8 @@ const struct {
 std::string describe(const fa_attention_desc_t& d) {
     std::string text = std::string("q ") + oracle::name_of(d.q_dtype) + ", k " + oracle::name_of(d.k_dtype) + ", v " + oracle::name_of(d.v_dtype) + ", o " +
                        oracle::name_of(d.o_dtype) + ", bias " + oracle::name_of(d.bias_dtype) + ";";
-    const char* const flags[] = {" causal", " window", " scale", " deterministic"};
-    for (int bit = 0; bit < 4; bit++)
+    const char* const flags[] = {" causal", " window", " scale", " deterministic", " v_in_k"};
+    for (int bit = 0; bit < 5; bit++)
         if (d.flags >> bit & 1) text += flags[bit];
     for (const auto& operand : kOperands)
         if (d.operands & operand.bit) text += std::string(" +") + operand.name;

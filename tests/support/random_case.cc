@@ -44,6 +44,7 @@ class Generator {
     bool narrow_o = false;
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
     void want(double p, uint32_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
 
     int32_t o_type() {
@@ -61,13 +62,14 @@ class Generator {
     void types() {
         d.q_dtype = rng.chance(0.3) ? int32_t(FA_F32) : o_type();
         if (rng.chance(0.4)) d.k_dtype = kv_type();
-        if (!family.differentiable && rng.chance(0.25)) d.v_dtype = kv_type();
+        if (!family.differentiable && rng.chance(0.08)) d.flags |= FA_V_IN_K;
+        else if (!family.differentiable && rng.chance(0.25)) d.v_dtype = kv_type();
         if (rng.chance(0.5)) d.o_dtype = o_type();
         k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         narrow_o = d.o_dtype == FA_E4M3 || d.o_dtype == FA_E5M2;
         if (oracle::size_of(d.q_dtype) == 1) want(0.5, FA_OPERAND_Q_DESCALE);
         if (oracle::size_of(k_dtype) == 1) want(k_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_K_DESCALE);
-        if (oracle::size_of(v_dtype) == 1) want(v_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_V_DESCALE);
+        if (oracle::size_of(v_dtype) == 1) want(v_in_k() ? 0 : v_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_V_DESCALE);
         if (narrow_o) want(0.5, FA_OPERAND_O_SCALE);
     }
 
@@ -85,12 +87,13 @@ class Generator {
 
     void sizes() {
         d.dim_qk = whole_blocks(dimension(), k_dtype);
-        if (rng.chance(0.3) || d.dim_qk % oracle::elements_of(v_dtype) != 0) d.dim_v = whole_blocks(dimension(), v_dtype);
+        if (rng.chance(0.3) || d.dim_qk % oracle::elements_of(v_dtype) != 0)
+            d.dim_v = whole_blocks(v_in_k() ? rng.between(1, d.dim_qk) : dimension(), v_dtype);
         const int64_t heads_k = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
-        const int64_t heads_v = !family.differentiable && rng.chance(0.15) ? rng.between(1, 3) : heads_k;
+        const int64_t heads_v = !family.differentiable && !v_in_k() && rng.chance(0.15) ? rng.between(1, 3) : heads_k;
         d.heads_q = std::lcm(heads_k, heads_v) * group;
         if (d.heads_q != heads_k || rng.chance(0.3)) d.heads_k = heads_k;
-        if (heads_v != heads_k || rng.chance(0.1)) d.heads_v = heads_v;
+        if (heads_v != heads_k || (!v_in_k() && rng.chance(0.1))) d.heads_v = heads_v;
         d.batch = rng.chance(0.01) ? 0 : rng.between(1, 4);
         switch (rng.between(0, 4)) {
             case 0:
@@ -277,7 +280,7 @@ class Generator {
         const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K);
         stride_tensor(FA_STRIDED_Q, r.q_tensor, packed_q, true, d.q_stride);
         stride_tensor(FA_STRIDED_K, r.k_tensor, packed_k, true, d.k_stride);
-        stride_tensor(FA_STRIDED_V, r.v_tensor, packed_k, true, d.v_stride);
+        if (!v_in_k()) stride_tensor(FA_STRIDED_V, r.v_tensor, packed_k, true, d.v_stride);
         stride_tensor(FA_STRIDED_O, r.o_tensor, packed_q, false, d.o_stride);
         if (has(FA_OPERAND_LSE) && rng.chance(0.4)) {
             d.strided |= FA_STRIDED_LSE;

@@ -169,7 +169,7 @@ pub const FA_WINDOW: u32 = 1 << 1;
 pub const FA_SCALE_EXPLICIT: u32 = 1 << 2;
 /// same bits every time; a forward is always so
 pub const FA_DETERMINISTIC: u32 = 1 << 3;
-/// (reserved) v is the dims [0, dim_v) of k, its tail included: args.v is NULL, all v fields but dim_v are 0
+/// v is the dims [0, dim_v) of k, its factors included: v and v_new are NULL, all v fields but dim_v 0. Forward only
 pub const FA_V_IN_K: u32 = 1 << 4;
 
 /// q as given; P no coarser than q's type
@@ -359,6 +359,7 @@ pub struct fa_device_info_t {
 ///                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
 /// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
+/// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -426,7 +427,7 @@ pub struct fa_attention_desc_t {
     pub seqlen_k: i64,
     /// head dimension of q and k, 1 … 1024
     pub dim_qk: i64,
-    /// head dimension of v and o, 1 … 1024; 0: dim_qk
+    /// head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
     pub dim_v: i64,
     /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
     pub dim_tail: i64,
@@ -504,9 +505,10 @@ pub struct fa_attention_desc_t {
 }
 
 /// Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given
-/// exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL. Only element
-/// alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are fine. Structs are read
-/// during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory: until the call returns).
+/// exactly when its bit is in desc.operands; q, k, v and o always, except that a tensor without elements may be NULL, and v is under
+/// FA_V_IN_K. Only element alignment is required. Outputs may not share elements with each other or with inputs; interleaved slices are
+/// fine. Structs are read during the call; the memory behind their pointers is used until the stream has passed (CPU and host memory:
+/// until the call returns).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_forward_args_t {
@@ -719,6 +721,7 @@ pub struct fa_rotary_args_t {
 /// *before* the call; the caller adds the new tokens afterwards. Without FA_OPERAND_SEQUSED_K and positions, tokens start at the
 /// left padding. Two tokens of one call may not share a slot: which of them stays is not defined. k_new is rotated first when cos
 /// and sin are given (position = slot − left padding).
+/// Under FA_V_IN_K there is no v, and no v_new.
 /// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
 /// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
 /// value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors

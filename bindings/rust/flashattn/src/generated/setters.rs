@@ -52,7 +52,7 @@ of_attention! {
     size seqlen_k;
     /// head dimension of q and k, 1 … 1024
     size dim_qk;
-    /// head dimension of v and o, 1 … 1024; 0: dim_qk
+    /// head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
     size dim_v;
     /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
     size dim_tail;
