@@ -10,6 +10,7 @@
  *     spread.shard = FA_CP_SHARD_ROWS; spread.layout = FA_CP_LAYOUT_ZIGZAG;
  *     fa_cp_partition(&spread, rank, ranks, NULL, 1, 8192, mine, 2, &count);        which rows of the sequence are mine
  *     fa_cp_forward(cp, &desc, &spread, &args);                                     q, k, v and o: my rows alone
+ *     fa_cp_backward(cp, &desc, &spread, &gradients);                               dq, dk and dv, too
  *
  * A rank is a process, or a thread with a handle of its own. All ranks make the same calls in the same order: calls are collective.
  *
@@ -172,11 +173,25 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
 FA_API fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
                                  const fa_forward_args_t* args);
 
+/* fa_backward over all ranks, with FA_CP_SHARD_ROWS; collective. With one rank it is that call.
+ *
+ * args->forward: the args of fa_cp_forward, with o and LSE as it wrote them; the method may be another. dout, dlse and dq have the
+ * rank's rows, dk and dv the rank's keys: what the rows of all ranks give to a key is added in f32 and rounded once. dsinks is whole,
+ * the same on every rank. Dense strides follow from the local tensors.
+ *
+ * All ranks give the same of dq, dk, dv, dsinks and dlse, and the same FA_BACKWARD_ACCUMULATE; a rank without rows or keys gives any
+ * pointer, which is not followed.
+ *
+ * Bits: Ulysses has one device's; all-gather and the ring the same every time with as many ranks.
+ * FA_UNSUPPORTED with more than one rank: dbias, FA_CP_SHARD_KEYS, and what fa_cp_forward refuses. Failures: as there. */
+FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
+                                  const fa_backward_args_t* args);
+
 /* Method, this rank's share, and the bytes that it sends in a call and the least that the method could, in words; why a call would
- * be refused otherwise, with the status. Not collective. args: those of the call, of which the int32 arrays are read; text: as
- * fa_explain has it. Errors: those of the call. */
-FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
-                                 const fa_forward_args_t* args, char* text, uint64_t n);
+ * be refused otherwise, with the status. Not collective. op: FA_OP_FORWARD or FA_OP_BACKWARD; args: that call's, of which the int32
+ * arrays are read; text: as fa_explain has it. Errors: those of the call. */
+FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
+                                 const void* args, char* text, uint64_t n);
 
 /* What this rank sent in the last call, the exchanges of statuses included. Either pointer may be NULL. */
 FA_API fa_status_t fa_cp_traffic(fa_cp_t cp, uint64_t* bytes_sent, uint64_t* messages_sent);

@@ -1,8 +1,11 @@
 #include "cp/copy.h"
 #include <string.h>
+#include "spec/numerics.h"
 
 namespace fa {
 namespace cp {
+
+constexpr int64_t kFloat = sizeof(float);
 
 // Calls move(bytes of the tensor, bytes of the message, length) for the longest pieces that are neighbours in both.
 template <class Move>
@@ -43,19 +46,48 @@ const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows,
            });
 }
 
-// Messages follow each other without gaps, so that these floats may lie anywhere.
-char* pack(const LseView& from, int64_t sequences, int64_t heads, int64_t row, int64_t rows, char* dense) {
-    for (int64_t b = 0; b < sequences; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < rows; i++, dense += sizeof(float)) memcpy(dense, from.at(b, h, row + i).data, sizeof(float));
-    return dense;
+const char* add(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense) {
+    if (rows == 0 || sequences == 0) return dense;
+    return dense + each_piece(to, sequences, row, rows, [&](int64_t tensor, int64_t message, int64_t bytes) {
+               float* const sum = reinterpret_cast<float*>(to.data + tensor);
+               const float* const term = reinterpret_cast<const float*>(dense + message);
+               for (int64_t i = 0; i < bytes / kFloat; i++) sum[i] += term[i];
+           });
 }
 
-const char* unpack(const LseView& to, int64_t sequences, int64_t heads, int64_t row, int64_t rows, const char* dense) {
-    for (int64_t b = 0; b < sequences; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < rows; i++, dense += sizeof(float)) memcpy(to.at(b, h, row + i).data, dense, sizeof(float));
-    return dense;
+View wide(const View& like, void* data, int64_t rows) {
+    View v = like;
+    v.head_bytes = like.head_bytes / like.unit * kFloat;
+    v.unit = kFloat;
+    return dense(v, data, rows);
+}
+
+void clear(const View& dense, int64_t sequences, int64_t rows) {
+    if (dense.data && sequences > 0 && rows > 0) memset(dense.data, 0, size_t(bytes_of(dense, sequences, rows)));
+}
+
+static void round_to(int32_t dtype, const float* from, int64_t n, char* to) {
+    uint16_t* const narrow = reinterpret_cast<uint16_t*>(to);
+    if (dtype == FA_F32) memcpy(to, from, size_t(n * kFloat));
+    else if (dtype == FA_BF16)
+        for (int64_t i = 0; i < n; i++) narrow[i] = f32_to_bf16(from[i]);
+    else
+        for (int64_t i = 0; i < n; i++) narrow[i] = f32_to_f16(from[i]);
+}
+
+void put(const View& from, const View& to, int32_t dtype, bool accumulate, int64_t sequences, int64_t rows) {
+    const int64_t dim = from.head_bytes / kFloat;
+    for (int64_t b = 0; from.data && b < sequences; b++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t h = 0; h < from.heads; h++) {
+                const char* const line = from.at(b, i, h).data;
+                char* const place = to.at(b, i, h).data;
+                if (!accumulate) {
+                    round_to(dtype, reinterpret_cast<const float*>(line), dim, place);
+                    continue;
+                }
+                for (int64_t e = 0; e < dim; e++) reinterpret_cast<float*>(place)[e] += reinterpret_cast<const float*>(line)[e];
+            }
 }
 
 }  // namespace cp

@@ -12,9 +12,15 @@ inline int64_t bytes_of(const View& v, int64_t sequences, int64_t rows) { return
 char* pack(const View& from, int64_t sequences, int64_t row, int64_t rows, char* dense);
 const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense);
 
-// The same of LSE: [sequences][heads][rows].
-char* pack(const LseView& from, int64_t sequences, int64_t heads, int64_t row, int64_t rows, char* dense);
-const char* unpack(const LseView& to, int64_t sequences, int64_t heads, int64_t row, int64_t rows, const char* dense);
+// The same of sums in f32, which are added to what is there.
+const char* add(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense);
+
+// Sums of a gradient, which is not wanted where data is NULL: f32 [sequences][rows][heads][dim], where `like` has elements of its own type.
+View wide(const View& like, void* data, int64_t rows);
+void clear(const View& dense, int64_t sequences, int64_t rows);
+
+// Dense f32 into a tensor of `dtype`, rounded once; or, where the tensor accumulates, added to its f32.
+void put(const View& from, const View& to, int32_t dtype, bool accumulate, int64_t sequences, int64_t rows);
 
 }  // namespace cp
 }  // namespace fa

@@ -16,8 +16,11 @@ enum Slot {
     kSend,
     kReceive,
     kKeys,     // keys and values of several ranks, in order
-    kLocal,    // f32 o and LSE of this rank's rows
-    kPartial,  // the same of one piece
+    kLocal,    // f32 o and LSE of this rank's rows; of a backward dq, and sums of this rank's dk and dv
+    kPartial,  // the same of one piece; of a backward dk and dv of other ranks' keys
+    kGradientSend,
+    kGradientReceive,
+    kSinks,  // dsinks: this rank's share, and all ranks'
     kSlots
 };
 

@@ -107,7 +107,7 @@ static_assert(sizeof(Hello) == kHelloBytes, "frozen");
 constexpr uint64_t kVersion = (uint64_t('F') << 56 | uint64_t('A') << 48 | uint64_t('c') << 40 | uint64_t('p') << 32) + FA_VERSION;
 
 const char* difference(const Fingerprint& a, const Fingerprint& b) {
-    if (a.operation != b.operation) return "makes another call";
+    if (a.operation != b.operation) return "makes another call, or asks for other gradients";
     if (a.descriptor != b.descriptor) return "gave another attention descriptor";
     if (a.spread != b.spread) return "gave another fa_cp_desc_t";
     return a.lengths != b.lengths ? "gave other cu_seqlens or causal_offset" : nullptr;

@@ -51,18 +51,26 @@ struct Segment {
 
 struct Job {
     fa_cp_s* cp;
+    int32_t op;             // FA_OP_FORWARD or FA_OP_BACKWARD
     fa_attention_desc_t d;  // no zero types, heads and dims
     fa_cp_desc_t spread;
-    fa_forward_args_t a;
+    fa_forward_args_t a;  // of a backward: the forward's, with the backward's own stream
+    fa_backward_args_t g;
     Partition partition;
     int32_t rank, ranks;
     bool packed_q, packed_k, positions;  // does the mask or ALiBi need to know where rows and keys are?
     int64_t local_rows, local_keys;      // of this rank: of a sequence, or of all where packed
     View q, k, v, o;
     LseView lse;
+    View dout, dq, dk, dv;  // of a backward; data is NULL where a gradient is not wanted
+    LseView dlse;
+    float* dsinks;         // this rank's share
     fa_status_t computed;  // the first failure of the core; the exchange goes on without results
 
+    bool accumulates() const { return (g.flags & FA_BACKWARD_ACCUMULATE) != 0; }
     bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
+    int64_t row_batch() const { return packed_q ? 1 : d.batch; }  // of the local tensors
+    int64_t key_batch() const { return packed_k ? 1 : d.batch; }
     int64_t segments() const { return packed_q || packed_k ? d.batch : d.batch > 0; }
     Segment segment(int64_t index, const Segment* previous) const;
     // Keys that rows [row, row + rows) of a segment's sequences may see, as one range.
@@ -94,9 +102,14 @@ class Segments {
     int64_t index_ = -1;
 };
 
-// Checks and reads the call's structs; `fingerprint` is what ranks compare.
-fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_forward_args_t* args,
+// Checks and reads the call's structs; args: the op's. `fingerprint` is what ranks compare.
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
                      Job* job, Fingerprint* fingerprint);
+// What a backward has beside the forward's: its args before all else is read, and its tensors after.
+fa_status_t read_backward_args(const fa_backward_args_t* user, Job* job, Message*);
+fa_status_t read_gradients(Job* job, Message*);
+// Which gradients ranks compute for each other, and how they are written.
+uint64_t gradients_asked(const Job& job);
 
 // What a call of the core gave: a failure is the job's, with its sentence.
 fa_status_t checked(Job* job, fa_status_t status);
@@ -112,6 +125,17 @@ struct Piece {
     bool partial;  // an f32 o and LSE for a merge, without sinks
 };
 fa_status_t attend(Job* job, const Piece& piece);
+
+// The gradients of a piece, added to f32. Its o and LSE are the whole's. NULL where one is not wanted; without dsinks the piece
+// leaves sinks to the LSE.
+struct PieceGradients {
+    View dq, dk, dv;
+    float* dsinks;
+};
+fa_status_t differentiate(Job* job, const Piece& piece, const PieceGradients& gradients);
+
+// dsinks of this rank's rows, which depend on no key, added to job->dsinks.
+void differentiate_sinks(Job* job);
 
 // Merges an f32 o and its LSE into what `into` holds (accumulate), or rounds it to o's type with sinks and o_scale.
 struct Merging {

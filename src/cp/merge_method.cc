@@ -141,7 +141,7 @@ int64_t bytes(const Job& job) {
 
 }  // namespace
 
-extern const Method kMergeMethod{FA_CP_METHOD_MERGE, "merge", check, prepare, run, bytes, bytes};
+extern const Method kMergeMethod{FA_CP_METHOD_MERGE, "merge", check, {prepare, run, bytes, bytes}, nullptr};
 
 }  // namespace cp
 }  // namespace fa

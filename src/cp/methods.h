@@ -7,14 +7,21 @@
 namespace fa {
 namespace cp {
 
-struct Method {
-    int32_t id;  // FA_CP_METHOD_…
-    const char* name;
-    fa_status_t (*check)(const Job&, Message*);
+struct Work {
     fa_status_t (*prepare)(Job*);
     fa_status_t (*run)(Job*);
     int64_t (*bytes)(const Job&);    // that this rank sends
     int64_t (*minimum)(const Job&);  // that it would have to if each receiver got each byte that it needs once, and from its owner
+};
+extern const Work kUlyssesBackward, kAllGatherBackward, kRingBackward;
+
+struct Method {
+    int32_t id;  // FA_CP_METHOD_…
+    const char* name;
+    fa_status_t (*check)(const Job&, Message*);
+    Work forward;
+    const Work* backward;  // NULL: none
+    const Work& of(int32_t op) const { return op == FA_OP_BACKWARD ? *backward : forward; }
 };
 
 extern const Method kUlysses, kAllGather, kRingAttention, kMergeMethod;

@@ -55,10 +55,15 @@ static int64_t pair_index(const int64_t stride[4], const Piece& p) {
     return p.segment->first * stride[0] + p.head * stride[1] + p.local_row * stride[2] + p.keys.begin * stride[3];
 }
 
-fa_status_t attend(Job* job, const Piece& p) {
-    if (job->computed != FA_OK) return job->computed;
-    fa_attention_desc_t d = job->d;
-    fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
+// A piece, as the core takes it.
+struct CoreCall {
+    fa_attention_desc_t d;
+    fa_forward_args_t a;
+};
+static fa_status_t describe(Job* job, const Piece& p, CoreCall* call) {
+    *call = {job->d, FA_FORWARD_ARGS_INIT};
+    fa_attention_desc_t& d = call->d;
+    fa_forward_args_t& a = call->a;
     d.operands &= kOfPieces;
     d.strided = kAllStrided;
     d.batch = p.segment->count;
@@ -95,7 +100,66 @@ fa_status_t attend(Job* job, const Piece& p) {
     if (d.operands & FA_OPERAND_ALIBI) a.alibi_slopes = job->a.alibi_slopes + p.segment->first * d.alibi_batch_stride + p.head;
     if (d.operands & FA_OPERAND_SINKS) a.sinks = job->a.sinks + p.head;
     if (d.operands & FA_OPERAND_O_SCALE) a.o_scale = job->a.o_scale;
-    return checked(job, fa_forward_ex(job->cp->handle, &d, &a));
+    return FA_OK;
+}
+
+fa_status_t attend(Job* job, const Piece& p) {
+    if (job->computed != FA_OK) return job->computed;
+    CoreCall call;
+    FA_TRY(describe(job, p, &call));
+    return checked(job, fa_forward_ex(job->cp->handle, &call.d, &call.a));
+}
+
+fa_status_t differentiate(Job* job, const Piece& p, const PieceGradients& g) {
+    if (job->computed != FA_OK) return job->computed;
+    CoreCall call;
+    FA_TRY(describe(job, p, &call));
+    if (!g.dsinks) {
+        call.d.operands &= ~uint64_t(FA_OPERAND_SINKS);
+        call.a.sinks = nullptr;
+    }
+    call.a.flags = 0;
+    call.a.stream = nullptr;
+    fa_backward_args_t a = FA_BACKWARD_ARGS_INIT;
+    a.flags = (job->g.flags & FA_ARGS_STREAM) | uint32_t(FA_BACKWARD_ACCUMULATE);
+    a.stream = job->g.stream;
+    a.forward = &call.a;
+    const View dout = job->rows_of(job->dout, *p.segment).at(0, p.local_row, p.head);
+    a.dout = dout.data;
+    put(a.dout_stride, dout);
+    if (job->dlse.data) {
+        const LseView dlse = job->lse_of(job->dlse, *p.segment).at(0, p.head, p.local_row);
+        a.dlse = dlse.data;
+        put(a.dlse_stride, dlse);
+    }
+    a.dq = g.dq.data;
+    a.dk = g.dk.data;
+    a.dv = g.dv.data;
+    a.dsinks = g.dsinks;
+    if (a.dq) put(a.dq_stride, g.dq);
+    if (a.dk) put(a.dk_stride, g.dk);
+    if (a.dv) put(a.dv_stride, g.dv);
+    return checked(job, fa_backward(job->cp->handle, &call.d, &a));
+}
+
+void differentiate_sinks(Job* job) {
+    if (!job->dsinks) return;
+    for (Segments s(*job); s.next();) {
+        int64_t local = 0;
+        for (int32_t i = 0; i < s->own_rows.count; local += s->own_rows.at[i++].rows) {
+            Piece p{};
+            p.segment = &*s;
+            p.rows = s->own_rows.at[i];
+            p.local_row = local;
+            p.heads = job->d.heads_q;
+            p.q = job->rows_of(job->q, *s).at(0, local, 0);
+            p.o = job->rows_of(job->o, *s).at(0, local, 0);
+            p.lse = job->lse_of(job->lse, *s).at(0, 0, local);
+            p.k = dense(job->k, nullptr, 0);
+            p.v = dense(job->v, nullptr, 0);
+            differentiate(job, p, {{}, {}, {}, job->dsinks});
+        }
+    }
 }
 
 fa_status_t merge(Job* job, const Merging& m) {

@@ -129,12 +129,12 @@ fa_status_t check_by_core(Job* job) {
     whole.strided = 0;
     memset(whole.q_stride, 0, offsetof(fa_attention_desc_t, bias_stride) - offsetof(fa_attention_desc_t, q_stride));
     memset(whole.lse_stride, 0, sizeof whole.lse_stride);
-    FA_TRY(core_says(job->cp, fa_supports(handle, &whole, FA_OP_FORWARD)));
+    FA_TRY(core_says(job->cp, fa_supports(handle, &whole, job->op)));
     if (job->packed_q) local.total_q = job->local_rows;
     else local.seqlen_q = job->local_rows;
     if (job->packed_k) local.total_k = job->local_keys;
     else local.seqlen_k = job->local_keys;
-    return core_says(job->cp, fa_supports(handle, &local, FA_OP_FORWARD));
+    return core_says(job->cp, fa_supports(handle, &local, job->op));
 }
 
 fa_status_t read_rows(Job* job, Message* m) {
@@ -188,7 +188,7 @@ Fingerprint fingerprint_of(const Job& job) {
     d.reserve_units = 0;
     const size_t strides = offsetof(fa_attention_desc_t, q_stride);  // to the end, all of the local tensors
     memset(d.q_stride, 0, sizeof d - strides);
-    Fingerprint f{FA_OP_FORWARD, 0, 0, kHashOfNothing};
+    Fingerprint f{uint64_t(job.op) | gradients_asked(job) << 8, 0, 0, kHashOfNothing};
     if (job.spread.shard == FA_CP_SHARD_KEYS) {
         d.k_dtype = d.v_dtype = d.k_descale_dtype = d.v_descale_dtype = 0;
         d.seqlen_k = d.total_k = d.kv_batch = d.page_size = d.num_pages = d.page_table_stride = 0;
@@ -208,7 +208,7 @@ Fingerprint fingerprint_of(const Job& job) {
 
 }  // namespace
 
-fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, const fa_forward_args_t* args,
+fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
                      Job* job, Fingerprint* fingerprint) {
     Message* m = &cp->message;
     memset(static_cast<void*>(job), 0, sizeof *job);
@@ -216,15 +216,21 @@ fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_d
     job->rank = cp->transport.rank;
     job->ranks = cp->transport.ranks;
     FA_TRY(import_struct(&job->d, desc, m));
-    FA_TRY(import_struct(&job->a, args, m));
+    job->op = op;
+    const bool backward = op == FA_OP_BACKWARD;
+    if (backward) FA_TRY(read_backward_args(static_cast<const fa_backward_args_t*>(args), job, m));
+    else FA_TRY(import_struct(&job->a, static_cast<const fa_forward_args_t*>(args), m));
     FA_TRY(read_spread(spread, &job->spread, m));
     FA_TRY(known_bits(m, "flags", job->a.flags, FA_ARGS_STREAM));
+    if (backward && job->spread.shard != FA_CP_SHARD_ROWS)
+        return fail(m, FA_UNSUPPORTED, "spread.shard is FA_CP_SHARD_KEYS: expected FA_CP_SHARD_ROWS in a backward");
     job->partition = {job->spread.layout, job->ranks, job->spread.block};
     fill_defaults(&job->d);
     const fa_attention_desc_t& d = job->d;
     job->positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) != 0 || d.chunk != 0 || job->has(FA_OPERAND_ALIBI);
     FA_TRY(check_known_to_methods(*job, m));
     FA_TRY(job->spread.shard == FA_CP_SHARD_ROWS ? read_rows(job, m) : read_keys(job, m));
+    if (backward) FA_TRY(read_gradients(job, m));
     *fingerprint = fingerprint_of(*job);
     return FA_OK;
 }

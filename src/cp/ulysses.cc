@@ -1,175 +1,11 @@
-// Ulysses: an all-to-all turns each rank's rows of all heads into all rows of its heads, and another turns o and LSE back.
+// Ulysses: an all-to-all turns each rank's rows of all heads into all rows of its heads, which it computes in one go; another turns
+// the results back.
 #include <string.h>
-#include "cp/copy.h"
-#include "cp/methods.h"
+#include "cp/turn.h"
 
 namespace fa {
 namespace cp {
 namespace {
-
-struct Ulysses {
-    int64_t q_heads, k_heads, v_heads;  // of one rank
-    int64_t rows, keys;                 // of the full tensors: of a sequence, or of all where packed
-    View q, k, v, o;                    // full tensors of this rank's heads
-    LseView lse;
-    char *send, *receive;
-};
-
-View full(const View& like, int64_t heads, int64_t rows, Shares* shares, int64_t sequences) {
-    View v = like;
-    v.heads = heads;
-    v = dense(v, nullptr, rows);
-    v.data = shares->take(bytes_of(v, sequences, rows));
-    return v;
-}
-
-// Rows that a rank has, of all sequences.
-int64_t all_rows(const Job& job, int32_t rank, bool of_keys) {
-    int64_t n = 0;
-    for (Segments s(job); s.next();) n += s->count * ranges_of(job.partition, of_keys ? s->keys : s->rows, rank).rows();
-    return n;
-}
-
-Ulysses lay_out(const Job& job, void* tensors, void* send, void* receive, int64_t* bytes) {
-    const fa_attention_desc_t& d = job.d;
-    Ulysses u{};
-    u.q_heads = d.heads_q / job.ranks;
-    u.k_heads = d.heads_k / job.ranks;
-    u.v_heads = d.heads_v / job.ranks;
-    u.rows = job.packed_q ? d.total_q : d.seqlen_q;
-    u.keys = job.packed_k ? d.total_k : d.seqlen_k;
-    const int64_t q_batch = job.packed_q ? 1 : d.batch, k_batch = job.packed_k ? 1 : d.batch;
-    Shares shares(tensors);
-    u.q = full(job.q, u.q_heads, u.rows, &shares, q_batch);
-    u.k = full(job.k, u.k_heads, u.keys, &shares, k_batch);
-    u.v = full(job.v, u.v_heads, u.keys, &shares, k_batch);
-    u.o = full(job.o, u.q_heads, u.rows, &shares, q_batch);
-    u.lse = {reinterpret_cast<float*>(shares.take(q_batch * u.q_heads * u.rows * int64_t(sizeof(float)))), u.q_heads * u.rows,
-             u.rows, 1};
-    if (bytes) *bytes = shares.used();
-    u.send = static_cast<char*>(send);
-    u.receive = static_cast<char*>(receive);
-    return u;
-}
-
-int64_t lse_bytes(const Job& job) { return job.has(FA_OPERAND_LSE) ? int64_t(sizeof(float)) : 0; }
-// Of the first exchange for a rank's rows of one rank's heads, and of the second.
-int64_t inputs_bytes(const Job& job, const Ulysses& u, int32_t rank) {
-    return all_rows(job, rank, false) * u.q.row_bytes() + all_rows(job, rank, true) * (u.k.row_bytes() + u.v.row_bytes());
-}
-int64_t outputs_bytes(const Job& job, const Ulysses& u, int32_t rank) {
-    return all_rows(job, rank, false) * (u.o.row_bytes() + u.q_heads * lse_bytes(job));
-}
-
-View full_rows(const Job& job, const View& v, const Segment& s) {
-    return v.at(job.packed_q ? 0 : s.first, job.packed_q ? job.a.cu_seqlens_q[s.first] : 0, 0);
-}
-View full_keys(const Job& job, const View& v, const Segment& s) {
-    return v.at(job.packed_k ? 0 : s.first, job.packed_k ? job.a.cu_seqlens_k[s.first] : 0, 0);
-}
-LseView full_lse(const Job& job, const LseView& v, const Segment& s) {
-    return v.at(job.packed_q ? 0 : s.first, 0, job.packed_q ? job.a.cu_seqlens_q[s.first] : 0);
-}
-
-// This rank's rows of the peer's heads.
-char* pack_inputs(const Job& job, const Ulysses& u, int32_t peer, char* to) {
-    for (Segments s(job); s.next();) {
-        int64_t at = 0;
-        for (int32_t i = 0; i < s->own_rows.count; at += s->own_rows.at[i++].rows)
-            to = pack(job.rows_of(job.q, *s).of_heads(peer * u.q_heads, u.q_heads), s->count, at, s->own_rows.at[i].rows, to);
-        at = 0;
-        for (int32_t i = 0; i < s->own_keys.count; at += s->own_keys.at[i++].rows) {
-            to = pack(job.keys_of(job.k, *s).of_heads(peer * u.k_heads, u.k_heads), s->count, at, s->own_keys.at[i].rows, to);
-            to = pack(job.keys_of(job.v, *s).of_heads(peer * u.v_heads, u.v_heads), s->count, at, s->own_keys.at[i].rows, to);
-        }
-    }
-    return to;
-}
-
-// The peer's rows of this rank's heads.
-const char* unpack_inputs(const Job& job, const Ulysses& u, int32_t peer, const char* from) {
-    for (Segments s(job); s.next();) {
-        const Ranges rows = ranges_of(job.partition, s->rows, peer), keys = ranges_of(job.partition, s->keys, peer);
-        for (int32_t i = 0; i < rows.count; i++)
-            from = unpack(full_rows(job, u.q, *s), s->count, rows.at[i].begin, rows.at[i].rows, from);
-        for (int32_t i = 0; i < keys.count; i++) {
-            from = unpack(full_keys(job, u.k, *s), s->count, keys.at[i].begin, keys.at[i].rows, from);
-            from = unpack(full_keys(job, u.v, *s), s->count, keys.at[i].begin, keys.at[i].rows, from);
-        }
-    }
-    return from;
-}
-
-char* pack_outputs(const Job& job, const Ulysses& u, int32_t peer, char* to) {
-    for (Segments s(job); s.next();) {
-        const Ranges rows = ranges_of(job.partition, s->rows, peer);
-        for (int32_t i = 0; i < rows.count; i++) {
-            to = pack(full_rows(job, u.o, *s), s->count, rows.at[i].begin, rows.at[i].rows, to);
-            if (job.has(FA_OPERAND_LSE))
-                to = pack(full_lse(job, u.lse, *s), s->count, u.q_heads, rows.at[i].begin, rows.at[i].rows, to);
-        }
-    }
-    return to;
-}
-
-const char* unpack_outputs(const Job& job, const Ulysses& u, int32_t peer, const char* from) {
-    for (Segments s(job); s.next();) {
-        int64_t at = 0;
-        for (int32_t i = 0; i < s->own_rows.count; at += s->own_rows.at[i++].rows) {
-            const int64_t rows = s->own_rows.at[i].rows;
-            from = unpack(job.rows_of(job.o, *s).of_heads(peer * u.q_heads, u.q_heads), s->count, at, rows, from);
-            if (job.has(FA_OPERAND_LSE))
-                from = unpack(job.lse_of(job.lse, *s).at(0, peer * u.q_heads, 0), s->count, u.q_heads, at, rows, from);
-        }
-    }
-    return from;
-}
-
-// Messages of one exchange: out to each peer, in from it; this rank's own part goes through the same buffer.
-using Pack = char* (*)(const Job&, const Ulysses&, int32_t, char*);
-using Unpack = const char* (*)(const Job&, const Ulysses&, int32_t, const char*);
-fa_status_t exchange(Job* job, const Ulysses& u, Pack pack_for, Unpack unpack_from,
-                     int64_t (*in_bytes)(const Job&, const Ulysses&, int32_t), const char* what) {
-    Group group(job->cp);
-    char *out = u.send, *in = u.receive;
-    for (int32_t peer = 0; peer < job->ranks; peer++) {
-        char* const end = pack_for(*job, u, peer, out);
-        const int64_t bytes = in_bytes(*job, u, peer);
-        if (peer != job->rank) {
-            group.send(peer, out, uint64_t(end - out));
-            group.receive(peer, in, uint64_t(bytes));
-        } else {
-            memcpy(in, out, size_t(end - out));
-        }
-        out = end;
-        in += bytes;
-    }
-    FA_TRY(group.start());
-    FA_TRY(group.wait(what));
-    const char* from = u.receive;
-    for (int32_t peer = 0; peer < job->ranks; peer++) from = unpack_from(*job, u, peer, from);
-    return FA_OK;
-}
-
-void compute(Job* job, const Ulysses& u) {
-    fa_attention_desc_t d = job->d;
-    fa_forward_args_t a = job->a;
-    d.heads_q = u.q_heads;
-    d.heads_k = u.k_heads;
-    d.heads_v = u.v_heads;
-    d.strided = 0;
-    for (int i = 0; i < 4; i++) d.q_stride[i] = d.k_stride[i] = d.v_stride[i] = d.o_stride[i] = 0;
-    memset(d.lse_stride, 0, sizeof d.lse_stride);
-    a.q = u.q.data;
-    a.k = u.k.data;
-    a.v = u.v.data;
-    a.o = u.o.data;
-    if (job->has(FA_OPERAND_LSE)) a.lse = u.lse.data;
-    if (a.alibi_slopes) a.alibi_slopes += job->rank * u.q_heads;
-    if (a.sinks) a.sinks += job->rank * u.q_heads;
-    job->computed = fa_forward_ex(job->cp->handle, &d, &a);
-    if (job->computed != FA_OK) fail(&job->cp->message, job->computed, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
-}
 
 fa_status_t check(const Job& job, Message* m) {
     const fa_attention_desc_t& d = job.d;
@@ -187,42 +23,129 @@ fa_status_t check(const Job& job, Message* m) {
     return FA_OK;
 }
 
-int64_t received_bytes(const Job& job, const Ulysses& u, int64_t (*bytes)(const Job&, const Ulysses&, int32_t)) {
-    int64_t sum = 0;
-    for (int32_t r = 0; r < job.ranks; r++) sum += bytes(job, u, r);
-    return sum;
+// What a call takes, and what it gives.
+struct Sides {
+    Turning in, out;
+};
+
+Sides forward_sides(const Job& job, Shares* shares) {
+    Sides s{};
+    s.in.add(turned(job, job.q, false, shares));
+    s.in.add(turned(job, job.k, true, shares));
+    s.in.add(turned(job, job.v, true, shares));
+    s.out.add(turned(job, job.o, false, shares));
+    if (job.has(FA_OPERAND_LSE)) s.out.add(turned(job, job.lse, shares));
+    return s;
 }
 
+Sides backward_sides(const Job& job, Shares* shares) {
+    Sides s{};
+    s.in.add(turned(job, job.q, false, shares));
+    s.in.add(turned(job, job.k, true, shares));
+    s.in.add(turned(job, job.v, true, shares));
+    s.in.add(turned(job, job.o, false, shares));
+    s.in.add(turned(job, job.lse, shares));
+    s.in.add(turned(job, job.dout, false, shares));
+    if (job.g.dlse) s.in.add(turned(job, job.dlse, shares));
+    if (job.g.dq) s.out.add(turned(job, job.dq, false, shares));
+    if (job.g.dk) s.out.add(turned(job, job.dk, true, shares));
+    if (job.g.dv) s.out.add(turned(job, job.dv, true, shares));
+    return s;
+}
+
+using GetSides = Sides (*)(const Job&, Shares*);
+
+template <GetSides sides>
 fa_status_t prepare(Job* job) {
-    int64_t tensors = 0;
-    const Ulysses u = lay_out(*job, nullptr, nullptr, nullptr, &tensors);
-    const int64_t in = received_bytes(*job, u, inputs_bytes), out = received_bytes(*job, u, outputs_bytes);
-    const int64_t own_in = inputs_bytes(*job, u, job->rank) * job->ranks, own_out = outputs_bytes(*job, u, job->rank) * job->ranks;
-    if (!grow(job->cp, kKeys, uint64_t(tensors)) || !grow(job->cp, kSend, uint64_t(own_in > out ? own_in : out)) ||
-        !grow(job->cp, kReceive, uint64_t(in > own_out ? in : own_out)))
+    Shares tensors(nullptr);
+    const Sides s = sides(*job, &tensors);
+    const int64_t in[] = {sent_bytes(*job, s.in, Towards::heads), received_bytes(*job, s.in, Towards::heads)};
+    const int64_t out[] = {sent_bytes(*job, s.out, Towards::rows), received_bytes(*job, s.out, Towards::rows)};
+    if (!grow(job->cp, kKeys, uint64_t(tensors.used())) || !grow(job->cp, kSend, uint64_t(in[0] > out[0] ? in[0] : out[0])) ||
+        !grow(job->cp, kReceive, uint64_t(in[1] > out[1] ? in[1] : out[1])))
         return FA_OUT_OF_MEMORY;
     return FA_OK;
 }
 
-int64_t own_outputs(const Job& job, const Ulysses& u, int32_t) { return outputs_bytes(job, u, job.rank); }
-
-fa_status_t run(Job* job) {
-    Slab* slab = job->cp->slab;
-    const Ulysses u = lay_out(*job, slab[kKeys].data, slab[kSend].data, slab[kReceive].data, nullptr);
-    FA_TRY(exchange(job, u, pack_inputs, unpack_inputs, inputs_bytes, "q, k and v by heads"));
-    compute(job, u);
-    return exchange(job, u, pack_outputs, unpack_outputs, own_outputs, "o by rows");
+template <GetSides sides>
+int64_t bytes(const Job& job) {
+    Shares tensors(nullptr);
+    const Sides s = sides(job, &tensors);
+    return bytes_to_peers(job, s.in, Towards::heads) + bytes_to_peers(job, s.out, Towards::rows);
 }
 
-int64_t bytes(const Job& job) {
-    const Ulysses u = lay_out(job, nullptr, nullptr, nullptr, nullptr);
-    const int64_t out = received_bytes(job, u, outputs_bytes) - outputs_bytes(job, u, job.rank);
-    return inputs_bytes(job, u, job.rank) * (job.ranks - 1) + out;
+// The whole problem of this rank's heads, in dense tensors.
+fa_attention_desc_t own_heads(const Job& job) {
+    fa_attention_desc_t d = job.d;
+    d.heads_q /= job.ranks;
+    d.heads_k /= job.ranks;
+    d.heads_v /= job.ranks;
+    d.strided = 0;
+    for (int i = 0; i < 4; i++) d.q_stride[i] = d.k_stride[i] = d.v_stride[i] = d.o_stride[i] = 0;
+    memset(d.lse_stride, 0, sizeof d.lse_stride);
+    return d;
+}
+fa_forward_args_t own_args(const Job& job, const fa_attention_desc_t& d) {
+    fa_forward_args_t a = job.a;
+    if (a.alibi_slopes) a.alibi_slopes += job.rank * d.heads_q;
+    if (a.sinks) a.sinks += job.rank * d.heads_q;
+    return a;
+}
+
+fa_status_t run(Job* job) {
+    Shares tensors(job->cp->slab[kKeys].data);
+    const Sides s = forward_sides(*job, &tensors);
+    FA_TRY(turn(job, s.in, Towards::heads, "q, k and v by heads"));
+    const fa_attention_desc_t d = own_heads(*job);
+    fa_forward_args_t a = own_args(*job, d);
+    a.q = s.in.tensor[0].full.data;
+    a.k = s.in.tensor[1].full.data;
+    a.v = s.in.tensor[2].full.data;
+    a.o = s.out.tensor[0].full.data;
+    if (job->has(FA_OPERAND_LSE)) a.lse = full_lse(s.out.tensor[1]).data;
+    checked(job, fa_forward_ex(job->cp->handle, &d, &a));
+    return turn(job, s.out, Towards::rows, "o by rows");
+}
+
+fa_status_t run_backward(Job* job) {
+    Shares tensors(job->cp->slab[kKeys].data);
+    const Sides s = backward_sides(*job, &tensors);
+    FA_TRY(turn(job, s.in, Towards::heads, "q, k, v, o and dout by heads"));
+    const fa_attention_desc_t d = own_heads(*job);
+    fa_forward_args_t a = own_args(*job, d);
+    a.flags = 0;
+    a.stream = nullptr;
+    a.q = s.in.tensor[0].full.data;
+    a.k = s.in.tensor[1].full.data;
+    a.v = s.in.tensor[2].full.data;
+    a.o = s.in.tensor[3].full.data;
+    a.lse = full_lse(s.in.tensor[4]).data;
+    fa_backward_args_t g = FA_BACKWARD_ARGS_INIT;
+    g.flags = job->g.flags;
+    g.stream = job->g.stream;
+    g.forward = &a;
+    g.dout = s.in.tensor[5].full.data;
+    if (job->g.dlse) g.dlse = full_lse(s.in.tensor[6]).data;
+    int next = 0;
+    if (job->g.dq) g.dq = s.out.tensor[next++].full.data;
+    if (job->g.dk) g.dk = s.out.tensor[next++].full.data;
+    if (job->g.dv) g.dv = s.out.tensor[next++].full.data;
+    if (job->dsinks) g.dsinks = job->dsinks + job->rank * d.heads_q;
+    if (job->accumulates()) {  // f32 sums from 0 on, which are then added to what rows hold
+        for (int i = 0; i < s.out.count; i++) clear_full(*job, s.out.tensor[i]);
+    }
+    checked(job, fa_backward(job->cp->handle, &d, &g));
+    return turn(job, s.out, Towards::rows, "dq, dk and dv by rows");
 }
 
 }  // namespace
 
-extern const Method kUlysses{FA_CP_METHOD_ULYSSES, "Ulysses", check, prepare, run, bytes, bytes};
+extern const Work kUlyssesBackward{prepare<backward_sides>, run_backward, bytes<backward_sides>, bytes<backward_sides>};
+extern const Method kUlysses{FA_CP_METHOD_ULYSSES,
+                             "Ulysses",
+                             check,
+                             {prepare<forward_sides>, run, bytes<forward_sides>, bytes<forward_sides>},
+                             &kUlyssesBackward};
 
 }  // namespace cp
 }  // namespace fa

@@ -1,93 +1,19 @@
 // Every method, layout and number of ranks against the oracle, and against one device's bits where that is promised.
 #include <gtest/gtest.h>
 #include <algorithm>
-#include <ostream>
-#include "spread.h"
+#include "problems.h"
 
 namespace test {
 namespace {
-
-struct Way {
-    int32_t method, layout;
-    const char* name;
-};
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
-
-const Way kWays[] = {
-    {FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_CONTIGUOUS, "ulysses"},
-    {FA_CP_METHOD_ULYSSES, FA_CP_LAYOUT_ZIGZAG, "ulysses zigzag"},
-    {FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_CONTIGUOUS, "all-gather"},
-    {FA_CP_METHOD_ALL_GATHER, FA_CP_LAYOUT_ZIGZAG, "all-gather zigzag"},
-    {FA_CP_METHOD_RING, FA_CP_LAYOUT_CONTIGUOUS, "ring"},
-    {FA_CP_METHOD_RING, FA_CP_LAYOUT_ZIGZAG, "ring zigzag"},
-};
-
-void fill(Case& c, Rng& rng) {
-    c.bind(rng);
-    c.fill_normal(rng);
-    for (int64_t h = 0; h < c.d.heads_q; h++) {
-        if (c.a.sinks) c.sinks.as<float>()[h] = float(rng.normal());
-        if (c.a.alibi_slopes) c.alibi.as<float>()[h] = float(rng.uniform(0.01, 0.3));
-    }
-    if (c.a.bias) c.set_bias([&](int64_t, int64_t, int64_t, int64_t) { return rng.normal(); });
-    if (c.a.mask) c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(0.7); });
-}
-
-void pack_sequences(Case& c, const std::vector<int32_t>& q, const std::vector<int32_t>& k) {
-    c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
-    c.metadata.cu_seqlens_q = q, c.metadata.cu_seqlens_k = k;
-    c.d.batch = int64_t(q.size()) - 1;
-    c.d.total_q = q.back() + 2, c.d.total_k = k.back() + 1;  // rows behind the last belong to nobody
-}
-
-// A problem from one number: masks, alignments, lengths, types and operands.
-Case problem(uint64_t seed, bool pairs, bool chunks) {
-    Rng rng(seed);
-    const int64_t heads_k = rng.pick<int64_t>({8, 8, 16}), rows = rng.between(1, 70),
-                  keys = rng.chance(0.5) ? rows : rng.between(1, 90);
-    Case c = shaped({rng.between(1, 2), heads_k * rng.between(1, 2), heads_k, rows, keys, 16, rng.pick<int64_t>({16, 24})},
-                    rng.pick<int32_t>({FA_F32, FA_F32, FA_BF16, FA_F16}));
-    c.seed = seed;
-    if (rng.chance(0.2)) c.d.heads_v = 8;
-    const int32_t alignment = rng.pick<int32_t>({FA_ALIGN_TOP_LEFT, FA_ALIGN_BOTTOM_RIGHT, FA_ALIGN_EXPLICIT});
-    if (rng.chance(0.6)) causal(c, alignment);
-    if (rng.chance(0.3)) window(c, rng.between(-1, 30), rng.between(-1, 10), alignment);
-    if (rng.chance(0.2)) c.d.operands |= FA_OPERAND_ALIBI, c.d.alignment = alignment;
-    if (chunks && rng.chance(0.2)) c.d.chunk = rng.between(5, 40), c.d.alignment = alignment;
-    if (rng.chance(0.2)) c.d.operands |= FA_OPERAND_SINKS;
-    if (rng.chance(0.2)) c.d.softcap = 3;
-    if (pairs && rng.chance(0.2)) c.d.operands |= FA_OPERAND_BIAS;
-    if (pairs && rng.chance(0.2)) c.d.operands |= FA_OPERAND_MASK;
-    if (rng.chance(0.1)) c.d.operands &= ~FA_OPERAND_LSE;
-    if (rng.chance(0.3)) {
-        const int32_t a = int32_t(rng.between(0, rows)), b = int32_t(rng.between(0, keys));
-        pack_sequences(c, {1, 1 + a, 1 + a, 1 + a + int32_t(rows)}, {0, b, b + 3, b + 3 + int32_t(keys)});
-        c.d.seqlen_k = std::max<int64_t>(keys, 3);
-    }
-    if (c.d.alignment == FA_ALIGN_EXPLICIT) {
-        c.d.operands |= FA_OPERAND_CAUSAL_OFFSET;
-        for (int64_t b = 0; b < c.d.batch; b++) c.metadata.causal_offset.push_back(int32_t(rng.between(-20, 40)));
-    }
-    dense_pairs(c.d, c.d.bias_stride), dense_pairs(c.d, c.d.mask_stride);
-    if (!(c.d.operands & FA_OPERAND_BIAS)) std::fill(c.d.bias_stride, c.d.bias_stride + 4, 0);
-    if (!(c.d.operands & FA_OPERAND_MASK)) std::fill(c.d.mask_stride, c.d.mask_stride + 4, 0);
-    fill(c, rng);
-    return c;
-}
 
 class Ways : public testing::TestWithParam<Way> {};
 
 TEST_P(Ways, AgreeWithTheOracleForAnyNumberOfRanks) {
     const Way way = GetParam();
     for (uint64_t seed = 1; seed <= 24; seed++) {
-        Case c = problem(derive(27, seed), way.method != FA_CP_METHOD_ULYSSES, way.method != FA_CP_METHOD_RING);
+        Case c = problem(derive(27, seed), way.method != FA_CP_METHOD_ULYSSES, way.method != FA_CP_METHOD_RING, false);
         Rng rng(derive(28, seed));
-        Spread s = by_rows(rng.pick<int32_t>({2, 2, 4, 8}), way.method, way.layout);
-        if (way.method != FA_CP_METHOD_ULYSSES && rng.chance(0.3)) s.ranks = 3;
-        if (rng.chance(0.3)) s.desc.block = rng.pick<int64_t>({4, 16});
-        if (way.method == FA_CP_METHOD_ALL_GATHER && rng.chance(0.5))
-            s.desc.head_chunk = int32_t(c.d.heads_k / rng.pick<int32_t>({1, 2, 8}));
-        if (s.desc.head_chunk > 0 && c.d.heads_v > 0 && c.d.heads_v < c.d.heads_k) s.desc.head_chunk = int32_t(c.d.heads_k);
+        Spread s = spread_of(way, c, rng);
         if (rng.chance(0.3)) s.gap = 3;
         s.again = rng.chance(0.1);
         ASSERT_EQ("", spread_and_check(c, s)) << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block "
@@ -95,12 +21,7 @@ TEST_P(Ways, AgreeWithTheOracleForAnyNumberOfRanks) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cp, Ways, testing::ValuesIn(kWays), [](const auto& info) {
-    std::string name = info.param.name;
-    for (char& letter : name)
-        if (!isalnum(static_cast<unsigned char>(letter))) letter = '_';
-    return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cp, Ways, testing::ValuesIn(kWays), name_of_way);
 
 TEST(Cp, UlyssesAndAllGatherHaveOneDevicesBits) {
     for (const int32_t dtype : {FA_F32, FA_BF16}) {

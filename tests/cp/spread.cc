@@ -1,18 +1,10 @@
-#include "spread.h"
+#include "ranks.h"
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
 #include <thread>
 
 namespace test {
-namespace {
-
-struct LocalTensor {
-    std::vector<char> bytes;
-    int64_t unit = 1, row_bytes = 0, stride[4] = {0, 0, 0, 1};  // of a head's row; strides in units
-    char* at(int64_t b, int64_t i, int64_t h) { return bytes.data() + (b * stride[0] + i * stride[1] + h * stride[2]) * unit; }
-};
-
 LocalTensor local_tensor(int32_t dtype, int64_t batch, int64_t rows, int64_t heads, int64_t dim, int64_t gap) {
     LocalTensor t;
     int64_t elements = 1;
@@ -24,6 +16,8 @@ LocalTensor local_tensor(int32_t dtype, int64_t batch, int64_t rows, int64_t hea
     t.bytes.assign(size_t(std::max<int64_t>(batch, 1) * rows * t.stride[1] * t.unit), char(kPoison));
     return t;
 }
+
+namespace {
 
 std::vector<fa_cp_range_t> ranges_of(const Spread& s, int32_t rank, const int32_t* cu, int64_t batch, int64_t seqlen) {
     std::vector<fa_cp_range_t> ranges(size_t(2 * batch));
@@ -40,19 +34,7 @@ int64_t rows_in(const std::vector<fa_cp_range_t>& ranges) {  // of a local tenso
     return rows;
 }
 
-// One rank's memory and call.
-struct Rank {
-    fa_attention_desc_t d;
-    fa_forward_args_t a;
-    fa_cp_desc_t spread;
-    LocalTensor q, k, v, o;
-    std::vector<float> lse;
-    std::vector<char> bias, mask;
-    std::vector<int32_t> seqused_k, page_table;
-    std::vector<fa_cp_range_t> rows, keys;
-    int64_t local_rows = 0;
-    bool packed = false;
-};
+}  // namespace
 
 void point(Rank& r, bool strided) {
     const auto strides = [&](const LocalTensor& t, int64_t* to) {
@@ -65,6 +47,8 @@ void point(Rank& r, bool strided) {
     r.a.q = r.q.bytes.data(), r.a.k = r.k.bytes.data(), r.a.v = r.v.bytes.data(), r.a.o = r.o.bytes.data();
     if (r.d.operands & FA_OPERAND_LSE) r.a.lse = r.lse.data();
 }
+
+namespace {
 
 // Rows of a pair tensor that this rank has, with all their keys.
 std::vector<char> local_pairs(const Case& c, const oracle::Reading& r, Rank& rank, bool bias, int64_t* stride) {
@@ -87,6 +71,8 @@ std::vector<char> local_pairs(const Case& c, const oracle::Reading& r, Rank& ran
     }
     return pairs;
 }
+
+}  // namespace
 
 Rank cut_rows(const Case& c, const Spread& s, int32_t rank) {
     const oracle::Reading r = c.reading();
@@ -125,6 +111,8 @@ Rank cut_rows(const Case& c, const Spread& s, int32_t rank) {
     return out;
 }
 
+namespace {
+
 void put_together(Case& c, Rank& rank) {
     const oracle::Reading r = c.reading();
     for (const fa_cp_range_t& range : rank.rows)
@@ -154,16 +142,21 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
         return result;
     }
     for (int repeat = 0; repeat < (s.again ? 2 : 1); repeat++) {
-        result.status = fa_cp_forward(cp, &rank.d, &rank.spread, &rank.a);
+        rank.g.forward = &rank.a;
+        result.status =
+            rank.backward ? fa_cp_backward(cp, &rank.d, &rank.spread, &rank.g) : fa_cp_forward(cp, &rank.d, &rank.spread, &rank.a);
         result.error = fa_cp_last_error(cp);
     }
     fa_cp_traffic(cp, &result.bytes, &result.messages);
     char text[FA_TEXT_MAX] = "";
-    fa_cp_explain(cp, &rank.d, &rank.spread, &rank.a, text, sizeof text);
+    if (rank.backward) fa_cp_explain(cp, &rank.d, &rank.spread, FA_OP_BACKWARD, &rank.g, text, sizeof text);
+    else fa_cp_explain(cp, &rank.d, &rank.spread, FA_OP_FORWARD, &rank.a, text, sizeof text);
     result.explained = text;
     fa_cp_destroy(cp);
     return result;
 }
+
+}  // namespace
 
 std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& s, StandIn& room) {
     std::vector<RankResult> results(ranks.size());
@@ -182,6 +175,8 @@ std::string first_error(const std::vector<RankResult>& results) {
             return "rank " + std::to_string(i) + ": " + fa_status_name(results[i].status) + ": " + results[i].error;
     return "";
 }
+
+namespace {
 
 std::string compare(Case& c) {
     const Handle handle = make_handle();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 #include "stand_in.h"
+#include "support/backward_case.h"
 #include "support/shaped.h"
 
 namespace test {
@@ -22,6 +23,7 @@ struct Spread {
     int64_t gap = 0;        // elements between heads of local tensors: literal strides instead of dense ones
     // Changes of one rank's call, before it is made.
     std::function<void(int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)> change = nullptr;
+    std::function<void(int32_t rank, fa_backward_args_t&)> change_backward = nullptr;
     bool again = false;  // a second call after the first, whose result counts
 };
 
@@ -31,6 +33,10 @@ Spread by_rows(int32_t ranks, int32_t method, int32_t layout);
 std::vector<RankResult> run_spread(Case& c, const Spread& spread, StandIn& room);
 // The same with a room of its own, and compared with the oracle: "" when all is right.
 std::string spread_and_check(Case& c, const Spread& spread);
+
+// fa_cp_backward of a case whose forward has been run, on one device: dq, dk, dv and dsinks of the case are the ranks'.
+std::vector<RankResult> run_spread_backward(BackwardCase& b, const Spread& spread, StandIn& room);
+std::string spread_and_check_backward(const Handle& handle, BackwardCase& b, const Spread& spread);
 
 // Keys are cut at `cuts` (ascending fractions of each sequence's keys); every rank must get the same o and LSE.
 std::string spread_keys_and_check(Case& c, const Spread& spread, const std::vector<double>& cuts);

@@ -1,0 +1,137 @@
+// All-gather, backward: keys come as in the forward, and what each rank's rows give to dk and dv goes back to the keys' owner, which
+// adds it in order of rank.
+#include "cp/gather.h"
+
+namespace fa {
+namespace cp {
+namespace {
+
+// Totals in f32; data is NULL where a gradient is not wanted.
+struct Totals {
+    View dq;            // of this rank's rows
+    View dk, dv;        // of this rank's keys, over all ranks
+    Gathered gathered;  // of the keys in the buffer, over this rank's rows
+    int64_t key_bytes;  // of a key in a message
+};
+Totals lay_out(const Job& job, const Chunks& c, Shares* own, Shares* others) {
+    const auto take = [](const View& like, int64_t heads, const void* wanted, int64_t sequences, int64_t rows, Shares* from) {
+        View v = wide(like.of_heads(0, heads), nullptr, rows);
+        if (wanted) v.data = from->take(bytes_of(v, sequences, rows));
+        return v;
+    };
+    Totals s{};
+    Shares keys(nullptr);
+    s.gathered.keys = lay_out_gathered(job, c, &keys).keys;
+    s.dq = take(job.q, c.q, job.g.dq, job.row_batch(), job.local_rows, own);
+    s.dk = take(job.k, c.k, job.g.dk, job.key_batch(), job.local_keys, own);
+    s.dv = take(job.v, c.v, job.g.dv, job.key_batch(), job.local_keys, own);
+    s.gathered.k = take(job.k, c.k, job.g.dk, 1, s.gathered.keys, others);
+    s.gathered.v = take(job.v, c.v, job.g.dv, 1, s.gathered.keys, others);
+    s.key_bytes = (job.g.dk ? s.dk.row_bytes() : 0) + (job.g.dv ? s.dv.row_bytes() : 0);
+    return s;
+}
+
+fa_status_t prepare(Job* job) {
+    FA_TRY(prepare_gather(job));
+    Shares own(nullptr), others(nullptr);
+    const Totals s = lay_out(*job, chunks_of(*job), &own, &others);
+    int64_t out = 0, in = 0;
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        out += shared_keys(*job, peer, job->rank);
+        in += shared_keys(*job, job->rank, peer);
+    }
+    if (!grow(job->cp, kLocal, uint64_t(own.used())) || !grow(job->cp, kPartial, uint64_t(others.used())) ||
+        !grow(job->cp, kGradientSend, uint64_t(out * s.key_bytes)) || !grow(job->cp, kGradientReceive, uint64_t(in * s.key_bytes)))
+        return FA_OUT_OF_MEMORY;
+    return FA_OK;
+}
+
+void compute(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const Totals& s) {
+    clear(s.dq, job->row_batch(), job->local_rows);
+    clear(s.gathered.k, 1, s.gathered.keys);
+    clear(s.gathered.v, 1, s.gathered.keys);
+    each_gathered_piece(job, c, chunk, g, [&](const Piece& p, const Place& place) {
+        if (p.keys.rows == 0) return;
+        const View dq = job->rows_of(s.dq, *p.segment).at(0, p.local_row, 0);
+        differentiate(job, p, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
+    });
+    put(s.dq, job->dq.of_heads(chunk * c.q, c.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
+}
+
+// dk and dv of the keys that this rank saw, to each owner; its own stay in the buffer, between those of the ranks around it.
+fa_status_t start_return(Job* job, const Totals& s, Group* group) {
+    char *out = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        char* const begin = out;
+        each_shared(*job, peer, job->rank,
+                    [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
+                        const Place place{first, needed.rows};
+                        if (s.dk.data) out = pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
+                        if (s.dv.data) out = pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
+                    });
+        if (peer == job->rank) continue;
+        const int64_t bytes = shared_keys(*job, job->rank, peer) * s.key_bytes;
+        group->send(peer, begin, uint64_t(out - begin));
+        group->receive(peer, in, uint64_t(bytes));
+        in += bytes;
+    }
+    return group->start();
+}
+
+void finish(Job* job, const Chunks& c, int64_t chunk, const Totals& s) {
+    const char *own = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
+    for (int32_t owner = 0; owner < job->rank; owner++) own += shared_keys(*job, owner, job->rank) * s.key_bytes;
+    clear(s.dk, job->key_batch(), job->local_keys);
+    clear(s.dv, job->key_batch(), job->local_keys);
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        const char*& from = peer == job->rank ? own : in;
+        each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
+            if (s.dk.data) from = add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, from);
+            if (s.dv.data) from = add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, from);
+        });
+    }
+    put(s.dk, job->dk.of_heads(chunk * c.k, c.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    put(s.dv, job->dv.of_heads(chunk * c.v, c.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+}
+
+// A chunk's keys come while the one before is computed, and its gradients go while the one behind it is.
+fa_status_t run(Job* job) {
+    const Chunks c = chunks_of(*job);
+    Slab* const slab = job->cp->slab;
+    Shares buffer(slab[kKeys].data), own(slab[kLocal].data), others(slab[kPartial].data);
+    const Gathered g = lay_out_gathered(*job, c, &buffer);
+    const Totals s = lay_out(*job, c, &own, &others);
+    differentiate_sinks(job);
+    Group keys(job->cp), gradients(job->cp);
+    FA_TRY(start_gather(job, c, 0, &keys));
+    for (int64_t chunk = 0; chunk < c.count; chunk++) {
+        FA_TRY(keys.wait("keys and values"));
+        place_gathered(job, c, chunk, g);
+        keys = Group(job->cp);
+        if (chunk + 1 < c.count) FA_TRY(start_gather(job, c, chunk + 1, &keys));
+        compute(job, c, chunk, g, s);
+        FA_TRY(gradients.wait("gradients of keys and values"));
+        if (chunk > 0) finish(job, c, chunk - 1, s);
+        gradients = Group(job->cp);
+        FA_TRY(start_return(job, s, &gradients));
+    }
+    FA_TRY(gradients.wait("gradients of keys and values"));
+    finish(job, c, c.count - 1, s);
+    return FA_OK;
+}
+
+int64_t bytes(const Job& job) {
+    const Chunks c = chunks_of(job);
+    Shares own(nullptr), others(nullptr);
+    int64_t keys = 0;
+    for (int32_t peer = 0; peer < job.ranks; peer++)
+        if (peer != job.rank) keys += shared_keys(job, peer, job.rank);
+    return gather_bytes(job) + keys * c.count * lay_out(job, c, &own, &others).key_bytes;
+}
+
+}  // namespace
+
+extern const Work kAllGatherBackward{prepare, run, bytes, bytes};
+
+}  // namespace cp
+}  // namespace fa

@@ -1,0 +1,157 @@
+#include "cp/gather.h"
+
+namespace fa {
+namespace cp {
+
+constexpr int64_t kChunkBytes = int64_t(64) << 20;
+
+static int64_t divisor(int64_t a, int64_t b) { return b == 0 ? a : divisor(b, a % b); }
+
+// Where a range of keys may begin: chunks, and splits of a fixed size, are counted from its first key.
+static int64_t aligned_begin(const Job& job, int64_t begin, int64_t keys) {
+    const int64_t chunk = job.d.chunk > 0 ? job.d.chunk : 1, split = job.d.split_size > 0 ? job.d.split_size : 1;
+    if (chunk >= keys || split >= keys) return chunk > 1 || split > 1 ? 0 : begin;
+    const int64_t step = chunk / divisor(chunk, split) * split;  // both are below 2^31
+    return begin / step * step;
+}
+
+Ranges needed_keys(const Job& job, const Segment& s, int32_t rank) {
+    const Ranges rows = ranges_of(job.partition, s.rows, rank);
+    Ranges needed{};
+    for (int32_t i = 0; i < rows.count; i++) {
+        Range band = job.band(s, rows.at[i]);
+        if (band.rows == 0) continue;
+        band = {aligned_begin(job, band.begin, s.keys), band.begin + band.rows - aligned_begin(job, band.begin, s.keys)};
+        Range& last = needed.at[needed.count > 0 ? needed.count - 1 : 0];
+        if (needed.count == 0 || band.begin > last.begin + last.rows) {
+            needed.at[needed.count++] = band;
+        } else {  // bands only ever move right, but for chunks of explicit offsets
+            const int64_t begin = band.begin < last.begin ? band.begin : last.begin;
+            const int64_t end = band.begin + band.rows > last.begin + last.rows ? band.begin + band.rows : last.begin + last.rows;
+            last = {begin, end - begin};
+        }
+    }
+    return needed;
+}
+
+Range overlap_of(const Range& a, const Range& b) {
+    const int64_t begin = a.begin > b.begin ? a.begin : b.begin;
+    const int64_t a_end = a.begin + a.rows, b_end = b.begin + b.rows, end = a_end < b_end ? a_end : b_end;
+    return begin < end ? Range{begin, end - begin} : Range{0, 0};
+}
+
+int64_t shared_keys(const Job& job, int32_t owner, int32_t receiver) {
+    int64_t n = 0;
+    each_shared(job, owner, receiver,
+                [&](const Segment& s, const Range& keys, int64_t, int64_t, const Range&) { n += s.count * keys.rows; });
+    return n;
+}
+
+static int64_t buffer_keys(const Job& job) {
+    int64_t n = 0;
+    for (Segments s(job); s.next();) n += s->count * needed_keys(job, *s, job.rank).rows();
+    return n;
+}
+
+Chunks chunks_of(const Job& job) {
+    const fa_attention_desc_t& d = job.d;
+    const int64_t groups = divisor(d.heads_k, d.heads_v), group_k = d.heads_k / groups;
+    int64_t wanted = job.spread.head_chunk / group_k;
+    if (wanted == 0) {
+        // Ranks choose alike: by the whole problem, not by their own keys.
+        const int64_t keys = job.packed_k ? d.total_k : d.batch * d.seqlen_k;
+        const int64_t bytes = keys * (job.k.row_bytes() + job.v.row_bytes()) / groups;
+        wanted = bytes > 0 ? kChunkBytes / bytes : groups;
+        if (wanted < 1) wanted = 1;
+        if (wanted > groups) wanted = groups;
+        while (groups % wanted != 0) wanted--;
+    }
+    return {groups / wanted, d.heads_q / groups * wanted, group_k * wanted, d.heads_v / groups * wanted};
+}
+
+fa_status_t check_chunks(const Job& job, Message* m) {
+    const fa_attention_desc_t& d = job.d;
+    const int64_t step = d.heads_k / divisor(d.heads_k, d.heads_v), chunk = job.spread.head_chunk;
+    if (chunk == 0 || (chunk % step == 0 && d.heads_k % chunk == 0)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "spread.head_chunk is %lld: expected a multiple of %lld that divides heads_k, %lld",
+                ll(chunk), ll(step), ll(d.heads_k));
+}
+
+Gathered lay_out_gathered(const Job& job, const Chunks& c, Shares* shares) {
+    const int64_t keys = buffer_keys(job);
+    Gathered g{job.k, job.v, keys};
+    g.k.heads = c.k;
+    g.v.heads = c.v;
+    g.k = dense(g.k, nullptr, 0);
+    g.v = dense(g.v, nullptr, 0);
+    g.k.data = shares->take(keys * g.k.row_bytes());
+    g.v.data = shares->take(keys * g.v.row_bytes());
+    return g;
+}
+
+static int64_t row_bytes(const Job& job, const Chunks& c) { return c.k * job.k.head_bytes + c.v * job.v.head_bytes; }
+
+fa_status_t prepare_gather(Job* job) {
+    const Chunks c = chunks_of(*job);
+    int64_t out = 0, in = 0;
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        out += shared_keys(*job, job->rank, peer);
+        in += shared_keys(*job, peer, job->rank);
+    }
+    Shares shares(nullptr);
+    lay_out_gathered(*job, c, &shares);
+    if (!grow(job->cp, kSend, uint64_t(out * row_bytes(*job, c))) || !grow(job->cp, kReceive, uint64_t(in * row_bytes(*job, c))) ||
+        !grow(job->cp, kKeys, uint64_t(shares.used())))
+        return FA_OUT_OF_MEMORY;
+    return FA_OK;
+}
+
+fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group) {
+    char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
+        char* const begin = out;
+        each_shared(*job, job->rank, peer, [&](const Segment& s, const Range& keys, int64_t local, int64_t, const Range&) {
+            // The segment of this rank, whose base its own iteration knows.
+            out = pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, out);
+            out = pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, out);
+        });
+        const int64_t bytes = shared_keys(*job, peer, job->rank) * row_bytes(*job, c);
+        group->send(peer, begin, uint64_t(out - begin));
+        group->receive(peer, in, uint64_t(bytes));
+        in += bytes;
+    }
+    return group->start();
+}
+
+void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g) {
+    const char* in = job->cp->slab[kReceive].data;
+    char* own = job->cp->slab[kSend].data;  // which is free once its messages are sent
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        each_shared(*job, peer, job->rank,
+                    [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
+                        View k = g.k.at(0, first, 0), v = g.v.at(0, first, 0);
+                        k.batch = needed.rows * k.row;
+                        v.batch = needed.rows * v.row;
+                        const char* from = in;
+                        if (peer == job->rank) {
+                            char* at = pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, own);
+                            pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, at);
+                            from = own;
+                        }
+                        from = unpack(k, s.count, 0, keys.rows, from);
+                        from = unpack(v, s.count, 0, keys.rows, from);
+                        if (peer != job->rank) in = from;
+                    });
+    }
+}
+
+int64_t gather_bytes(const Job& job) {
+    int64_t keys = 0;
+    for (int32_t peer = 0; peer < job.ranks; peer++)
+        if (peer != job.rank) keys += shared_keys(job, job.rank, peer);
+    return keys * (job.k.row_bytes() + job.v.row_bytes());
+}
+
+}  // namespace cp
+}  // namespace fa

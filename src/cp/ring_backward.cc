@@ -1,0 +1,149 @@
+// Ring attention, backward: keys and values pass as in the forward. What a rank's rows give to dk and dv goes straight back to the keys'
+// owner in the step behind, and the owner adds: its own, then those of the rank behind it, and so on.
+#include "cp/ring.h"
+
+namespace fa {
+namespace cp {
+namespace {
+
+struct Pair {
+    View dk, dv;  // f32; data is NULL where a gradient is not wanted
+    int64_t bytes;
+};
+// Of a rank's keys: [sequence][key][heads][dim] each, or packed.
+Pair pair_of(const Job& job, int32_t rank, char* data) {
+    const int64_t keys = job.keys_on(rank), batch = job.key_batch();
+    Shares shares(data);
+    Pair p{wide(job.k, nullptr, keys), wide(job.v, nullptr, keys), 0};
+    if (job.g.dk) p.dk.data = shares.take(bytes_of(p.dk, batch, keys));
+    if (job.g.dv) p.dv.data = shares.take(bytes_of(p.dv, batch, keys));
+    p.bytes = keys > 0 ? shares.used() : 0;
+    return p;
+}
+
+int64_t largest_pair(const Job& job) {
+    int64_t largest = 0;
+    for (int32_t r = 0; r < job.ranks; r++) {
+        const int64_t bytes = pair_of(job, r, nullptr).bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
+struct Own {
+    View dq;
+    Pair keys;
+};
+Own lay_out(const Job& job, Shares* shares) {
+    Own own{wide(job.q, nullptr, job.local_rows), {}};
+    if (job.g.dq) own.dq.data = shares->take(bytes_of(own.dq, job.row_batch(), job.local_rows));
+    char* const keys = shares->take(pair_of(job, job.rank, nullptr).bytes);
+    own.keys = pair_of(job, job.rank, keys);
+    return own;
+}
+
+fa_status_t prepare(Job* job) {
+    const uint64_t shard = uint64_t(largest_shard(*job)), pair = uint64_t(largest_pair(*job));
+    Shares own(nullptr);
+    lay_out(*job, &own);
+    if (!grow(job->cp, kSend, shard) || !grow(job->cp, kReceive, shard) || !grow(job->cp, kLocal, uint64_t(own.used())) ||
+        !grow(job->cp, kPartial, pair) || !grow(job->cp, kGradientSend, pair) || !grow(job->cp, kGradientReceive, pair))
+        return FA_OUT_OF_MEMORY;
+    return FA_OK;
+}
+
+void clear(const Job& job, const Pair& p, int32_t rank) {
+    cp::clear(p.dk, job.key_batch(), job.keys_on(rank));
+    cp::clear(p.dv, job.key_batch(), job.keys_on(rank));
+}
+
+void compute(Job* job, int32_t owner, const Shard& shard, const View& all_dq, const Pair& totals) {
+    each_ring_piece(job, owner, shard, [&](Piece p, int64_t, int32_t, int64_t batch, int64_t key) {
+        p.o = job->rows_of(job->o, *p.segment).at(0, p.local_row, 0);
+        p.lse = job->lse_of(job->lse, *p.segment).at(0, 0, p.local_row);
+        const View dq = job->rows_of(all_dq, *p.segment).at(0, p.local_row, 0);
+        differentiate(job, p, {dq, totals.dk.at(batch, key, 0), totals.dv.at(batch, key, 0), nullptr});
+    });
+}
+
+// The totals of step `step` − 1, to the keys' owner; and those of the rank as far ahead, of this rank's keys.
+struct Return {
+    int32_t owner, from;
+    bool sent, received;
+};
+Return return_at(const Job& job, int32_t step) {
+    if (step < 2) return {0, 0, false, false};
+    const int32_t owner = owner_at(job, step - 1), from = int32_t((int64_t(job.rank) + step - 1) % job.ranks);
+    return {owner, from, needs(job, job.rank, owner), needs(job, from, job.rank)};
+}
+
+void finish(Job* job, const Own& own) {
+    const bool accumulates = job->accumulates();
+    put(own.dq, job->dq, job->d.q_dtype, accumulates, job->row_batch(), job->local_rows);
+    put(own.keys.dk, job->dk, job->d.k_dtype, accumulates, job->key_batch(), job->local_keys);
+    put(own.keys.dv, job->dv, job->d.v_dtype, accumulates, job->key_batch(), job->local_keys);
+}
+
+fa_status_t run(Job* job) {
+    Slab* slab = job->cp->slab;
+    Shares shares(slab[kLocal].data);
+    const Own own = lay_out(*job, &shares);
+    cp::clear(own.dq, job->row_batch(), job->local_rows);
+    clear(*job, own.keys, job->rank);
+    differentiate_sinks(job);
+    char *here = slab[kSend].data, *coming = slab[kReceive].data;
+    char *now = slab[kPartial].data, *before = slab[kGradientSend].data;
+    const Pair received = pair_of(*job, job->rank, slab[kGradientReceive].data);
+    pack_own(*job, shard_of(*job, job->rank, here));
+    for (int32_t step = 0; step <= job->ranks; step++) {
+        const int32_t owner = owner_at(*job, step);
+        const Return back = return_at(*job, step);
+        Group group(job->cp);
+        pass_on(*job, step, here, coming, &group);
+        if (back.sent) group.send(back.owner, before, uint64_t(pair_of(*job, back.owner, nullptr).bytes));
+        if (back.received) group.receive(back.from, slab[kGradientReceive].data, uint64_t(received.bytes));
+        FA_TRY(group.start());
+        if (step < job->ranks) {
+            const Pair totals = step == 0 ? own.keys : pair_of(*job, owner, now);
+            if (step > 0) clear(*job, totals, owner);
+            compute(job, owner, shard_of(*job, owner, here), own.dq, totals);
+        }
+        FA_TRY(group.wait("keys and values of the rank before, and gradients"));
+        if (back.received && received.dk.data) add(own.keys.dk, job->key_batch(), 0, job->local_keys, received.dk.data);
+        if (back.received && received.dv.data) add(own.keys.dv, job->key_batch(), 0, job->local_keys, received.dv.data);
+        char* const sent = here;
+        here = coming;
+        coming = sent;
+        char* const done = now;
+        now = before;
+        before = done;
+    }
+    finish(job, own);
+    return FA_OK;
+}
+
+int64_t returned(const Job& job, int64_t (*bytes_of_pair)(const Job&, int32_t)) {
+    int64_t sum = 0;
+    for (int32_t step = 2; step <= job.ranks; step++) {
+        const Return back = return_at(job, step);
+        if (back.sent) sum += bytes_of_pair(job, back.owner);
+    }
+    return sum;
+}
+
+int64_t bytes(const Job& job) {
+    return ring_bytes(job) + returned(job, [](const Job& j, int32_t rank) { return pair_of(j, rank, nullptr).bytes; });
+}
+int64_t minimum(const Job& job) {
+    return ring_minimum(job) + returned(job, [](const Job& j, int32_t rank) {
+               const Pair p = pair_of(j, rank, nullptr);
+               return j.key_batch() * j.keys_on(rank) * ((j.g.dk ? p.dk.row_bytes() : 0) + (j.g.dv ? p.dv.row_bytes() : 0));
+           });
+}
+
+}  // namespace
+
+extern const Work kRingBackward{prepare, run, bytes, minimum};
+
+}  // namespace cp
+}  // namespace fa

@@ -1,0 +1,135 @@
+#include "cp/turn.h"
+#include <string.h>
+
+namespace fa {
+namespace cp {
+
+static int64_t full_rows(const Job& job, bool of_keys) {
+    if (of_keys) return job.packed_k ? job.d.total_k : job.d.seqlen_k;
+    return job.packed_q ? job.d.total_q : job.d.seqlen_q;
+}
+static int64_t full_batch(const Job& job, bool of_keys) { return of_keys ? job.key_batch() : job.row_batch(); }
+
+Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares) {
+    const int64_t rows = full_rows(job, of_keys);
+    Turned t{local, dense(local.of_heads(0, local.heads / job.ranks), nullptr, rows), of_keys};
+    t.full.data = shares->take(bytes_of(t.full, full_batch(job, of_keys), rows));
+    return t;
+}
+
+void clear_full(const Job& job, const Turned& t) { clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys)); }
+
+Turned turned(const Job& job, const LseView& local, Shares* shares) {
+    constexpr int64_t kUnit = sizeof(float);
+    const View v{reinterpret_cast<char*>(local.data),
+                 kUnit,
+                 local.batch * kUnit,
+                 local.row * kUnit,
+                 local.head * kUnit,
+                 job.d.heads_q,
+                 kUnit};
+    Turned t = turned(job, v, false, shares);
+    t.full.head = t.full.batch / t.full.heads;  // [head][row]
+    t.full.row = kUnit;
+    return t;
+}
+
+LseView full_lse(const Turned& lse) {
+    constexpr int64_t kUnit = sizeof(float);
+    return {reinterpret_cast<float*>(lse.full.data), lse.full.batch / kUnit, lse.full.head / kUnit, lse.full.row / kUnit};
+}
+
+// Rows that a rank has, of all sequences.
+static int64_t all_rows(const Job& job, int32_t rank, bool of_keys) {
+    int64_t n = 0;
+    for (Segments s(job); s.next();) n += s->count * ranges_of(job.partition, of_keys ? s->keys : s->rows, rank).rows();
+    return n;
+}
+
+// Of a rank's rows of one rank's heads.
+static int64_t message_bytes(const Job& job, const Turning& t, int32_t rank) {
+    const int64_t rows = all_rows(job, rank, false), keys = all_rows(job, rank, true);
+    int64_t bytes = 0;
+    for (int i = 0; i < t.count; i++) bytes += (t.tensor[i].of_keys ? keys : rows) * t.tensor[i].full.row_bytes();
+    return bytes;
+}
+
+// Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's rows of
+// this rank's heads.
+template <class Move>
+static void each_local(const Job& job, const Turning& t, int32_t peer, const Move& move) {
+    for (Segments s(job); s.next();)
+        for (int n = 0; n < t.count; n++) {
+            const Turned& one = t.tensor[n];
+            const View view = (one.of_keys ? job.keys_of(one.local, *s) : job.rows_of(one.local, *s))
+                                  .of_heads(peer * one.full.heads, one.full.heads);
+            const Ranges& ranges = one.of_keys ? s->own_keys : s->own_rows;
+            int64_t at = 0;
+            for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) move(view, s->count, at, ranges.at[i].rows);
+        }
+}
+template <class Move>
+static void each_full(const Job& job, const Turning& t, int32_t peer, const Move& move) {
+    for (Segments s(job); s.next();)
+        for (int n = 0; n < t.count; n++) {
+            const Turned& one = t.tensor[n];
+            const bool packed = one.of_keys ? job.packed_k : job.packed_q;
+            const int32_t* const cu = one.of_keys ? job.a.cu_seqlens_k : job.a.cu_seqlens_q;
+            const View view = one.full.at(packed ? 0 : s->first, packed ? cu[s->first] : 0, 0);
+            const Ranges ranges = ranges_of(job.partition, one.of_keys ? s->keys : s->rows, peer);
+            for (int32_t i = 0; i < ranges.count; i++) move(view, s->count, ranges.at[i].begin, ranges.at[i].rows);
+        }
+}
+
+int64_t sent_bytes(const Job& job, const Turning& t, Towards side) {
+    return side == Towards::heads ? message_bytes(job, t, job.rank) * job.ranks : received_bytes(job, t, Towards::heads);
+}
+
+int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
+    if (side == Towards::rows) return sent_bytes(job, t, Towards::heads);
+    int64_t sum = 0;
+    for (int32_t r = 0; r < job.ranks; r++) sum += message_bytes(job, t, r);
+    return sum;
+}
+
+int64_t bytes_to_peers(const Job& job, const Turning& t, Towards side) {
+    return sent_bytes(job, t, side) - message_bytes(job, t, job.rank);
+}
+
+// This rank's own part goes through the same buffers.
+fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
+    const bool to_heads = side == Towards::heads;
+    Group group(job->cp);
+    char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
+    const auto pack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
+        out = pack(v, sequences, row, rows, out);
+    };
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        char* const begin = out;
+        if (to_heads) each_local(*job, t, peer, pack_one);
+        else each_full(*job, t, peer, pack_one);
+        const int64_t bytes = message_bytes(*job, t, to_heads ? peer : job->rank);
+        if (peer != job->rank) {
+            group.send(peer, begin, uint64_t(out - begin));
+            group.receive(peer, in, uint64_t(bytes));
+        } else {
+            memcpy(in, begin, size_t(bytes));
+        }
+        in += bytes;
+    }
+    FA_TRY(group.start());
+    FA_TRY(group.wait(what));
+    const char* from = job->cp->slab[kReceive].data;
+    const bool adds = !to_heads && job->accumulates();
+    const auto unpack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
+        from = adds ? add(v, sequences, row, rows, from) : unpack(v, sequences, row, rows, from);
+    };
+    for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (to_heads) each_full(*job, t, peer, unpack_one);
+        else each_local(*job, t, peer, unpack_one);
+    }
+    return FA_OK;
+}
+
+}  // namespace cp
+}  // namespace fa
