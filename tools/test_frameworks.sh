@@ -16,5 +16,6 @@ cmake -S . -B build/xla -G Ninja -DCMAKE_BUILD_TYPE=Release -DFA_TESTS=OFF -DFA_
 cmake --build build/xla -- --quiet
 
 export PYTHONPATH=$PWD/bindings/python PYTHONDONTWRITEBYTECODE=1 FLASHATTN_LIBRARY=$PWD/build/xla/src/libflashattn.so.0
-(cd tests/ffi/python && "$venv/bin/python" -m unittest test_dlpack test_jax test_torch test_torch_operators)
+export FLASHATTN_CP_LIBRARY=$PWD/build/xla/src/cp/libflashattn-cp.so.0
+(cd tests/ffi/python && "$venv/bin/python" -m unittest test_context_parallel test_dlpack test_jax test_torch test_torch_operators)
 MYPYPATH=bindings/python "$venv/bin/python" -m mypy --strict --cache-dir build/xla/mypy -p flashattn

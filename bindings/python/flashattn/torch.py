@@ -1,11 +1,13 @@
 """Attention for PyTorch: operators over libflashattn, the usual multi-head module, and SDPA.
 
-    from flashattn.torch import MultiheadAttention, attention, sdpa
+    from flashattn.torch import MultiheadAttention, attention, context_parallel, sdpa
 
     out = attention(q, k, v, causal="bottom-right")       # (batch, rows, heads, dim), differentiable
     layer = MultiheadAttention(512, heads=8, heads_kv=2)  # projections, heads, attention, concatenation
     with sdpa():                                          # torch.nn.functional.scaled_dot_product_attention, by the library
         model(x)
+    with context_parallel() as cp:                        # sequences that are spread over processes
+        out = cp.attention(q, k, v, causal="top-left")
 
 torch.ops.flashattn.forward and .backward are operators of torch's: torch.compile traces them without a graph break, with shapes
 that change, and torch.export writes them down. The package does not depend on torch: only this module imports it. Tensors are on
@@ -25,6 +27,7 @@ from torch import nn
 from torch.utils.dlpack import from_dlpack
 
 from ._arrays import choice, integer
+from ._context_parallel import context_parallel
 from ._dlpack import converted, is_foreign
 from ._forward import ALIGNMENTS, named_causal, window_sides
 from ._layout import Order
@@ -36,7 +39,7 @@ from .handle import Handle
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["MultiheadAttention", "attention", "sdpa"]
+__all__ = ["MultiheadAttention", "attention", "context_parallel", "sdpa"]
 
 
 class Options(TypedDict, total=False):

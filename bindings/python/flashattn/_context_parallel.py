@@ -1,0 +1,310 @@
+"""Attention over the processes of a torch.distributed group: libflashattn-cp over torch's own messages."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _abi, _cp
+from ._arrays import choice, integer
+from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._tensors import Call, lse_shape, out_shape
+from ._types import Alignment, Causal
+from .errors import FlashAttnError
+from .handle import Handle
+
+_ANYWHERE = 256  # the address of a tensor without elements, which is not followed
+_TAGS = 1 << 15
+_CLOCK = 0.01  # seconds by which torch may be early
+
+
+class _Messages:
+    """Groups of messages as the library starts and awaits them."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._under_way: dict[int, tuple[list[Any], list[torch.Tensor]]] = {}
+        self._next = 0
+        self.failure: BaseException | None = None  # what torch said when a call failed
+        # The library keeps the addresses: they live as long as this.
+        self.start, self.wait = _cp.START(self._start), _cp.WAIT(self._wait)
+
+    def _start(self, _: Any, messages: Any, count: int, ticket: Any) -> int:
+        try:
+            operations, memory = [], []
+            for m in messages[:count]:
+                room = (ctypes.c_uint8 * m.bytes).from_address(m.data)
+                memory.append(torch.frombuffer(room, dtype=torch.uint8))
+                call = dist.isend if m.direction == _cp.SEND else dist.irecv
+                peer = dist.get_global_rank(self._group, m.peer)
+                operations.append(dist.P2POp(call, memory[-1], peer, self._group, m.tag % _TAGS))
+            self._next += 1
+            self._under_way[self._next] = dist.batch_isend_irecv(operations), memory
+            ticket[0] = self._next
+            return _abi.FA_OK
+        except BaseException as failure:
+            self.failure = failure
+            return _abi.FA_PEER_FAILED
+
+    def _wait(self, _: Any, ticket: int, timeout_ms: int) -> int:
+        end = time.monotonic() + timeout_ms / 1e3
+        try:
+            for work in self._under_way[ticket][0]:
+                if timeout_ms < 0:
+                    work.wait()
+                else:  # 0 would mean the group's own limit
+                    work.wait(datetime.timedelta(seconds=max(end - time.monotonic(), 1e-3)))
+            del self._under_way[ticket]
+            return _abi.FA_OK
+        except BaseException as failure:
+            self.failure = failure
+            return _abi.FA_TIMEOUT if 0 <= timeout_ms and time.monotonic() >= end - _CLOCK else _abi.FA_PEER_FAILED
+
+
+class context_parallel:
+    """Attention whose sequences are spread over the processes of a group, each of which has its rows alone:
+
+        with flashattn.torch.context_parallel() as cp:
+            x, labels = cp.shard(x, 1), cp.shard(labels, 1)
+            positions = cp.rows(length)                          # of this process's rows in the whole sequence
+            ...
+            out = cp.attention(q, k, v, causal="top-left")       # differentiable; all processes call it
+
+    group: of torch.distributed; None: the default one. It has gloo, or another backend for the CPU ("cpu:gloo,cuda:nccl" does too):
+        tensors are in the CPU's memory.
+    layout: "zigzag", equal work for each process under a causal mask, or "contiguous".
+    method: "auto", "ulysses", "all-gather" or "ring", of forward and backward.
+    block: parts begin at multiples of it. timeout: seconds, the longest wait for another process; None: no limit.
+    backend: a Handle with memory="host" to compute with, as Handle("cpu", threads=4); None: one for the CPU.
+
+    Calls are collective: every process makes the same ones in the same order, forward and backward, with the same keywords. Where
+    one fails, each gets an exception; after one of FA_TIMEOUT, or of FA_PEER_FAILED by the transport, a new object over a new group
+    is needed. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        *,
+        layout: str = "zigzag",
+        method: str = "auto",
+        block: int = 0,
+        timeout: float | None = 60.0,
+        backend: Handle | None = None,
+    ) -> None:
+        self._group = dist.group.WORLD if group is None else group
+        self.rank, self.ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._spread = _cp.spread(layout, method, block)
+        self._handle = Handle("cpu") if backend is None else backend
+        self._owns_handle = backend is None
+        self._messages = _Messages(self._group)
+        self._transport = _cp.Transport(
+            rank=self.rank, ranks=self.ranks, start=self._messages.start, wait=self._messages.wait
+        )
+        limit = -1 if timeout is None else max(int(timeout * 1e3), 1)
+        info = _cp.CpCreateInfo(transport=ctypes.pointer(self._transport), timeout_ms=limit)
+        pointer = ctypes.c_void_p()
+        _cp.check(_cp.cp_library().fa_cp_create(ctypes.byref(pointer), self._handle.pointer, ctypes.byref(info)))
+        self._pointer: int | None = pointer.value
+        self._inside = threading.Lock()
+
+    def rows(self, length: int | Sequence[int] | torch.Tensor) -> torch.Tensor:
+        """Numbers of this process's rows, in the order of its tensors, as int64. length: of a sequence; or cu_seqlens of packed
+        ones, whose rows are numbered through."""
+        if isinstance(length, torch.Tensor):
+            length = length.tolist() if length.ndim else int(length)
+        if isinstance(length, int):
+            begins = [0]
+            found = _cp.ranges(self._spread, self.rank, self.ranks, integer("length", length, 63, signed=False))
+        else:
+            begins = [integer("cu_seqlens", n, 31, signed=False) for n in length]
+            found = _cp.ranges(self._spread, self.rank, self.ranks, begins)
+        parts = [torch.arange(begins[r.sequence] + r.begin, begins[r.sequence] + r.begin + r.rows) for r in found]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+    def shard(self, x: torch.Tensor, dim: int, cu_seqlens: Sequence[int] | torch.Tensor | None = None) -> torch.Tensor:
+        """This process's rows of x, which has all along dim."""
+        return x.index_select(dim, self.rows(x.shape[dim] if cu_seqlens is None else cu_seqlens))
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        length: int | None = None,
+        length_k: int | None = None,
+        causal: Causal | None = None,
+        alignment: Alignment | None = None,
+        window: Sequence[int | None] | None = None,
+        chunk: int = 0,
+        scale: float | None = None,
+        softcap: float = 0,
+        alibi_slopes: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
+        cu_seqlens_q: torch.Tensor | None = None,
+        cu_seqlens_k: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """softmax(scale · q kᵀ, masked) v, with gradients for q, k, v and sinks, and through out and lse.
+
+        q, k, v: this process's rows, (batch, rows, heads, dim), or packed (rows, heads, dim) with the cu_seqlens of whole sequences.
+        length, length_k: rows and keys of a whole sequence; length None: the sums over all processes, which are asked for them;
+        length_k None: length. Not used with cu_seqlens_q and cu_seqlens_k, of which both are given then. The other keywords are those of flashattn.torch.attention; alibi_slopes and sinks are whole. The gradient of
+        sinks is a share: those of all processes add up to the whole, as a replicated parameter's do.
+
+        Returns out, this process's rows; with return_lse also lse, float32 (batch, heads, rows) or packed (heads, rows).
+        """
+        if alignment is not None:
+            choice("alignment", alignment, ALIGNMENTS)
+        settings = {
+            "causal": named_causal(causal),
+            "alignment": alignment,
+            "window": None if window is None else window_sides(window),
+            "chunk": chunk,
+            "scale": None if scale is None else float(scale),
+            "softcap": float(softcap),
+            "lengths": self._lengths(q, k, length, length_k, cu_seqlens_q, cu_seqlens_k),
+            "gives_dlse": return_lse,
+        }
+        out, lse = _Attention.apply(self, settings, q, k, v, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
+        return (out, lse) if return_lse else out
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes and messages that this process sent in the last call."""
+        sent, messages = ctypes.c_uint64(), ctypes.c_uint64()
+        _cp.check(_cp.cp_library().fa_cp_traffic(self._pointer, ctypes.byref(sent), ctypes.byref(messages)))
+        return sent.value, messages.value
+
+    def close(self) -> None:
+        """Frees what the object owns; a second call does nothing. Not collective."""
+        if self._pointer is not None:
+            _cp.cp_library().fa_cp_destroy(self._pointer)
+            self._pointer = None
+            if self._owns_handle:
+                self._handle.close()
+
+    def __enter__(self) -> context_parallel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lengths(self, q: Any, k: Any, length: Any, length_k: Any, cu_q: Any, cu_k: Any) -> list[int | list[int]]:
+        """Rows and keys of a whole sequence, or cu_seqlens."""
+        rows, keys = (None if x is None else integer(name, x, 63, signed=False) for name, x in (("length", length), ("length_k", length_k)))
+        if cu_q is not None or cu_k is not None:
+            rows, keys = (0 if rows is None else rows), (0 if keys is None else keys)
+        elif rows is None:
+            counts = torch.tensor([q.shape[-3], k.shape[-3]])
+            dist.all_reduce(counts, group=self._group)
+            rows, keys = (int(n) for n in counts)
+        elif keys is None:
+            keys = rows
+        return [n if cu is None else cu.tolist() for n, cu in ((rows, cu_q), (keys, cu_k))]
+
+    def run(self, make: Callable[[], Call], lengths: Sequence[int | list[int]], *, backward: bool = False) -> Call:
+        """A call, made of this process's tensors, over all processes. Where this one refuses it, the others hear of it: they wait."""
+        try:
+            call = make()
+            self._check(call, lengths)
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._call(backward, None, None)
+            raise
+        desc = call.request.desc
+        for name, length in zip(("q", "k"), lengths):
+            if isinstance(length, list):
+                setattr(desc, f"total_{name}", length[-1])
+            else:
+                setattr(desc, f"seqlen_{name}", length)
+        self._call(backward, desc, call.request.args)
+        return call
+
+    def _check(self, call: Call, lengths: Sequence[int | list[int]]) -> None:
+        if call.device.type != "cpu":
+            raise ValueError(f"q is on {call.device}: expected the CPU, in whose memory messages lie")
+        for name, length in zip(("q", "k"), lengths):
+            here = getattr(call.request.desc, f"total_{name}" if isinstance(length, list) else f"seqlen_{name}")
+            expected = sum(r.rows for r in _cp.ranges(self._spread, self.rank, self.ranks, length))
+            if here != expected:
+                of = length[-1] if isinstance(length, list) else length
+                raise ValueError(
+                    f"{name} has {here} rows: expected {expected}, as process {self.rank} of {self.ranks} has of {of} in this layout"
+                )
+        call.request.check_rooms()
+
+    def _call(self, backward: bool, desc: Any, args: Any) -> None:
+        if self._pointer is None:
+            raise ValueError("the object is closed")
+        function = _cp.cp_library().fa_cp_backward if backward else _cp.cp_library().fa_cp_forward
+        with self._inside:
+            self._messages.failure = None
+            status = function(self._pointer, desc, self._spread, args)
+            try:
+                _cp.check(status, self._pointer)
+            except FlashAttnError as failure:
+                raise failure from self._messages.failure
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, cp: context_parallel, settings: dict[str, Any], *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        given = _given(settings, tensors)
+        results: list[torch.Tensor] = []
+
+        def make() -> Call:
+            call = Call(given)
+            results.append(call.output("o", out_shape(given), given["q"].dtype, gaps=False))
+            results.append(call.output("lse", lse_shape(given), torch.float32, gaps=False))
+            return call
+
+        cp.run(make, settings["lengths"])
+        out, lse = results
+        ctx.save_for_backward(*tensors, out, lse)
+        ctx.cp, ctx.settings = cp, settings
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        *tensors, out, lse = ctx.saved_tensors
+        given, (dout, dlse) = _given(ctx.settings, tensors), gradients
+        found: list[torch.Tensor] = []
+
+        def make() -> Call:
+            call = Call(given, backward=True)
+            call.point("o", out)
+            call.point("lse", lse)
+            call.point("dout", dout.contiguous())
+            if ctx.settings["gives_dlse"]:
+                call.point("dlse", dlse.contiguous())
+            # All of them on every process, whatever this one needs: the others' gradients come from its rows, too.
+            found.extend(call.gradient(f"d{name}", given[name]) for name in ("q", "k", "v"))
+            if given["sinks"] is not None:
+                found.append(call.score_gradient("dsinks", given["sinks"]))
+            args = call.request.args
+            for name in ("dq", "dk", "dv", *(["dlse"] if ctx.settings["gives_dlse"] else [])):
+                setattr(args, name, getattr(args, name) or _ANYWHERE)
+            return call
+
+        ctx.cp.run(make, ctx.settings["lengths"], backward=True)
+        if given["sinks"] is not None:
+            found[3] = (found[3] / ctx.cp.ranks).to(given["sinks"].dtype)
+        needed = zip((*found, None), ctx.needs_input_grad[2:6])
+        return (None, None, *(x if need else None for x, need in needed), None, None, None)
+
+
+def _given(settings: dict[str, Any], tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
+    """Of a Call: every operand and setting."""
+    names = ("q", "k", "v", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")
+    others = {"bias": None, "mask": None, "dropout_seed": None, "dropout_p": 0.0, "deterministic": False, "handle": 0}
+    longest = {"max_seqlen_q": None, "max_seqlen_k": None}
+    return {**settings, **others, **longest, **dict(zip(names, tensors))}
