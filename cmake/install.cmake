@@ -1,5 +1,5 @@
 # What a user of the installed tree sees: header, libraries, tool, pkg-config file, CMake package, licence, manual pages. In components, as
-# packages divide it: runtime, dev, tools, doc, cp, and cuda and hip, which their modules name.
+# packages divide it: runtime, dev, tools, doc, cp and cp_dev, and cuda and hip, which their modules name.
 include(CMakePackageConfigHelpers)
 
 # Everything finds everything else by relative paths, so that the tree may be moved. From full paths, for a folder may be given as one.
@@ -31,13 +31,12 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattnConfig.cmake ${CMAKE_CURRENT_
         DESTINATION ${package_dir} COMPONENT dev)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn.pc DESTINATION ${pkgconfig_dir} COMPONENT dev)
 if(TARGET flashattn_cp)
-  # One component: whoever wants it wants to compile against it.
   configure_file(flashattn-cp.pc.in flashattn-cp.pc @ONLY)
   set_target_properties(flashattn_cp PROPERTIES INSTALL_RPATH "$ORIGIN")
-  install(TARGETS flashattn_cp EXPORT flashattnCpTargets LIBRARY COMPONENT cp NAMELINK_COMPONENT cp)
-  install(FILES include/flashattn_cp.h include/flashattn_cp_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cp)
-  install(EXPORT flashattnCpTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT cp)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn-cp.pc DESTINATION ${pkgconfig_dir} COMPONENT cp)
+  install(TARGETS flashattn_cp EXPORT flashattnCpTargets LIBRARY COMPONENT cp NAMELINK_COMPONENT cp_dev)
+  install(FILES include/flashattn_cp.h include/flashattn_cp_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cp_dev)
+  install(EXPORT flashattnCpTargets NAMESPACE flashattn:: DESTINATION ${package_dir} COMPONENT cp_dev)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashattn-cp.pc DESTINATION ${pkgconfig_dir} COMPONENT cp_dev)
 endif()
 if(TARGET flashattn_cli)
   file(RELATIVE_PATH library_from_tool ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
@@ -50,13 +49,13 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 file(GLOB pages docs/*.md)
 install(FILES README.md CHANGELOG.md ${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT doc)
 
-# The manual pages of functions and structs are written from the header's comments.
+# The manual pages of functions and structs are written from the headers' comments.
 find_package(Python3 3.9 COMPONENTS Interpreter)
 if(Python3_Interpreter_FOUND)
   set(script ${CMAKE_CURRENT_SOURCE_DIR}/tools/generate_man.py)
   set(man3 ${CMAKE_CURRENT_BINARY_DIR}/man3)
   add_custom_command(OUTPUT ${man3}/flashattn.3 COMMAND ${Python3_EXECUTABLE} -B ${script} ${man3} VERBATIM COMMENT "Writing manual pages"
-    DEPENDS ${script} tools/header_manual.py include/flashattn.h docs/flashattn.1)
+    DEPENDS ${script} tools/header_manual.py include/flashattn.h include/flashattn_cp.h docs/flashattn.1)
   add_custom_target(flashattn_man ALL DEPENDS ${man3}/flashattn.3)
   install(DIRECTORY ${man3}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man3 COMPONENT dev)
 else()

@@ -2,7 +2,7 @@
  * core's.
  *
  *     fa_cp_transport_t transport;
- *     fa_cp_mpi_open(MPI_COMM_WORLD, &transport);                 flashattn_cp_mpi.h, compiled with the program's own mpi.h
+ *     fa_cp_mpi_open(MPI_COMM_WORLD, &transport);                 of flashattn_cp_mpi.h
  *     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
  *     info.transport = &transport;
  *     fa_cp_create(&cp, handle, &info);
@@ -175,12 +175,12 @@ FA_API fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, co
 
 /* fa_backward over all ranks, with FA_CP_SHARD_ROWS; collective. With one rank it is that call.
  *
- * args->forward: the args of fa_cp_forward, with o and LSE as it wrote them; the method may be another. dout, dlse and dq have the
- * rank's rows, dk and dv the rank's keys: what the rows of all ranks give to a key is added in f32 and rounded once. dsinks is whole,
- * the same on every rank. Dense strides follow from the local tensors.
+ * args->forward: the args of fa_cp_forward, with o and LSE as it wrote them; the method may be another. dout, dlse and dq have
+ * the rank's rows, dk and dv the rank's keys: what the rows of all ranks give to a key is added in f32 and rounded once. dsinks is
+ * whole, the same on every rank. Dense strides follow from the local tensors.
  *
- * All ranks give the same of dq, dk, dv, dsinks and dlse, and the same FA_BACKWARD_ACCUMULATE; a rank without rows or keys gives any
- * pointer, which is not followed.
+ * All ranks give the same of dq, dk, dv, dsinks and dlse, and the same FA_BACKWARD_ACCUMULATE; a rank without rows or keys gives
+ * any pointer, which is not followed.
  *
  * Bits: Ulysses has one device's; all-gather and the ring the same every time with as many ranks.
  * FA_UNSUPPORTED with more than one rank: dbias, FA_CP_SHARD_KEYS, and what fa_cp_forward refuses. Failures: as there. */

@@ -1,18 +1,44 @@
 #!/usr/bin/env python3
-"""Writes the manual pages of section 3 from the comments of include/flashattn.h: one for each function and struct, those that
-share a comment on one page with a page for each name that leads there; flashattn_constants(3); and flashattn(3), the overview.
+"""Writes the manual pages of section 3 from the comments of include/flashattn.h and include/flashattn_cp.h: one for each function and
+struct, those that share a comment on one page with a page for each name that leads there; flashattn_constants(3) and
+flashattn_cp_constants(3); and flashattn(3) and flashattn_cp(3), the overviews.
 
 generate_man.py FOLDER
 """
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import header_manual
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "include" / "flashattn.h"
 LINE = 78
+
+
+@dataclass
+class Book:
+    """A header and its library."""
+
+    name: str  # of the overview
+    library: str
+    what: str
+    last_error: str  # the function that has a call's sentence
+    see: list[str]
+
+    @property
+    def header(self):
+        return ROOT / "include" / f"{self.name}.h"
+
+    @property
+    def constants(self):
+        return f"{self.name}_constants"
+
+
+BOOKS = [
+    Book("flashattn", "libflashattn", "FlashAttention as a C library", "fa_last_error", ["flashattn_cp", "flashattn(1)"]),
+    Book("flashattn_cp", "libflashattn-cp", "FlashAttention over several processes", "fa_cp_last_error", ["flashattn"]),
+]
 
 
 def roff(text):
@@ -94,7 +120,7 @@ def fields(struct):
         if not m.name:
             out += [".El", ".Pp", *prose(m.doc), ".Bl -tag -width Ds"]
             continue
-        kind, _, rest = m.declaration.rpartition(" ")
+        kind, _, rest = m.declaration.rpartition(" ") if "(" not in m.declaration else (m.declaration, "", m.name)
         out += [f".It Vt {quoted(kind)} Va {rest}", *prose(m.doc)]
     text = "\n".join(out + [".El"])
     return text.replace(".Bl -tag -width Ds\n.El\n", "").split("\n")
@@ -114,14 +140,14 @@ def constants(enum, remark):
     return "\n".join(out + [".El"]).replace(".Bl -tag -width Ds\n.El\n.Pp\n", "").split("\n")
 
 
-def page(name, names, what, body, see):
+def page(book, name, names, what, body, see):
     out = [f".Dd {DATE}", f".Dt {name.upper()} 3", ".Os", ".Sh NAME"]
     out += [f".Nm {n} ," for n in names[:-1]] + [
         f".Nm {names[-1]}",
         f".Nd {roff(what)}",
         ".Sh LIBRARY",
-        "FlashAttention as a C library",
-        ".Pq libflashattn, \\-lflashattn",
+        book.what,
+        f".Pq {book.library}, \\-l{book.library[len('lib'):]}".replace("n-cp", "n\\-cp"),
         *body,
     ]
     see = sorted(set(see) - set(names))
@@ -137,14 +163,14 @@ def what_of(section, topic):
     return clause[0].lower() + clause[1:] if 0 < len(clause) <= 70 else f"{section.title} of FlashAttention"
 
 
-def topic_page(section, topic):
+def topic_page(book, section, topic):
     """(names, text) of a page; None where a topic has constants alone."""
     functions, structs, kinds = topic.of("function"), topic.of("struct"), topic.of("type")
     inits = [d.name for d in functions if d.name.endswith("_init")]
     names = [d.name for d in functions if d.name not in inits] + [d.name for d in structs + kinds] + inits
     if not names:
         return None
-    body = [".Sh SYNOPSIS", ".In flashattn.h"]
+    body = [".Sh SYNOPSIS", f".In {book.name}.h"]
     for d in kinds:
         body += [".Bd -literal", roff(f"typedef {d.text};"), ".Ed"] if "(" in d.text else [f".Vt typedef {d.text} ;"]
     for d in functions:
@@ -154,23 +180,23 @@ def topic_page(section, topic):
     text = paragraphs(topic.doc)
     for d in structs:
         text += fields(d) if text else fields(d)[1:]
-    body += [".Sh DESCRIPTION", *(text or ["This is part of", ".Xr flashattn 3 ."])]
+    body += [".Sh DESCRIPTION", *(text or ["This is part of", f".Xr {book.name} 3 ."])]
     if any(d.text.startswith("fa_status_t") for d in functions):
         body += [
             ".Sh RETURN VALUES",
             ".Dv FA_OK ,",
             "or the status of what went wrong;",
-            ".Xr fa_last_error 3",
+            f".Xr {book.last_error} 3",
             "has the sentence.",
             "Statuses are listed in",
             ".Xr flashattn_constants 3 .",
         ]
     neighbours = [d.name for t in section.topics for d in t.of("function", "struct") if not d.name.endswith("_init")]
-    return names, page(names[0], names, what_of(section, topic), body, ["flashattn", "flashattn_constants", *neighbours])
+    return names, page(book, names[0], names, what_of(section, topic), body, [book.name, book.constants, *neighbours])
 
 
-def constants_page(manual):
-    body = [".Sh SYNOPSIS", ".In flashattn.h", ".Sh DESCRIPTION"]
+def constants_page(book, manual):
+    body = [".Sh SYNOPSIS", f".In {book.name}.h", ".Sh DESCRIPTION"]
     for section in manual.sections:
         text = []
         for topic in section.topics:
@@ -189,18 +215,18 @@ def constants_page(manual):
             body += [f".Ss {section.title[0].upper() + section.title[1:]}", *text]
     text = "\n".join(body)
     text = text.replace(".Pp\n.Bl", ".Bl").replace(".El\n.Pp\n.Pp\n", ".El\n.Pp\n")
-    return page("flashattn_constants", ["flashattn_constants"], "constants of flashattn.h", text.split("\n"), ["flashattn"])
+    return page(book, book.constants, [book.constants], f"constants of {book.name}.h", text.split("\n"), [book.name])
 
 
-def overview_page(manual):
-    body = [".Sh SYNOPSIS", ".In flashattn.h", ".Sh DESCRIPTION", *paragraphs(manual.overview), ".Sh FUNCTIONS"]
-    see = ["flashattn_constants", "flashattn(1)"]
+def overview_page(book, manual):
+    body = [".Sh SYNOPSIS", f".In {book.name}.h", ".Sh DESCRIPTION", *paragraphs(manual.overview), ".Sh FUNCTIONS"]
+    see = [book.constants, *book.see]
     for section in manual.sections:
         names = [d.name for t in section.topics for d in t.of("function") if not d.name.endswith("_init")]
         if names:
             body += [f".Ss {section.title[0].upper() + section.title[1:]}"]
             body += [f".Xr {n} 3" + " ," * (at < len(names) - 1) for at, n in enumerate(names)]
-    return page("flashattn", ["flashattn"], "FlashAttention as a C library", body, see).replace("flashattn(1) ", "flashattn ")
+    return page(book, book.name, [book.name], book.what, body, see).replace("flashattn(1) ", "flashattn ")
 
 
 DATE = re.search(r"^\.Dd (.+)$", (ROOT / "docs" / "flashattn.1").read_text(), re.M)[1]
@@ -211,17 +237,18 @@ def main(folder):
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.3"):
         old.unlink()
-    manual = header_manual.read(HEADER)
-    (folder / "flashattn.3").write_text(overview_page(manual))
-    (folder / "flashattn_constants.3").write_text(constants_page(manual))
-    for section in manual.sections:
-        for topic in section.topics:
-            made = topic_page(section, topic)
-            if made:
-                names, text = made
-                (folder / f"{names[0]}.3").write_text(text)
-                for name in names[1:]:
-                    (folder / f"{name}.3").write_text(f".so man3/{names[0]}.3\n")
+    for book in BOOKS:
+        manual = header_manual.read(book.header)
+        (folder / f"{book.name}.3").write_text(overview_page(book, manual))
+        (folder / f"{book.constants}.3").write_text(constants_page(book, manual))
+        for section in manual.sections:
+            for topic in section.topics:
+                made = topic_page(book, section, topic)
+                if made:
+                    names, text = made
+                    (folder / f"{names[0]}.3").write_text(text)
+                    for name in names[1:]:
+                        (folder / f"{name}.3").write_text(f".so man3/{names[0]}.3\n")
 
 
 if __name__ == "__main__":

@@ -102,6 +102,10 @@ def one_line(code):
     return code.strip()
 
 
+def field_name(declaration):
+    return re.search(r"\(\*(\w+)\)|(\w+)(\[\d+\])?$", declaration).expand(r"\1\2")
+
+
 def members_of(body, separator):
     """Fields or constants, each with the comments behind it; what stands on lines of its own is a remark on the next ones."""
     found, pieces = [], re.split(r"(/\*.*?\*/)", body, flags=re.S)
@@ -118,7 +122,7 @@ def members_of(body, separator):
                 behind = None
             if code.strip():
                 text = one_line(code)
-                name = text.partition(" =")[0] if separator == "," else re.search(r"(\w+)(\[\d+\])?$", text)[1]
+                name = text.partition(" =")[0] if separator == "," else field_name(text)
                 behind = Member(name, text, "")
                 found.append(behind)
         if "\n" in piece[len(piece.rstrip()) :]:

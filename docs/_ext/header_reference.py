@@ -1,6 +1,8 @@
-"""The reference from the comments of include/flashattn.h: the directive `header` puts a section of it on a page.
+"""The reference from the comments of include/flashattn.h and its neighbours: the directive `header` puts a section of one on a page.
 
     .. header:: backward
+    .. header:: the calls
+       :of: flashattn_cp.h
 
 `overview` is the comment at the head of the file. A section on no page, or on two, is a warning, which ends the build.
 """
@@ -10,6 +12,7 @@ import sys
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -19,14 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import header_manual  # noqa: E402
 
-HEADER = ROOT / "include" / "flashattn.h"
+HEADERS = ("flashattn.h", "flashattn_cp.h")  # the first is meant where none is named
 IDENTIFIER = re.compile(r"\b(fa_\w+|FA_\w+)\b(?!…)")
 log = logging.getLogger(__name__)
 
 
-def roles_of(manual):
+def manual_of(header):
+    return header_manual.read(ROOT / "include" / header)
+
+
+def roles():
     found = {}
-    for d in manual.declarations():
+    for d in (d for header in HEADERS for d in manual_of(header).declarations()):
         if d.kind != "enum":
             found[d.name] = {"function": "func", "struct": "struct", "macro": "macro", "type": "type"}[d.kind]
         if d.kind == "enum":
@@ -42,8 +49,8 @@ def sentence(text):
 class Writer:
     """Sections as reStructuredText."""
 
-    def __init__(self, manual):
-        self.roles = roles_of(manual)
+    def __init__(self):
+        self.roles = roles()
 
     def prose(self, text):
         """Escaped, its *emphasis* kept, each name that the header declares a link."""
@@ -117,11 +124,12 @@ class Writer:
 class HeaderSection(SphinxDirective):
     required_arguments = 1
     final_argument_whitespace = True
+    option_spec = {"of": lambda header: directives.choice(header, HEADERS)}
 
     def run(self):
-        manual = header_manual.read(HEADER)
-        writer = Writer(manual)
-        self.env.note_dependency(str(HEADER))
+        header = self.options.get("of", HEADERS[0])
+        manual, writer = manual_of(header), Writer()
+        self.env.note_dependency(str(ROOT / "include" / header))
         title = self.arguments[0]
         if title == "overview":
             text = "\n\n".join(writer.blocks(manual.overview))
@@ -132,17 +140,19 @@ class HeaderSection(SphinxDirective):
             text = writer.section(section)
         pages = getattr(self.env, "header_pages", {})
         self.env.header_pages = pages
-        pages.setdefault(title, []).append(self.env.docname)
+        pages.setdefault((header, title), []).append(self.env.docname)
         found = nodes.Element()
-        nested_parse_with_titles(self.state, StringList(text.splitlines(), str(HEADER)), found)
+        nested_parse_with_titles(self.state, StringList(text.splitlines(), header), found)
         return found.children
 
 
 def check_sections(app, env):
     pages = getattr(env, "header_pages", {})
-    for title in ["overview", *(s.title for s in header_manual.read(HEADER).sections)]:
-        if len(set(pages.get(title, []))) != 1:
-            log.warning("section %r of flashattn.h is on the pages %s: expected one", title, pages.get(title, []))
+    for header in HEADERS:
+        for title in ["overview", *(s.title for s in manual_of(header).sections)]:
+            found = pages.get((header, title), [])
+            if len(set(found)) != 1:
+                log.warning("section %r of %s is on the pages %s: expected one", title, header, found)
 
 
 def setup(app):

@@ -1,5 +1,5 @@
-// All-gather, backward: keys come as in the forward, and what each rank's rows give to dk and dv goes back to the keys' owner, which
-// adds it in order of rank.
+// All-gather, backward: keys come as in the forward, and what each rank's rows give to dk and dv goes back to the keys' owner,
+// which adds it in order of rank.
 #include "cp/gather.h"
 
 namespace fa {

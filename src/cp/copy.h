@@ -15,7 +15,8 @@ const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows,
 // The same of sums in f32, which are added to what is there.
 const char* add(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense);
 
-// Sums of a gradient, which is not wanted where data is NULL: f32 [sequences][rows][heads][dim], where `like` has elements of its own type.
+// A gradient on the way, in f32: [sequences][rows][heads][dim] of `like`, whose elements have their own type. It is not wanted
+// where data is NULL.
 View wide(const View& like, void* data, int64_t rows);
 void clear(const View& dense, int64_t sequences, int64_t rows);
 

@@ -29,8 +29,8 @@ int64_t ring_minimum(const Job& job);
 // Which keys of `keys` the rows see.
 Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys);
 
-// Calls use(piece, segment's index, range's index, batch, key) for each range of rows with what it sees of the owner's keys: `batch` and
-// `key` are where those begin in the shard.
+// Calls use(piece, segment's index, range's index, batch, key) for each range of rows with what it sees of the owner's keys, which
+// begin at `batch` and `key` of the shard.
 template <class Use>
 void each_ring_piece(Job* job, int32_t owner, const Shard& shard, const Use& use) {
     int64_t base = 0;  // the owner's first packed key of the segment

@@ -1,5 +1,5 @@
-// Ring attention, backward: keys and values pass as in the forward. What a rank's rows give to dk and dv goes straight back to the keys'
-// owner in the step behind, and the owner adds: its own, then those of the rank behind it, and so on.
+// Ring attention, backward: keys and values pass as in the forward. What a rank's rows give to dk and dv goes straight back to the
+// keys' owner in the next step, and the owner adds: its own, then those of the rank behind it, and so on.
 #include "cp/ring.h"
 
 namespace fa {

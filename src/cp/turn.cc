@@ -54,8 +54,8 @@ static int64_t message_bytes(const Job& job, const Turning& t, int32_t rank) {
     return bytes;
 }
 
-// Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's rows of
-// this rank's heads.
+// Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's
+// rows of this rank's heads.
 template <class Move>
 static void each_local(const Job& job, const Turning& t, int32_t peer, const Move& move) {
     for (Segments s(job); s.next();)

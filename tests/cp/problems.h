@@ -31,7 +31,8 @@ inline std::string name_of_way(const testing::TestParamInfo<Way>& info) {
 // Binds and fills it.
 void fill(Case& c, Rng& rng);
 
-// Masks, alignments, lengths, types and operands. pairs: also bias and mask; chunks: also a chunk; differentiable: what a backward takes.
+// Masks, alignments, lengths, types and operands. pairs: also bias and mask; chunks: also a chunk; differentiable: what a backward
+// takes.
 Case problem(uint64_t seed, bool pairs, bool chunks, bool differentiable);
 
 // How to spread it over 2 to 8 ranks.

@@ -30,9 +30,8 @@ def main(root, mandoc):
                 continue
             said = subprocess.run([mandoc, "-Tlint", "-Wstyle", page.name], cwd=folder, capture_output=True, text=True).stdout
             faults += [line for line in said.splitlines() if ELSEWHERE not in line]
-        wanted = {
-            d.name for d in header_manual.read(generate_man.HEADER).declarations() if d.kind in ("function", "struct", "type")
-        }
+        declared = [d for book in generate_man.BOOKS for d in header_manual.read(book.header).declarations()]
+        wanted = {d.name for d in declared if d.kind in ("function", "struct", "type")}
         faults += [f"{name} has no page" for name in sorted(wanted - names)]
     print("\n".join(faults) or f"{len(pages)} pages")
     return 1 if faults or not pages else 0

@@ -3,7 +3,7 @@
 
 cmake=$1 build=$2 components=(runtime dev tools doc)
 listed() { (cd "$1" && find . -type f -o -type l | LC_ALL=C sort); }
-for component in "${components[@]}" cp cuda hip; do
+for component in "${components[@]}" cp cp_dev cuda hip; do
     "$cmake" --install "$build" --prefix "$scratch/$component" --component "$component" >/dev/null
     mkdir -p "$scratch/$component"
     listed "$scratch/$component" >"$scratch/$component.list"
@@ -20,8 +20,10 @@ expect dev '/flashattn\.pc$'
 expect doc '/SPEC\.md$'
 ! grep -vE '/libflashattn\.so\.|/LICENSE$' "$scratch/runtime.list" || fail "a program needs none of these"
 expect cp '/libflashattn-cp\.so\.0$'
-expect cp '/flashattn_cp\.h$'
-expect cp '/flashattn-cp\.pc$'
+! grep -vE '/libflashattn-cp\.so\.' "$scratch/cp.list" || fail "a program over several processes needs none of these"
+expect cp_dev '/libflashattn-cp\.so$'
+expect cp_dev '/flashattn_cp\.h$'
+expect cp_dev '/flashattn-cp\.pc$'
 if [ -e "$PREFIX/bin/flashattn" ]; then
     expect tools '/man1/flashattn\.1$'
     expect tools '/bash-completion/completions/flashattn$'

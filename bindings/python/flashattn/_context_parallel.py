@@ -78,8 +78,7 @@ class context_parallel:
             ...
             out = cp.attention(q, k, v, causal="top-left")       # differentiable; all processes call it
 
-    group: of torch.distributed; None: the default one. It has gloo, or another backend for the CPU ("cpu:gloo,cuda:nccl" does too):
-        tensors are in the CPU's memory.
+    group: of torch.distributed, with gloo for tensors in the CPU's memory, which all are; None: the default one.
     layout: "zigzag", equal work for each process under a causal mask, or "contiguous".
     method: "auto", "ulysses", "all-gather" or "ring", of forward and backward.
     block: parts begin at multiples of it. timeout: seconds, the longest wait for another process; None: no limit.
@@ -156,10 +155,11 @@ class context_parallel:
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """softmax(scale · q kᵀ, masked) v, with gradients for q, k, v and sinks, and through out and lse.
 
-        q, k, v: this process's rows, (batch, rows, heads, dim), or packed (rows, heads, dim) with the cu_seqlens of whole sequences.
-        length, length_k: rows and keys of a whole sequence; length None: the sums over all processes, which are asked for them;
-        length_k None: length. Not used with cu_seqlens_q and cu_seqlens_k, of which both are given then. The other keywords are those of flashattn.torch.attention; alibi_slopes and sinks are whole. The gradient of
-        sinks is a share: those of all processes add up to the whole, as a replicated parameter's do.
+        q, k, v: this process's rows, (batch, rows, heads, dim), or packed (rows, heads, dim) with cu_seqlens of whole sequences.
+        length, length_k: rows and keys of a whole sequence that is not packed. length None: the sums over all processes, which are
+        asked for them; length_k None: length.
+        The other keywords are those of flashattn.torch.attention; alibi_slopes and sinks are whole. The gradient of sinks is a
+        share: those of all processes add up to the whole, as a replicated parameter's do.
 
         Returns out, this process's rows; with return_lse also lse, float32 (batch, heads, rows) or packed (heads, rows).
         """
@@ -200,7 +200,8 @@ class context_parallel:
 
     def _lengths(self, q: Any, k: Any, length: Any, length_k: Any, cu_q: Any, cu_k: Any) -> list[int | list[int]]:
         """Rows and keys of a whole sequence, or cu_seqlens."""
-        rows, keys = (None if x is None else integer(name, x, 63, signed=False) for name, x in (("length", length), ("length_k", length_k)))
+        rows = None if length is None else integer("length", length, 63, signed=False)
+        keys = None if length_k is None else integer("length_k", length_k, 63, signed=False)
         if cu_q is not None or cu_k is not None:
             rows, keys = (0 if rows is None else rows), (0 if keys is None else keys)
         elif rows is None:
@@ -212,7 +213,7 @@ class context_parallel:
         return [n if cu is None else cu.tolist() for n, cu in ((rows, cu_q), (keys, cu_k))]
 
     def run(self, make: Callable[[], Call], lengths: Sequence[int | list[int]], *, backward: bool = False) -> Call:
-        """A call, made of this process's tensors, over all processes. Where this one refuses it, the others hear of it: they wait."""
+        """A call, made of this process's tensors, over all processes. Where this one refuses it, the others, which wait, hear of it."""
         try:
             call = make()
             self._check(call, lengths)
@@ -238,7 +239,7 @@ class context_parallel:
             if here != expected:
                 of = length[-1] if isinstance(length, list) else length
                 raise ValueError(
-                    f"{name} has {here} rows: expected {expected}, as process {self.rank} of {self.ranks} has of {of} in this layout"
+                    f"{name} has {here} rows: expected {expected}, which process {self.rank} of {self.ranks} has of {of}"
                 )
         call.request.check_rooms()
 
