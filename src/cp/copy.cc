@@ -46,13 +46,30 @@ const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows,
            });
 }
 
+static void add_floats(const char* from, int64_t bytes, char* to) {
+    float* const sum = reinterpret_cast<float*>(to);
+    const float* const term = reinterpret_cast<const float*>(from);
+    for (int64_t i = 0; i < bytes / kFloat; i++) sum[i] += term[i];
+}
+
 const char* add(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense) {
     if (rows == 0 || sequences == 0) return dense;
     return dense + each_piece(to, sequences, row, rows, [&](int64_t tensor, int64_t message, int64_t bytes) {
-               float* const sum = reinterpret_cast<float*>(to.data + tensor);
-               const float* const term = reinterpret_cast<const float*>(dense + message);
-               for (int64_t i = 0; i < bytes / kFloat; i++) sum[i] += term[i];
+               add_floats(dense + message, bytes, to.data + tensor);
            });
+}
+
+void copy(const View& from, int64_t from_row, const View& to, int64_t to_row, int64_t sequences, int64_t rows, bool adds) {
+    const bool dense_heads = from.heads <= 1 || (from.head == from.head_bytes && to.head == to.head_bytes);
+    const int64_t heads = dense_heads ? 1 : from.heads, bytes = dense_heads ? from.row_bytes() : from.head_bytes;
+    for (int64_t b = 0; b < sequences; b++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t h = 0; h < heads; h++) {
+                const char* const line = from.at(b, from_row + i, h).data;
+                char* const place = to.at(b, to_row + i, h).data;
+                if (adds) add_floats(line, bytes, place);
+                else memcpy(place, line, size_t(bytes));
+            }
 }
 
 View wide(const View& like, void* data, int64_t rows) {
@@ -86,7 +103,7 @@ void put(const View& from, const View& to, int32_t dtype, bool accumulate, int64
                     round_to(dtype, reinterpret_cast<const float*>(line), dim, place);
                     continue;
                 }
-                for (int64_t e = 0; e < dim; e++) reinterpret_cast<float*>(place)[e] += reinterpret_cast<const float*>(line)[e];
+                add_floats(line, dim * kFloat, place);
             }
 }
 

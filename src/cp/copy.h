@@ -15,6 +15,9 @@ const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows,
 // The same of sums in f32, which are added to what is there.
 const char* add(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense);
 
+// Rows of each sequence from one tensor to the same of another, or f32 added to what is there.
+void copy(const View& from, int64_t from_row, const View& to, int64_t to_row, int64_t sequences, int64_t rows, bool adds);
+
 // A gradient on the way, in f32: [sequences][rows][heads][dim] of `like`, whose elements have their own type. It is not wanted
 // where data is NULL.
 View wide(const View& like, void* data, int64_t rows);

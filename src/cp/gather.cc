@@ -95,6 +95,7 @@ fa_status_t prepare_gather(Job* job) {
     const Chunks c = chunks_of(*job);
     int64_t out = 0, in = 0;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         out += shared_keys(*job, job->rank, peer);
         in += shared_keys(*job, peer, job->rank);
     }
@@ -126,22 +127,18 @@ fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group)
 
 void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g) {
     const char* in = job->cp->slab[kReceive].data;
-    char* own = job->cp->slab[kSend].data;  // which is free once its messages are sent
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         each_shared(*job, peer, job->rank,
                     [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
-                        View k = g.k.at(0, first, 0), v = g.v.at(0, first, 0);
-                        k.batch = needed.rows * k.row;
-                        v.batch = needed.rows * v.row;
-                        const char* from = in;
+                        const Place place{first, needed.rows};
+                        const View k = place.in(g.k), v = place.in(g.v);
                         if (peer == job->rank) {
-                            char* at = pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, own);
-                            pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, at);
-                            from = own;
+                            copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
+                            copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
+                        } else {
+                            in = unpack(k, s.count, 0, keys.rows, in);
+                            in = unpack(v, s.count, 0, keys.rows, in);
                         }
-                        from = unpack(k, s.count, 0, keys.rows, from);
-                        from = unpack(v, s.count, 0, keys.rows, from);
-                        if (peer != job->rank) in = from;
                     });
     }
 }

@@ -1,5 +1,4 @@
 #include "cp/turn.h"
-#include <string.h>
 
 namespace fa {
 namespace cp {
@@ -54,16 +53,24 @@ static int64_t message_bytes(const Job& job, const Turning& t, int32_t rank) {
     return bytes;
 }
 
+// A segment's part of a tensor: this rank's rows of another's heads, and all rows of this rank's heads.
+static View local_of(const Job& job, const Turned& t, const Segment& s, int32_t heads_of) {
+    return (t.of_keys ? job.keys_of(t.local, s) : job.rows_of(t.local, s)).of_heads(heads_of * t.full.heads, t.full.heads);
+}
+static View full_of(const Job& job, const Turned& t, const Segment& s) {
+    const bool packed = t.of_keys ? job.packed_k : job.packed_q;
+    const int32_t* const cu = t.of_keys ? job.a.cu_seqlens_k : job.a.cu_seqlens_q;
+    return t.full.at(packed ? 0 : s.first, packed ? cu[s.first] : 0, 0);
+}
+
 // Calls move(view, sequences, first row, rows) for this rank's rows of the peer's heads; and, in the same order, for the peer's
 // rows of this rank's heads.
 template <class Move>
 static void each_local(const Job& job, const Turning& t, int32_t peer, const Move& move) {
     for (Segments s(job); s.next();)
         for (int n = 0; n < t.count; n++) {
-            const Turned& one = t.tensor[n];
-            const View view = (one.of_keys ? job.keys_of(one.local, *s) : job.rows_of(one.local, *s))
-                                  .of_heads(peer * one.full.heads, one.full.heads);
-            const Ranges& ranges = one.of_keys ? s->own_keys : s->own_rows;
+            const Ranges& ranges = t.tensor[n].of_keys ? s->own_keys : s->own_rows;
+            const View view = local_of(job, t.tensor[n], *s, peer);
             int64_t at = 0;
             for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) move(view, s->count, at, ranges.at[i].rows);
         }
@@ -72,31 +79,37 @@ template <class Move>
 static void each_full(const Job& job, const Turning& t, int32_t peer, const Move& move) {
     for (Segments s(job); s.next();)
         for (int n = 0; n < t.count; n++) {
-            const Turned& one = t.tensor[n];
-            const bool packed = one.of_keys ? job.packed_k : job.packed_q;
-            const int32_t* const cu = one.of_keys ? job.a.cu_seqlens_k : job.a.cu_seqlens_q;
-            const View view = one.full.at(packed ? 0 : s->first, packed ? cu[s->first] : 0, 0);
-            const Ranges ranges = ranges_of(job.partition, one.of_keys ? s->keys : s->rows, peer);
+            const View view = full_of(job, t.tensor[n], *s);
+            const Ranges ranges = ranges_of(job.partition, t.tensor[n].of_keys ? s->keys : s->rows, peer);
             for (int32_t i = 0; i < ranges.count; i++) move(view, s->count, ranges.at[i].begin, ranges.at[i].rows);
         }
 }
 
+// This rank's own rows of its own heads, which need no message.
+static void turn_own(const Job& job, const Turning& t, Towards side) {
+    for (Segments s(job); s.next();)
+        for (int n = 0; n < t.count; n++) {
+            const View local = local_of(job, t.tensor[n], *s, job.rank), full = full_of(job, t.tensor[n], *s);
+            const Ranges& ranges = t.tensor[n].of_keys ? s->own_keys : s->own_rows;
+            int64_t at = 0;
+            for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) {
+                if (side == Towards::heads) copy(local, at, full, ranges.at[i].begin, s->count, ranges.at[i].rows, false);
+                else copy(full, ranges.at[i].begin, local, at, s->count, ranges.at[i].rows, job.accumulates());
+            }
+        }
+}
+
 int64_t sent_bytes(const Job& job, const Turning& t, Towards side) {
-    return side == Towards::heads ? message_bytes(job, t, job.rank) * job.ranks : received_bytes(job, t, Towards::heads);
+    return side == Towards::heads ? message_bytes(job, t, job.rank) * (job.ranks - 1) : received_bytes(job, t, Towards::heads);
 }
 
 int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
     if (side == Towards::rows) return sent_bytes(job, t, Towards::heads);
     int64_t sum = 0;
-    for (int32_t r = 0; r < job.ranks; r++) sum += message_bytes(job, t, r);
+    for (int32_t r = 0; r < job.ranks; r++) sum += r == job.rank ? 0 : message_bytes(job, t, r);
     return sum;
 }
 
-int64_t bytes_to_peers(const Job& job, const Turning& t, Towards side) {
-    return sent_bytes(job, t, side) - message_bytes(job, t, job.rank);
-}
-
-// This rank's own part goes through the same buffers.
 fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
     const bool to_heads = side == Towards::heads;
     Group group(job->cp);
@@ -105,19 +118,17 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
         out = pack(v, sequences, row, rows, out);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         char* const begin = out;
         if (to_heads) each_local(*job, t, peer, pack_one);
         else each_full(*job, t, peer, pack_one);
         const int64_t bytes = message_bytes(*job, t, to_heads ? peer : job->rank);
-        if (peer != job->rank) {
-            group.send(peer, begin, uint64_t(out - begin));
-            group.receive(peer, in, uint64_t(bytes));
-        } else {
-            memcpy(in, begin, size_t(bytes));
-        }
+        group.send(peer, begin, uint64_t(out - begin));
+        group.receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
     FA_TRY(group.start());
+    turn_own(*job, t, side);
     FA_TRY(group.wait(what));
     const char* from = job->cp->slab[kReceive].data;
     const bool adds = !to_heads && job->accumulates();
@@ -125,6 +136,7 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
         from = adds ? add(v, sequences, row, rows, from) : unpack(v, sequences, row, rows, from);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
+        if (peer == job->rank) continue;
         if (to_heads) each_full(*job, t, peer, unpack_one);
         else each_local(*job, t, peer, unpack_one);
     }

@@ -28,10 +28,9 @@ void clear_full(const Job& job, const Turned& t);
 
 enum class Towards { heads, rows };
 
-// Bytes of the messages that this rank sends to all ranks and gets from them, its own among them.
+// Bytes of all messages that this rank sends, and gets.
 int64_t sent_bytes(const Job& job, const Turning& t, Towards side);
 int64_t received_bytes(const Job& job, const Turning& t, Towards side);
-int64_t bytes_to_peers(const Job& job, const Turning& t, Towards side);
 
 // what: of the sentence, "o by rows". Gradients are added to rows where the call accumulates. Uses kSend and kReceive.
 fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what);

@@ -71,7 +71,7 @@ template <GetSides sides>
 int64_t bytes(const Job& job) {
     Shares tensors(nullptr);
     const Sides s = sides(job, &tensors);
-    return bytes_to_peers(job, s.in, Towards::heads) + bytes_to_peers(job, s.out, Towards::rows);
+    return sent_bytes(job, s.in, Towards::heads) + sent_bytes(job, s.out, Towards::rows);
 }
 
 // The whole problem of this rank's heads, in dense tensors.
