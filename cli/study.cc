@@ -12,6 +12,7 @@
 #include "plot.h"
 #include "progress.h"
 #include "signals.h"
+#include "study_ranks.h"
 #include "table.h"
 
 namespace tool {
@@ -19,8 +20,12 @@ namespace {
 
 constexpr char kEvery[] = "all";
 
+const std::vector<Shape> kShapes = {{16, 12, 64, 64}, {16, 12, 256, 64}, {16, 12, 2048, 64}, {8, 12, 64, 64}};
+const std::vector<Shape> kLongShapes = {{1, 64, 8192, 128}, {1, 64, 131072, 128}, {1, 64, 1048576, 128}, {1, 64, 10485760, 128}};
+
 struct StudyOptions {
-    std::vector<Shape> shapes = {{16, 12, 64, 64}, {16, 12, 256, 64}, {16, 12, 2048, 64}, {8, 12, 64, 64}};
+    std::vector<Shape> shapes;  // empty: the above
+    RanksOptions ranks;
     std::string backend = kEvery, plot;
     int64_t rounds = 5;
     std::optional<float> seconds;
@@ -157,7 +162,14 @@ std::vector<Finding> find_all(const StudyOptions& o, const std::vector<int32_t>&
     return findings;
 }
 
-void study(const StudyOptions& o) {
+void study(StudyOptions o) {
+    if (o.ranks.any()) {
+        if (o.json) misuse("--json is given, and --ranks; expected one of them");
+        o.ranks.shapes = o.shapes.empty() ? kLongShapes : o.shapes;
+        o.ranks.plot = o.plot;
+        return study_ranks(o.ranks);
+    }
+    if (o.shapes.empty()) o.shapes = kShapes;
     if (o.rounds < 1) misuse("--rounds is ", o.rounds, "; expected at least 1");
     const float seconds = o.seconds.value_or(10);
     if (seconds < 0) misuse("--seconds is ", seconds, "; expected 0 or more");
@@ -207,6 +219,11 @@ void add_study(CLI::App& app) {
     add_int(c, "--rounds", o->rounds, "Timed runs of each algorithm; default 5");
     add_real(c, "--seconds", o->seconds, "Begin no further round of a shape after so long; default 10");
     c.add_flag("--json", o->json, "Print JSON");
+    add_ints(c, "--ranks", o->ranks.ranks, "R,...", "Instead: what one causal attention costs over so many ranks, by formula");
+    add_int(c, "--kv-heads", o->ranks.heads_kv, "With --ranks: heads of k and v; default as many as HEADS");
+    add_real(c, "--speed", o->ranks.speed, "With --ranks: TFLOP/s of a rank; default 600");
+    add_real(c, "--link-rate", o->ranks.link_rate, "With --ranks: GB/s of a link of yours instead of NVLink, InfiniBand, Ethernet");
+    add_real(c, "--latency", o->ranks.latency, "With --link-rate: microseconds of a message; default 0");
     add_text(c, "--plot", o->plot, "FILE", "Draw bar charts into an .svg, .png or .pdf file; -: SVG in place of the table");
     c.callback([o] { study(*o); });
 }

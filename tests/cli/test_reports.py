@@ -96,13 +96,30 @@ class Study(ToolCase):
         self.assertTrue({"standard", "flash1", "flash", "Memory traffic", "Extra space", "Time on cpu", "[1,2,64,16]"} <= texts)
         self.assertGreaterEqual(len(list(tree.iter("{http://www.w3.org/2000/svg}rect"))), 3 * 2 * 3)
 
+    def test_costs_over_ranks_are_what_the_library_sends(self):
+        # What fa_cp_traffic told of bench/context_parallel.c with these shapes.
+        text = self.output_of("study", "--ranks", "2", "--shape", "1,8,8192,64", "--link-rate", "10")
+        cells = {row[1]: row[2:] for row in (re.split(r"  +", line) for line in text.splitlines()) if len(row) > 4}
+        self.assertEqual(cells["ulysses"][2:6], ["8.45 MB", "4", "16.8 MB", "4"])
+        self.assertEqual(cells["all-gather"][2:6], ["8.39 MB", "3", "21 MB", "4"])
+        self.assertEqual(cells["ring"][2:6], ["8.39 MB", "3", "25.2 MB", "4"])
+        self.assertEqual({row[1] for row in cells.values()} - {"work"}, {"120 GFLOP"})
+
+    def test_ranks_beyond_the_key_heads_have_no_ulysses(self):
+        text = self.output_of("study", "--ranks", "16", "--kv-heads", "8", "--plot", "ranks.svg", "--shape", "1,64,8192,128")
+        self.assertRegex(text, r"ulysses +16 +–\n")
+        texts = {e.text for e in xml.parse(self.folder / "ranks.svg").iter("{http://www.w3.org/2000/svg}text")}
+        self.assertTrue({"nvlink, 8192 rows", "ethernet, 8192 rows", "ring", "16"} <= texts)
+
     def test_a_plot_may_take_the_place_of_the_table(self):
         xml.fromstring(self.output_of("study", "--shape", "1,1,16,8", "--rounds", "1", "--plot", "-"))
 
     def test_bad_options(self):
         for options in (["--plot", "x.eps"], ["--plot", "-", "--json"], ["--shape", "1,2,3"],
                         ["--shape", "1,2,3,0"], ["--shape", "a,b,c,d"], ["--shape", "1,1,8,2000"], ["--rounds", "0"],
-                        ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
+                        ["--ranks", "0"], ["--ranks", "2,x"], ["--ranks", "2", "--json"], ["--ranks", "2", "--kv-heads", "3"],
+                        ["--speed", "2"], ["--ranks", "2", "--speed", "0"], ["--ranks", "2", "--latency", "1"],
+                        ["--ranks", "2", "--link-rate", "-1"], ["--rounds", "nan"], ["--seconds", "nan"], ["--seconds", "-1"], ["--plot", "none/x.svg"], ["--shape", ""]):
             with self.subTest(options=options):
                 self.assert_sentence(self.run_tool("study", *(options if "--shape" in options else ["--shape", "1,1,8,8", *options])))
                 self.assertEqual(list(self.folder.iterdir()), [])

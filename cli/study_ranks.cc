@@ -1,0 +1,108 @@
+// flashattn study --ranks: what attention over several ranks costs by each method, on links of several speeds.
+#include "study_ranks.h"
+#include <cmath>
+#include <iostream>
+#include <optional>
+#include "files.h"
+#include "library.h"
+#include "picture.h"
+#include "plot.h"
+#include "ranks.h"
+#include "table.h"
+
+namespace tool {
+namespace {
+
+constexpr int64_t kLongest = 100'000'000, kMostRanks = 1'000'000;
+constexpr float kSpeed = 600;  // an H100's in bf16
+
+std::vector<Sharing> problems_of(const RanksOptions& o) {
+    std::vector<Sharing> found;
+    if (o.ranks.empty()) misuse("--kv-heads, --speed, --link-rate and --latency are of --ranks; expected --ranks, too");
+    for (const Shape& shape : o.shapes) {
+        const int64_t heads_kv = o.heads_kv == 0 ? shape.heads : o.heads_kv;
+        if (heads_kv < 1 || shape.heads % heads_kv != 0)
+            misuse("--kv-heads is ", heads_kv, "; expected a divisor of the ", shape.heads, " heads of ", text_of_shape(shape));
+        if (shape.n > kLongest) misuse("--shape has ", shape.n, " rows; expected at most ", kLongest);
+        for (int64_t ranks : o.ranks) {
+            if (ranks < 1 || ranks > kMostRanks) misuse("--ranks has ", ranks, "; expected 1 to ", kMostRanks);
+            found.push_back({shape.batch, shape.heads, heads_kv, shape.n, shape.dim, ranks});
+        }
+    }
+    return found;
+}
+
+std::vector<Link> links_of(const RanksOptions& o) {
+    if (o.latency && !o.link_rate) misuse("--latency is given without --link-rate; expected both, or neither");
+    if (o.latency && *o.latency < 0) misuse("--latency is ", *o.latency, "; expected 0 microseconds or more");
+    if (!o.link_rate) return kLinks;
+    if (!(*o.link_rate > 0)) misuse("--link-rate is ", *o.link_rate, "; expected more than 0 GB/s");
+    return {{"link", 1e9 * double(*o.link_rate), 1e-6 * double(o.latency.value_or(0))}};
+}
+
+std::string percent(double share) { return text_of(std::llround(100 * share), " %"); }
+
+// One panel for each link and length: how well ranks are used.
+std::string drawing_of(const std::vector<Sharing>& problems, const std::vector<Link>& links, double speed) {
+    std::vector<Panel> panels;
+    for (const Link& link : links)
+        for (size_t i = 0; i < problems.size(); ++i) {
+            const Sharing& s = problems[i];
+            if (i == 0 || s.n != problems[i - 1].n) {
+                panels.push_back({text_of(link.name, ", ", s.n, " rows"), "share of the ranks' speed", "", {}, {}});
+                for (Method method : kMethods) panels.back().series.push_back({name_of(method), {}, {}});
+            }
+            Panel& panel = panels.back();
+            panel.groups.push_back(text_of(s.ranks));
+            for (size_t m = 0; m < kMethods.size(); ++m) {
+                const Sharded c = cost_of(kMethods[m], s);
+                const double ideal = (c.forward.flops + c.backward.flops) / speed;
+                panel.series[m].bars.push_back(c.possible ? std::optional<double>(ideal / seconds_of(kMethods[m], s, link, speed))
+                                                          : std::nullopt);
+            }
+        }
+    return bar_charts("Forward and backward over ranks, predicted", panels, "");
+}
+
+}  // namespace
+
+void study_ranks(const RanksOptions& o) {
+    const std::vector<Sharing> problems = problems_of(o);
+    const std::vector<Link> links = links_of(o);
+    const double tflops = double(o.speed.value_or(kSpeed)), speed = 1e12 * tflops;
+    if (!(speed > 0)) misuse("--speed is ", tflops, "; expected more than 0 TFLOP/s");
+    std::optional<Picture> plot;
+    if (!o.plot.empty()) plot.emplace(o.plot);
+    std::vector<std::string> titles = {"shape", "method", "ranks", "work", "forward sends", "messages", "backward", "messages"};
+    for (const Link& link : links) titles.insert(titles.end(), {"time, " + link.name, "used"});
+    Table table(titles, 2);
+    for (const Sharing& s : problems)
+        for (Method method : kMethods) {
+            const Sharded c = cost_of(method, s);
+            std::vector<std::string> row = {text_of_shape({s.batch, s.heads_q, s.n, s.dim}), name_of(method), text_of(s.ranks)};
+            if (!c.possible) {
+                row.push_back("–");
+                table.add(row);
+                continue;
+            }
+            const double work = c.forward.flops + c.backward.flops;
+            row.insert(row.end(),
+                       {engineering(work, "FLOP"), engineering(c.forward.bytes, "B"), text_of(int64_t(c.forward.messages)),
+                        engineering(c.backward.bytes, "B"), text_of(int64_t(c.backward.messages))});
+            for (const Link& link : links) {
+                const double seconds = seconds_of(method, s, link, speed);
+                row.insert(row.end(), {engineering(seconds, "s"), percent(work / speed / seconds)});
+            }
+            table.add(row);
+        }
+    if (o.plot != kStandard) {
+        table.print(std::cout);
+        std::cout << "\n[batch,heads,n,d], causal, zigzag, 16-bit types, at " << tflops
+                  << " TFLOP/s a rank. What one rank does, sends in a forward, and in a backward; the time of both, and the share "
+                     "of the\n"
+                     "ranks' speed that is used. –: the ranks do not divide the heads of k and v.\n";
+    }
+    if (plot) plot->draw(drawing_of(problems, links, speed));
+}
+
+}  // namespace tool
