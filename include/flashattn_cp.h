@@ -166,7 +166,8 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
  * sequence's keys are those of rank 0, then those of rank 1, and so on; positions count through all. q, o, LSE and all else are
  * whole and the same everywhere. Operands: all of the core's but FA_OPERAND_SCORES and _RNG_STATE.
  *
- * FA_UNSUPPORTED with more than one rank: dropout, FA_ALGORITHM_STANDARD and _FLASH1, other operands than those named, a workspace.
+ * FA_UNSUPPORTED with more than one rank: dropout, FA_V_IN_K, FA_ALGORITHM_STANDARD and _FLASH1, other operands than those named, a
+ * workspace.
  * After FA_TIMEOUT, FA_PEER_FAILED of the transport, or memory that is exhausted amid a call, ranks no longer know where their
  * peers are: outputs are undefined and all further calls give FA_INVALID_STATE; destroy the object and make a new one over a new
  * transport. */

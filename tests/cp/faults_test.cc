@@ -37,6 +37,7 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     static float scores[4 * 24 * 24];
     alignas(256) static char workspace[256];
     expect_everywhere([](int32_t, D d, S, A) { d.dropout_p = 0.5f; }, FA_UNSUPPORTED, "dropout_p is 0.5");
+    expect_everywhere([](int32_t, D d, S, A a) { d.flags |= FA_V_IN_K, a.v = nullptr; }, FA_UNSUPPORTED, "no FA_V_IN_K on 3 ranks");
     expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_SCORES, a.scores = scores; }, FA_UNSUPPORTED,
                       "no FA_OPERAND_SCORES");
     expect_everywhere([](int32_t, D d, S, A) { d.algorithm = FA_ALGORITHM_STANDARD; }, FA_UNSUPPORTED, "algorithm is 1");
