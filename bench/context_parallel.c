@@ -1,6 +1,5 @@
 /* Causal attention over MPI ranks, forward and backward: the time of a call, what was sent, and the link's own speed.
- *     mpicc -O2 bench/context_parallel.c -o context_parallel $(pkg-config --cflags --libs flashattn-cp)
- *     mpirun -n 2 --bind-to core ./context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]
+ *     mpirun -n 2 --bind-to core fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]       built with -DFA_BENCH=ON
  * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. Times are the least over the rounds of the slowest
  * rank's; bytes and messages those of the rank that sent most. */
 #include <flashattn_cp_mpi.h>
@@ -47,7 +46,7 @@ static double ping(int rank, char* data, int bytes, int rounds) {
 int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
     if (argc < 6) {
-        fprintf(stderr, "context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]\n");
+        fprintf(stderr, "fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     fa_handle_t handle;
