@@ -30,28 +30,30 @@ STAGES = {
 OPEN = -1  # a side of the window without a limit
 
 
-def build(q: ArrayLike, k: ArrayLike, v: ArrayLike, options: Mapping[str, Any]) -> tuple[Request, np.dtype[Any]]:
+def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str, Any]) -> tuple[Request, np.dtype[Any]]:
     """A request that lacks only its outputs' pointers, and the dtype of o. options: all keywords of `attention`."""
     given = SimpleNamespace(**options)
     request = Request(_abi.ForwardArgs())
     desc, order = request.desc, Order(given.layout)
     q = describe_queries(request, q, order, QUERIES, given.cu_seqlens_q, given.max_seqlen_q, "q")
     ndim, axes = order.keys_axes(given.cu_seqlens_k, given.page_table)
-    k, v = order.tensor("k", k, ndim, axes), order.tensor("v", v, ndim, axes)
-    names = ("cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
+    k = order.tensor("k", k, ndim, axes)
+    v = None if v is None else order.tensor("v", v, ndim, axes)
+    names = ("dim_v", "cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
     slots = describe_keys(request, k, v, **{name: options[name] for name in names})
     if dim_of(k) != desc.dim_qk:
         raise ValueError(f"k has head dimension {dim_of(k)}: expected q's, {desc.dim_qk}")
     packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
-        request.strided(field, array, packed=packed)
+        if array is not None:
+            request.strided(field, array, packed=packed)
     for field in ("seqused_q", "seqused_k", "leftpad_k"):
         request.integers(field, options[field], (desc.batch,))
 
     rows = desc.total_q if packed_q else desc.seqlen_q
     request.descale("q_descale", given.q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
     request.descale("k_descale", given.k_descale, (*slots, desc.heads_k), "(batch or page, row, head)")
-    request.descale("v_descale", given.v_descale, (*slots, desc.heads_v), "(batch or page, row, head)")
+    request.descale("v_descale", given.v_descale, (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)")
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
     plain_scores(request, given.scale, given.softcap)
     _scores(request, given.bias, given.mask, given.alibi_slopes, given.sinks)

@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from . import _abi
 from ._arrays import KEYS, choice, dim_of, dtype_code, integer, tensor
 from ._request import Request, batch_of, longest
 from ._types import Array
@@ -76,23 +77,31 @@ def describe_queries(
 def describe_keys(
     request: Request,
     k: Array,
-    v: Array,
+    v: Array | None,
     *,
+    dim_v: int | None = None,
     cu_seqlens_k: ArrayLike | None = None,
     max_seqlen_k: int | None = None,
     kv_batch_idx: ArrayLike | None = None,
     page_table: ArrayLike | None = None,
 ) -> tuple[int, int]:
-    """Sizes and types of k and v, with the operands that say how they are read; desc.batch is set already. Returns the shape
-    (sequence or page, row) over which, with their heads, their de-scale factors lie."""
+    """Sizes and types of k and v (None: dim_v dims of k), with the operands that say how they are read; desc.batch is set already.
+    Returns the shape (sequence or page, row) over which, with their heads, their de-scale factors lie."""
     desc = request.desc
+    desc.k_dtype = dtype_code("k", k.dtype, KEYS)
+    if v is None:
+        desc.flags |= _abi.FA_V_IN_K
+        desc.dim_v = _dim_within(dim_of(k), dim_v)
+        v = k
+    else:
+        if dim_v is not None:
+            raise ValueError(f"dim_v is {dim_v}: it belongs with v = None, where v lies within k")
+        desc.v_dtype, desc.heads_v, desc.dim_v = dtype_code("v", v.dtype, KEYS), v.shape[-2], dim_of(v)
     if k.shape[:-2] != v.shape[:-2]:
         raise ValueError(f"k has {k.shape[:-2]} sequences and rows, v {v.shape[:-2]}: they must agree")
     if 0 in k.shape[-2:] or 0 in v.shape[-2:]:  # a zero in the descriptor would mean its default
         raise ValueError(f"k has heads and dimensions {k.shape[-2:]} and v {v.shape[-2:]}: expected at least one of each")
-    desc.k_dtype, desc.v_dtype = dtype_code("k", k.dtype, KEYS), dtype_code("v", v.dtype, KEYS)
     desc.heads_k = k.shape[-2]
-    desc.heads_v, desc.dim_v = v.shape[-2], dim_of(v)
     request.integers("kv_batch_idx", kv_batch_idx, (desc.batch,))
     if page_table is not None:
         if cu_seqlens_k is not None:
@@ -114,6 +123,13 @@ def describe_keys(
             "kv_batch_idx picks from a cache"
         )
     return k.shape[0], k.shape[1]
+
+
+def _dim_within(dim: int, dim_v: int | None) -> int:
+    given = dim if dim_v is None else integer("dim_v", dim_v, 63, signed=False)
+    if given not in range(1, dim + 1):
+        raise ValueError(f"dim_v is {given}: expected 1 to k's head dimension, {dim}")
+    return given
 
 
 def _describe_pages(request: Request, k: Array, page_table: ArrayLike, max_seqlen_k: int | None, by_index: bool) -> tuple[int, int]:

@@ -23,6 +23,7 @@ Stage = Literal["raw", "capped", "biased", "probability"]
 class Options(TypedDict, total=False):
     """Keywords of `attention` that do not change how many arrays it returns; their meaning is told there."""
 
+    dim_v: int | None
     layout: Layout
     causal: Causal | None
     causal_offset: ArrayLike | None

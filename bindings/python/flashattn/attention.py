@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
     return_lse: Literal[False] = ...,
     return_scores: None = ...,
@@ -34,7 +34,7 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
     return_lse: Literal[True],
     return_scores: None = ...,
@@ -45,7 +45,7 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
     return_lse: Literal[False] = ...,
     return_scores: Stage,
@@ -56,7 +56,7 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
     return_lse: Literal[True],
     return_scores: Stage,
@@ -67,7 +67,7 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
     return_lse: bool = ...,
     return_scores: Stage | None = ...,
@@ -78,8 +78,9 @@ def attention(
 def attention(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None,
     *,
+    dim_v: int | None = None,
     layout: Layout = "bshd",
     causal: Causal | None = None,
     causal_offset: ArrayLike | None = None,
@@ -126,7 +127,8 @@ def attention(
         k, v: (batch, keys, heads_k, dim), packed (total_k, heads_k, dim) with cu_seqlens_k, or paged (num_pages, page_size,
             heads_k, dim) with page_table. Each has any of q's dtypes, int8, or flashattn.block_dtype("q8_0") and its like, with
             dim / 32 blocks in the last axis. v may have another head dimension (1 … 1024) and number of heads. These divide
-            q's: neighbouring query heads share a key head.
+            q's: neighbouring query heads share a key head. v None: the first dim_v dims of k (default all), with k's factors, as
+            latent attention has it.
         layout: "bshd", or "bhsd" where every tensor of four axes has its heads before its rows, as PyTorch's
             scaled_dot_product_attention: q and out (batch, heads, rows, dim), pages (num_pages, heads, page_size, dim). An order
             that is not said is not noticed: rows and heads then change places.
@@ -217,7 +219,7 @@ def explain(
 ) -> str:
     """How the same call of `attention` would be computed: backend, device, kernel, tiles, splits, or why it is unsupported; an
     invalid call raises as it would there. Without tensors: the backend, and why others were passed over."""
-    if q is None or k is None or v is None:
+    if q is None or k is None:
         return handle_of(backend).explain()
     request, _ = build(q, k, v, keywords({**options, "return_lse": return_lse, "return_scores": return_scores}))
     return handle_of(backend).explain(request.desc)

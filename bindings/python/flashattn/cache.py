@@ -73,9 +73,9 @@ def rotary(
 @exchanged
 def append_kv(
     k_new: ArrayLike,
-    v_new: ArrayLike,
+    v_new: ArrayLike | None,
     k: Array,
-    v: Array,
+    v: Array | None,
     *,
     seqused_k: ArrayLike | None = None,
     positions: ArrayLike | None = None,
@@ -98,7 +98,8 @@ def append_kv(
     """Writes new keys and values into the cache k, v, in place.
 
     k_new, v_new: (batch, tokens, heads_k, dim), or packed (total, heads_k, dim) with cu_seqlens_new (batch + 1,); float32,
-        float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given.
+        float16, bfloat16. Heads and dimensions are the cache's. seqused_new: (batch,) tokens really given. v_new and v are None
+        where v lies within k.
     k, v: the cache, (batch, slots, heads_k, dim), or (num_pages, page_size, heads_k, dim) with page_table; any dtypes of
         `attention`: blocks are written byte for byte as ggml's reference quantises. leftpad_k, kv_batch_idx, page_table, max_seqlen_k, layout as there.
     seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
@@ -112,13 +113,19 @@ def append_kv(
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
     ndim, axes = order.keys_axes(None, page_table)
+    if (v is None) != (v_new is None):
+        raise ValueError(f"{'v' if v is None else 'v_new'} is None: expected v and v_new, or neither, where v lies within k")
     for field, cache in (("k", k), ("v", v)):
-        writable(field, cache, unit=True)
-        request.strided(field, order.tensor(field, cache, ndim, axes), packed=False, written=True)
-    k, v = order.seen(k), order.seen(v)
-    _new_tokens(request, order, {"k_new": (k_new, k), "v_new": (v_new, v)}, cu_seqlens_new, max_seqlen_new)
+        if cache is not None:
+            writable(field, cache, unit=True)
+            request.strided(field, order.tensor(field, cache, ndim, axes), packed=False, written=True)
+    k, v = order.seen(k), None if v is None else order.seen(v)
+    pairs: dict[str, tuple[ArrayLike, Array]] = {"k_new": (k_new, k)}
+    if v_new is not None and v is not None:
+        pairs["v_new"] = (v_new, v)
+    _new_tokens(request, order, pairs, cu_seqlens_new, max_seqlen_new)
     slots = describe_keys(request, k, v, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table)
-    desc.heads_q, desc.dim_qk = math.lcm(desc.heads_k, desc.heads_v), dim_of(k)
+    desc.heads_q, desc.dim_qk = math.lcm(desc.heads_k, desc.heads_v or desc.heads_k), dim_of(k)
     for field, value in (("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
         request.integers(field, value, (desc.batch,))
     if seqused_new is not None:
@@ -129,10 +136,11 @@ def append_kv(
     if dynamic_scale:
         args.flags |= _abi.FA_APPEND_DYNAMIC_SCALE
         _written_descale(request, "k_descale", k_descale, (*slots, desc.heads_k))
-        _written_descale(request, "v_descale", v_descale, (*slots, desc.heads_v))
+        if v is not None:
+            _written_descale(request, "v_descale", v_descale, (*slots, desc.heads_v))
     else:
         request.descale("k_descale", k_descale, (*slots, desc.heads_k), "(sequence or page, slot, head)")
-        request.descale("v_descale", v_descale, (*slots, desc.heads_v), "(sequence or page, slot, head)")
+        request.descale("v_descale", v_descale, (*slots, desc.heads_v or desc.heads_k), "(sequence or page, slot, head)")
     if cos is not None or sin is not None:
         _angles(request, cos, sin, interleaved)
     request.call(handle_of(backend))
@@ -145,7 +153,7 @@ def _new_tokens(
     cu_seqlens_new: ArrayLike | None,
     max_seqlen_new: int | None,
 ) -> None:
-    """pairs: the new keys and the new values, each with the cache that it goes to."""
+    """pairs: the new keys and, unless they lie within them, the new values, each with the cache that it goes to."""
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
     ndim, axes = (
@@ -159,7 +167,8 @@ def _new_tokens(
         expected = (cache.shape[-2], dim_of(cache))
         if array.shape[-2:] != expected:
             raise ValueError(f"{name} has heads and dimensions {array.shape[-2:]}: expected the cache's, {expected}")
-    k_new, v_new = found.values()
+    k_new = found["k_new"]
+    v_new = found.get("v_new", k_new)
     if k_new.shape[:-2] != v_new.shape[:-2] or k_new.dtype != v_new.dtype:
         raise ValueError(
             f"k_new has tokens {k_new.shape[:-2]} of {k_new.dtype} and v_new {v_new.shape[:-2]} of {v_new.dtype}: they must agree"
