@@ -80,7 +80,7 @@ def descriptor(abi, docs):
             "\t// Alignment: where the diagonal lies\n\tAlignment Alignment\n"
             "\t// Scale: nil: 1 / sqrt(DimQK)\n\tScale *float32\n"
             "\t// Deterministic: the same bits every time; a forward is always so\n\tDeterministic bool\n"
-            "\t// VInK: (reserved) v is the dims [0, DimV) of k\n\tVInK bool\n"
+            "\t// VInK: v is the dims [0, DimV) of k, with its factors; V and VNew are left out\n\tVInK bool\n"
             "\t// Operands: which optional operands a call would have, to ask about it; a call itself sets those that it gives\n\tOperands uint64\n\n"
             + "".join(fields) + "}\n\nfunc (a *Attention) setFields(desc *C.fa_attention_desc_t) {\n" + "".join(sets) + "}\n")
 

@@ -118,6 +118,19 @@ func TestScaleZeroIsAMean(t *testing.T) {
 	}
 }
 
+func TestLatentAttention(t *testing.T) {
+	const heads, keys, dim, dimV = 3, 4, 8, 6
+	a := &Attention{VInK: true, Batch: 1, HeadsQ: heads, HeadsK: 1, SeqlenQ: 1, SeqlenK: keys, DimQK: dim, DimV: dimV}
+	h, q, fresh := open(t, CPU), random(heads*dim, 1), random(keys*dim, 2)
+	k, o := make([]float32, keys*dim), make([]float32, heads*dimV)
+	works(t, h.AppendKV(a, &AppendKV{KNew: Of(fresh), SeqlenNew: keys, K: Of(k)}))
+	works(t, h.Forward(a, &Forward{Q: Of(q), K: Of(k), O: Of(o)}))
+	for head := 0; head < heads; head++ {
+		row := plainRow(q[head*dim:(head+1)*dim], fresh, fresh, keys, dim, all)
+		near(t, o[head*dimV:(head+1)*dimV], row[:dimV], 1e-6)
+	}
+}
+
 func TestPackedSequencesAndTheirGradients(t *testing.T) {
 	const heads, dim, total = 2, 8, 7
 	x := [3][]float32{random(112, 1), random(112, 2), random(112, 3)}

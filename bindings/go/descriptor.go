@@ -20,7 +20,7 @@ type Attention struct {
 	Scale *float32
 	// Deterministic: the same bits every time; a forward is always so
 	Deterministic bool
-	// VInK: (reserved) v is the dims [0, DimV) of k
+	// VInK: v is the dims [0, DimV) of k, with its factors; V and VNew are left out
 	VInK bool
 	// Operands: which optional operands a call would have, to ask about it; a call itself sets those that it gives
 	Operands uint64

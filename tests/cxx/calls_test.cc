@@ -210,4 +210,23 @@ TEST_F(Calls, RotaryTurnsPairsByTheirPosition) {
     EXPECT_EQ(refusal([&] { handle.rotary(a, args); }), "cos has 12 bytes: the call would use 16");
 }
 
+// v within k is left out.
+TEST_F(Calls, LatentAttention) {
+    Attention a;
+    a.flags = FA_V_IN_K;
+    a.batch = 1, a.heads_q = 4, a.heads_k = 1, a.seqlen_q = 2, a.seqlen_k = 5, a.dim_qk = 8, a.dim_v = 6;
+    const auto q = normal(2 * 4 * 8, 1), k_new = normal(5 * 8, 2);
+    std::vector<float> k(5 * 8), o(2 * 4 * 6), o_in_c(o.size());
+    flashattn::AppendKvArgs append;
+    append.k_new = k_new, append.seqlen_new = 5, append.k = k;
+    handle.append_kv(a, append);
+    EXPECT_EQ(k, k_new);
+    handle.forward(a, q, k, {}, o);
+
+    fa_attention_desc_t desc = a;
+    desc.q_dtype = FA_F32;
+    ASSERT_EQ(fa_forward(handle.get(), &desc, q.data(), k.data(), nullptr, o_in_c.data()), FA_OK);
+    EXPECT_EQ(o, o_in_c);
+}
+
 }  // namespace

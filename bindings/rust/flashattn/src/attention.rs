@@ -148,7 +148,7 @@ impl Attention {
         self
     }
 
-    /// (reserved) v is the dims [0, dim_v) of k.
+    /// v is the dims [0, dim_v) of k, with its factors; `v` and `v_new` are left out.
     pub fn v_in_k(mut self) -> Self {
         self.desc.flags |= sys::FA_V_IN_K;
         self

@@ -40,6 +40,21 @@ fn assert_near(got: &[f32], expected: &[f64], within: f64) {
 }
 
 #[test]
+fn latent_attention() {
+    let (heads, keys, dim, dim_v) = (3, 4, 8, 6);
+    let (q, fresh) = (random(heads * dim, 1), random(keys * dim, 2));
+    let (mut k, mut o) = (vec![0.0f32; keys * dim], vec![0.0f32; heads * dim_v]);
+    let shape = Attention::new().batch(1).heads_q(heads).heads_k(1).seqlen_q(1).seqlen_k(keys).dim_qk(dim).dim_v(dim_v).v_in_k();
+    let mut handle = cpu();
+    handle.append_kv(&shape, &AppendKv::new().k_new(&fresh).seqlen_new(keys).k(&mut k)).unwrap();
+    handle.forward(&shape, &Forward::new().q(&q).k(&k).o(&mut o)).unwrap();
+    for h in 0..heads {
+        let row = plain_row(&q[h * dim..(h + 1) * dim], &fresh, &fresh, keys, dim, |_| true);
+        assert_near(&o[h * dim_v..(h + 1) * dim_v], &row[..dim_v], 1e-6);
+    }
+}
+
+#[test]
 fn grouped_heads_masks_and_outputs() {
     let (batch, heads, kv, rows, keys, dim) = (2, 4, 2, 3, 5, 8);
     let (q, k, v) = (random(batch * rows * heads * dim, 1), random(batch * keys * kv * dim, 2), random(batch * keys * kv * dim, 3));
