@@ -26,7 +26,7 @@ struct BenchOptions {
     MaskOptions masks;
     std::optional<float> softcap, milliseconds;
     int64_t keys = 0, heads_k = 0, dim_v = 0, page_size = 0, threads = 0, num_splits = 0, rounds = 7;
-    bool backward = false, deterministic = false, cold = false, list = false, json = false;
+    bool v_in_k = false, backward = false, deterministic = false, cold = false, list = false, json = false;
 };
 
 struct Result {
@@ -42,8 +42,10 @@ struct Result {
 void set_cache(fa_attention_desc_t& d, const BenchOptions& o) {
     d.heads_k = o.heads_k;
     d.dim_v = o.dim_v;
+    if (o.v_in_k) d.flags |= FA_V_IN_K;
     if (!o.k_dtype.empty()) d.k_dtype = value_of(cache_types(), o.k_dtype);
-    if (d.k_dtype == FA_I8) d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;  // one factor for all: strides of 0
+    if (d.k_dtype == FA_I8)
+        d.operands |= FA_OPERAND_K_DESCALE | (o.v_in_k ? 0 : FA_OPERAND_V_DESCALE);  // one factor for all: strides of 0
     if (o.page_size == 0) return;
     d.operands |= FA_OPERAND_PAGE_TABLE;
     d.page_size = o.page_size;
@@ -65,8 +67,8 @@ Load own_load(const std::string& dtype, const Shape& shape, const BenchOptions& 
 }
 
 bool about_shapes(const BenchOptions& o) {
-    return o.keys || o.heads_k || o.dim_v || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold || o.softcap ||
-           o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash" || o.precision != "default";
+    return o.keys || o.heads_k || o.dim_v || o.v_in_k || o.page_size || o.num_splits || o.backward || o.deterministic || o.cold ||
+           o.softcap || o.masks.any() || !o.k_dtype.empty() || o.algorithm != "flash" || o.precision != "default";
 }
 
 void check(const BenchOptions& o) {
@@ -323,6 +325,7 @@ void add_bench(CLI::App& app) {
     add_int(c, "--keys", o->keys, "Keys of a sequence; default N");
     add_int(c, "--heads-kv", o->heads_k, "Heads of k and v; default HEADS");
     add_int(c, "--dim-v", o->dim_v, "Elements of a head of v; default D");
+    c.add_flag("--v-in-k", o->v_in_k, "v is the first elements of k, as latent attention has it");
     add_int(c, "--page-size", o->page_size, "Keep k and v in shuffled pages of so many keys");
     c.add_flag("--backward", o->backward, "Time the gradients of q, k and v instead of the forward");
     c.add_flag("--deterministic", o->deterministic, "Ask for the same bits every time, which gradients on a GPU else have not");

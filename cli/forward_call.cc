@@ -41,7 +41,7 @@ ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
     const oracle::Reading shape(c.d, a);
     a.q = room<char>(shape.q_tensor.extent(), oracle::size_of(shape.q_dtype));
     a.k = room<char>(shape.k_tensor.extent(), oracle::size_of(shape.k_dtype));
-    a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.v_dtype));
+    if (!shape.v_in_k()) a.v = room<char>(shape.v_tensor.extent(), oracle::size_of(shape.v_dtype));
     a.o = room<char>(shape.o_tensor.extent(), oracle::size_of(shape.o_dtype));
     make_operands(shape, a);
     reading_ = std::make_unique<oracle::Reading>(c.d, a);
@@ -121,7 +121,7 @@ void ForwardCall::fill_tensors() {
                 for (double& x : row_k) x = unit(r.k_dtype) * key_value(j);
                 oracle::store_row(k, r.k(b, h, j), r.k_dtype, row_k);
             }
-            for (int64_t h = 0; h < r.heads_v; ++h) {
+            for (int64_t h = 0; h < r.heads_v && v; ++h) {
                 for (int64_t c = 0; c < r.dim_v; ++c) row_v[size_t(c)] = unit(r.v_dtype) * value_value(j, c);
                 oracle::store_row(v, r.v(b, h, j), r.v_dtype, row_v);
             }

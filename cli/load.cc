@@ -104,7 +104,8 @@ void Tensors::make_operands() {
     const fa_attention_desc_t& d = load_.desc;
     const oracle::Reading r(d, args_);
     if (r.has(FA_OPERAND_PAGE_TABLE)) args_.page_table = copied(shuffled_pages());
-    if (r.has(FA_OPERAND_K_DESCALE)) args_.k_descale = args_.v_descale = copied(std::vector<float>{1 / unit_of(r.k_dtype)});
+    if (r.has(FA_OPERAND_K_DESCALE)) args_.k_descale = copied(std::vector<float>{1 / unit_of(r.k_dtype)});
+    if (r.has(FA_OPERAND_V_DESCALE)) args_.v_descale = args_.k_descale;
     if (r.has(FA_OPERAND_BIAS)) args_.bias = numbers(uint64_t(r.bias_tensor.extent()) * sizeof(float), FA_F32);
     if (r.has(FA_OPERAND_MASK)) args_.mask = copied(mask());
     if (r.has(FA_OPERAND_SINKS)) args_.sinks = reinterpret_cast<float*>(numbers(uint64_t(d.heads_q) * sizeof(float), FA_F32));

@@ -52,12 +52,13 @@ class Bench(ToolCase):
                 self.assertEqual(self.work_of("--shape", f"2,4,{rows},8", "--keys", keys, *options.split()), (pairs, 2 * 2 * keys * 4 * 8 * 4))
 
     def test_every_option_is_heard(self):
-        for options in ("--heads-kv 1", "--dim-v 20", "--page-size 5", "--cold", "--alibi --align top-left", "--softcap 20", "--num-splits 2",
-                        "--dtype e4m3", "--dtype f16 --kv-dtype i8", "--algorithm standard --dtype f32", "--threads 1"):
+        for options in ("--heads-kv 1", "--dim-v 20", "--heads-kv 1 --v-in-k --dim-v 4 --cold", "--kv-dtype i8 --v-in-k", "--page-size 5",
+                        "--cold", "--alibi --align top-left", "--softcap 20", "--num-splits 2", "--dtype e4m3", "--dtype f16 --kv-dtype i8", "--algorithm standard --dtype f32", "--threads 1"):
             with self.subTest(options=options):
                 for row in self.rows("--shape", "2,4,16,8", *options.split()):
                     self.assertGreater(row["seconds"], 0)
         self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2")[1], 12 * 2 * 16 * 4)
+        self.assertEqual(self.work_of("--shape", "1,4,1,8", "--keys", "12", "--heads-kv", "2", "--v-in-k", "--dim-v", "4")[1], 12 * 2 * 8 * 4)
         self.assertIn("standard", self.rows("--shape", "1,1,16,8", "--algorithm", "standard", "--dtype", "f32")[0]["kernel"]["name"])
 
     def test_gradients_are_five_products_for_two(self):

@@ -31,13 +31,13 @@ class Reading {
     int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
     int64_t heads_k, heads_v, dim_v;
     double scale;
-    Tensor q_tensor, k_tensor, v_tensor, o_tensor;                // outer: batch, sequence of the cache, or page; 1 when packed
+    Tensor q_tensor, k_tensor, v_tensor{}, o_tensor;              // outer: batch, sequence of the cache, or page; 1 when packed
     Tensor lse_tensor;                                            // (batch, head, row, 1)
     Tensor bias_tensor, mask_tensor, scores_tensor;               // (batch, head, row, key)
     Tensor q_descale_tensor, k_descale_tensor, v_descale_tensor;  // (sequence, cache sequence or page; row; head; 1)
 
     bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
-    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v is then read, and never written, where k lies
+    bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v has then no tensor of its own
     int64_t rows(int64_t b) const;      // valid rows of sequence b
     int64_t keys(int64_t b) const;      // valid keys, left padding excluded
     int64_t diagonal(int64_t b) const;  // row i stands on key i + diagonal

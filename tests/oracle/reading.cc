@@ -44,12 +44,8 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
     o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
     k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk / elements_of(k_dtype)}, d.strided & FA_STRIDED_K, literal(d.k_stride));
-    v_tensor = tensor({k_outer, k_rows, heads_v, dim_v / elements_of(v_dtype)}, d.strided & FA_STRIDED_V, literal(d.v_stride));
-    if (v_in_k()) {
-        v_tensor.stride = k_tensor.stride;
-        a.v = a.k, a.v_descale = a.k_descale;
-        if (has(FA_OPERAND_K_DESCALE)) d.operands |= FA_OPERAND_V_DESCALE;
-    }
+    if (!v_in_k())
+        v_tensor = tensor({k_outer, k_rows, heads_v, dim_v / elements_of(v_dtype)}, d.strided & FA_STRIDED_V, literal(d.v_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     bias_tensor = {pairs, literal(d.bias_stride)};
@@ -58,7 +54,7 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
     k_descale_tensor = {{factor_outer, k_rows, heads_k, 1}, literal(d.k_descale_stride)};
-    v_descale_tensor = v_in_k() ? k_descale_tensor : Tensor{{factor_outer, k_rows, heads_v, 1}, literal(d.v_descale_stride)};
+    v_descale_tensor = {{factor_outer, k_rows, heads_v, 1}, literal(d.v_descale_stride)};
 
     const bool from_state = has(FA_OPERAND_RNG_STATE) && a.rng_state != nullptr;
     dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.dropout_seed, from_state ? a.rng_state[1] : a.dropout_offset);

@@ -73,8 +73,12 @@ Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
         const double fk = r.has(FA_OPERAND_K_DESCALE) ? factor(r.a.k_descale, r.k_descale(b, k_head, j)) : 1.0;
-        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, v_head, j)) : 1.0;
         cache.k.push_back(widen(r.a.k, r.k(b, k_head, j), r.d.dim_qk, r.k_dtype, fk));
+        if (r.v_in_k()) {
+            cache.v.emplace_back(cache.k.back().begin(), cache.k.back().begin() + r.dim_v);
+            continue;
+        }
+        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, v_head, j)) : 1.0;
         cache.v.push_back(widen(r.a.v, r.v(b, v_head, j), r.dim_v, r.v_dtype, fv));
     }
     return cache;

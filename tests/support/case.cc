@@ -80,8 +80,7 @@ void Case::bind(Rng& rng) {
     a.sinks = static_cast<float*>(give(sinks, r.has(FA_OPERAND_SINKS), Buffer(d.heads_q * floats, side(rng))));
     a.q_descale = static_cast<float*>(give(q_descale, r.has(FA_OPERAND_Q_DESCALE), allocate(rng, r.q_descale_tensor, floats)));
     a.k_descale = static_cast<float*>(give(k_descale, r.has(FA_OPERAND_K_DESCALE), allocate(rng, r.k_descale_tensor, floats)));
-    a.v_descale =
-        static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE) && !r.v_in_k(), allocate(rng, r.v_descale_tensor, floats)));
+    a.v_descale = static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE), allocate(rng, r.v_descale_tensor, floats)));
     a.o_scale = static_cast<float*>(give(o_scale, r.has(FA_OPERAND_O_SCALE), Buffer(floats, side(rng))));
     a.scores = static_cast<float*>(give(scores, r.has(FA_OPERAND_SCORES), allocate(rng, r.scores_tensor, floats)));
     a.rng_state = static_cast<uint64_t*>(give(rng_state, r.has(FA_OPERAND_RNG_STATE), Buffer(2 * sizeof(uint64_t), side(rng))));
@@ -148,7 +147,7 @@ void Case::set_descales(Rng& rng, double typical) {
         for (int64_t j = 0; j < r.keys(b); j++) {
             for (int64_t h = 0; h < r.heads_k && r.has(FA_OPERAND_K_DESCALE); h++)
                 k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
-            for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE) && !r.v_in_k(); h++)
+            for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE); h++)
                 v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
         }
     }
