@@ -53,7 +53,8 @@ class Bench(ToolCase):
 
     def test_every_option_is_heard(self):
         for options in ("--heads-kv 1", "--dim-v 20", "--heads-kv 1 --v-in-k --dim-v 4 --cold", "--kv-dtype i8 --v-in-k", "--page-size 5",
-                        "--cold", "--alibi --align top-left", "--softcap 20", "--num-splits 2", "--dtype e4m3", "--dtype f16 --kv-dtype i8", "--algorithm standard --dtype f32", "--threads 1"):
+                        "--cold", "--alibi --align top-left", "--softcap 20", "--num-splits 2", "--dtype e4m3",
+                        "--dtype f16 --kv-dtype i8", "--algorithm standard --dtype f32", "--threads 1"):
             with self.subTest(options=options):
                 for row in self.rows("--shape", "2,4,16,8", *options.split()):
                     self.assertGreater(row["seconds"], 0)
