@@ -87,6 +87,13 @@ std::function<void(Desc&)> dims(int64_t qk, int64_t v) {
     };
 }
 
+void v_in_k(Desc& d) {
+    d.flags = FA_V_IN_K;
+    d.heads_k = 1;
+    d.dim_qk = 576;
+    d.dim_v = 512;
+}
+
 void paged(Desc& d) {
     d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K;
     d.page_size = 16;
@@ -133,6 +140,7 @@ std::map<std::string, std::vector<Question>> questions() {
     all["head dimensions 1 … 1024, dim_v ≠ dim_qk"] = forwards({dims(1, 1), dims(192, 128), dims(576, 512), dims(1024, 3)});
     all["grouped heads (MHA, GQA, MQA), of k and v apart"] =
         forwards({[](Desc& d) { d.heads_k = 2; }, [](Desc& d) { d.heads_k = 1; }, v_heads(2)});
+    all["latent attention (MLA), v within k"] = forwards({v_in_k});
     all["any strides, broadcast by stride 0"] = forwards({strided});
     all["scale, softcap"] = forwards({[](Desc& d) {
         d.flags = FA_SCALE_EXPLICIT;
@@ -197,6 +205,7 @@ std::map<std::string, std::vector<Question>> questions() {
     all["`fa_merge` of partial results"] = {question(FA_OP_MERGE, operand(FA_OPERAND_LSE))};
     all["`fa_append_kv` into any cache"] = {question(FA_OP_APPEND_KV, operand(FA_OPERAND_SEQUSED_K)),
                                             question(FA_OP_APPEND_KV, types(FA_F32, FA_Q8_0, FA_F32)),
+                                            question(FA_OP_APPEND_KV, v_in_k),
                                             question(FA_OP_APPEND_KV, paged)};
     all["`fa_rotary`"] = {question(FA_OP_ROTARY, [](Desc&) {})};
     return all;
@@ -206,7 +215,8 @@ std::map<std::string, std::vector<Question>> questions() {
 std::vector<Question> exceptions() {
     const auto study = [](Desc& d) { d.algorithm = FA_ALGORITHM_FLASH1; };
     return {question(FA_OP_BACKWARD, types(FA_E4M3, FA_E4M3, FA_BF16)), question(FA_OP_BACKWARD, types(FA_F32, FA_Q8_0, FA_F32)),
-            question(FA_OP_BACKWARD, v_type(FA_F16)), question(FA_OP_BACKWARD, v_heads(2)), question(FA_OP_BACKWARD, paged),
+            question(FA_OP_BACKWARD, v_type(FA_F16)), question(FA_OP_BACKWARD, v_heads(2)), question(FA_OP_BACKWARD, v_in_k),
+            question(FA_OP_BACKWARD, paged),
             question(FA_OP_BACKWARD, [](Desc& d) { d.operands = FA_OPERAND_KV_BATCH_IDX, d.kv_batch = 5; }),
             question(FA_OP_BACKWARD, study), question(FA_OP_FORWARD, [=](Desc& d) { study(d), d.num_splits = 3; })};
 }
@@ -237,7 +247,8 @@ TEST(Readme, ListsTheFeaturesThatAreAskedFor) {
 
 TEST(Readme, NamesTheExceptionsThatAreAskedFor) {
     EXPECT_EQ(between(". Exceptions: ", ". A test holds"),
-              "`fa_backward` takes no 8-bit types or blocks, no v of another type or other heads than k's, no pages, no cache index and no study algorithm; "
+              "`fa_backward` takes no 8-bit types or blocks, no v of another type or other heads than k's, no v within k, no pages, no "
+              "cache index and no study algorithm; "
               "a study algorithm does not split keys");
 }
 
