@@ -55,8 +55,6 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
     if (d.flags & FA_V_IN_K)
         return fail(m, FA_UNSUPPORTED, "flags is 0x%x: expected no FA_V_IN_K on %d ranks, which move k and v apart", d.flags,
                     job.ranks);
-    if (d.flags & FA_V_IN_K)
-        return fail(m, FA_UNSUPPORTED, "flags is 0x%llx: expected no FA_V_IN_K on %d ranks", llu(d.flags), job.ranks);
     if (d.dropout_p != 0)
         return fail(m, FA_UNSUPPORTED,
                     "dropout_p is %g: expected 0 on %d ranks, since the core counts rows and heads of a mask from 0",

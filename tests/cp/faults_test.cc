@@ -41,7 +41,6 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_SCORES, a.scores = scores; }, FA_UNSUPPORTED,
                       "no FA_OPERAND_SCORES");
     expect_everywhere([](int32_t, D d, S, A) { d.algorithm = FA_ALGORITHM_STANDARD; }, FA_UNSUPPORTED, "algorithm is 1");
-    expect_everywhere([](int32_t, D d, S, A) { d.flags |= FA_V_IN_K; }, FA_UNSUPPORTED, "expected no FA_V_IN_K");
     expect_everywhere([](int32_t, D, S, A a) { a.workspace = workspace, a.workspace_size = 256; }, FA_UNSUPPORTED, "workspace is ");
     expect_everywhere([](int32_t, D, S s, A) { s.method = FA_CP_METHOD_ULYSSES; }, FA_UNSUPPORTED,
                       "heads_k is 4: expected a multiple of the 3 ranks");
