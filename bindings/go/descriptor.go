@@ -109,9 +109,9 @@ type Attention struct {
 	ListKeys int64
 	// ListHeads: (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
 	ListHeads int64
-	// BiasPeriod: (reserved) (batch, head) are taken modulo these before the strides; 0: not
+	// BiasPeriod: (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
 	BiasPeriod [2]int64
-	// MaskPeriod: (reserved) the same
+	// MaskPeriod: the same of the mask
 	MaskPeriod [2]int64
 	// QDescaleBlock: (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
 	QDescaleBlock [2]int64

@@ -57,6 +57,15 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
                     job.ranks);
     if (d.flags & FA_V_IN_K)
         return fail(m, FA_UNSUPPORTED, "flags is 0x%llx: expected no FA_V_IN_K on %d ranks", llu(d.flags), job.ranks);
+    const struct {
+        const char* name;
+        const int64_t* period;
+    } periods[] = {{"bias_period", d.bias_period}, {"mask_period", d.mask_period}};
+    for (const auto& p : periods)
+        for (int i = 0; i < 2; i++)
+            if (p.period[i] != 0)
+                return fail(m, FA_UNSUPPORTED, "%s[%d] is %lld: expected 0 on %d ranks, since the core counts sequences and heads of a piece from 0",
+                            p.name, i, ll(p.period[i]), job.ranks);
     if (d.dropout_p != 0)
         return fail(m, FA_UNSUPPORTED,
                     "dropout_p is %g: expected 0 on %d ranks, since the core counts rows and heads of a mask from 0",

@@ -62,6 +62,7 @@ class Reading {
     int64_t k_head(int64_t h) const { return h * heads_k / d.heads_q; }
     int64_t v_head(int64_t h) const { return h * heads_v / d.heads_q; }
     double alibi_slope(int64_t b, int64_t h) const;
+    double bias_scale(int64_t h) const;
     // Rows beyond rows(b): a padded o and LSE has them, and they must be 0 and −inf; a packed one has none of its own.
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }
 

@@ -52,8 +52,14 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     }
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
-    bias_tensor = {pairs, literal(d.bias_stride)};
-    mask_tensor = {pairs, literal(d.mask_stride)};
+    const auto repeating = [&](const int64_t(&period)[2]) {
+        Quad n = pairs;
+        for (size_t axis = 0; axis < 2; axis++)
+            if (period[axis] != 0 && period[axis] < n[axis]) n[axis] = period[axis];
+        return n;
+    };
+    bias_tensor = {repeating(d.bias_period), literal(d.bias_stride)};
+    mask_tensor = {repeating(d.mask_period), literal(d.mask_stride)};
     scores_tensor = {pairs, literal(d.scores_stride)};
     q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
@@ -118,10 +124,10 @@ int64_t Reading::lse(int64_t b, int64_t h, int64_t i) const {
     return has(FA_OPERAND_CU_SEQLENS_Q) ? lse_tensor.at(0, h, a.cu_seqlens_q[b] + i) : lse_tensor.at(b, h, i);
 }
 int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return bias_tensor.at(b, h, i) + j * bias_tensor.stride[3];
+    return bias_tensor.at(b % bias_tensor.count[0], h % bias_tensor.count[1], i) + j * bias_tensor.stride[3];
 }
 int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return mask_tensor.at(b, h, i) + j * mask_tensor.stride[3];
+    return mask_tensor.at(b % mask_tensor.count[0], h % mask_tensor.count[1], i) + j * mask_tensor.stride[3];
 }
 int64_t Reading::scores(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return scores_tensor.at(b, h, i) + j * scores_tensor.stride[3];
@@ -159,5 +165,7 @@ int64_t Reading::v_descale(int64_t b, int64_t head, int64_t j) const {
 double Reading::alibi_slope(int64_t b, int64_t h) const {
     return has(FA_OPERAND_ALIBI) ? double(a.alibi_slopes[b * d.alibi_batch_stride + h]) : 0.0;
 }
+
+double Reading::bias_scale(int64_t h) const { return has(FA_OPERAND_BIAS_SCALE) ? double(a.bias_scale[h]) : 1.0; }
 
 }  // namespace oracle

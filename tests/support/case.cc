@@ -51,6 +51,7 @@ const std::vector<BufferOperand>& buffer_operands() {
         {FA_OPERAND_LSE, offsetof(Args, lse), &Case::lse, [](R r) { return r.lse_tensor.extent() * kFloat; }, true},
         {FA_OPERAND_BIAS, offsetof(Args, bias), &Case::bias,
          [](R r) { return r.bias_tensor.extent() * oracle::size_of(r.bias_dtype); }, false},
+        {FA_OPERAND_BIAS_SCALE, offsetof(Args, bias_scale), &Case::bias_scale, [](R r) { return r.d.heads_q * kFloat; }, false},
         {FA_OPERAND_MASK, offsetof(Args, mask), &Case::mask, [](R r) { return r.mask_tensor.extent(); }, false},
         {FA_OPERAND_ALIBI, offsetof(Args, alibi_slopes), &Case::alibi,
          [](R r) { return (r.d.heads_q + (r.d.batch > 0 ? (r.d.batch - 1) * r.d.alibi_batch_stride : 0)) * kFloat; }, false},

@@ -29,7 +29,7 @@ class Case {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;
-    Buffer q, k, v, o, lse, bias, mask, alibi, sinks, q_descale, k_descale, v_descale, o_scale, scores, rng_state, workspace;
+    Buffer q, k, v, o, lse, bias, bias_scale, mask, alibi, sinks, q_descale, k_descale, v_descale, o_scale, scores, rng_state, workspace;
 
     // Allocates all that d.operands asks for and points args at it. Call once; Rng decides on which side the guards lie.
     void bind(Rng& rng);

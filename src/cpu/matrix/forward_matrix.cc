@@ -146,7 +146,6 @@ void init_block(RowBlock& block) {
 
 void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
     const Problem& p = *c.p;
-    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
@@ -155,8 +154,9 @@ void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t 
         const int64_t slope = t.batch * p.d.alibi_batch_stride + head;
         rows[lane] = {.begin = max_of(band.begin, begin),
                       .end = min_of(band.end, end),
-                      .bias = t.batch * bs[0] + head * bs[1] + at.position * bs[2],
-                      .mask = t.batch * ms[0] + head * ms[1] + at.position * ms[2],
+                      .bias = bias_row(p, t.batch, head, at.position),
+                      .mask = mask_row(p, t.batch, head, at.position),
+                      .bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? c.a->bias_scale[head] : 1.f,
                       .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[slope]) : 0.f,
                       .diagonal = at.position + t.rule.off};
     }

@@ -84,9 +84,9 @@ of_attention! {
     size list_keys;
     /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
     size list_heads;
-    /// (reserved) (batch, head) are taken modulo these before the strides; 0: not
+    /// (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
     array 2 bias_period;
-    /// (reserved) the same
+    /// the same of the mask
     array 2 mask_period;
     /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
     array 2 q_descale_block;
