@@ -45,7 +45,7 @@ type Attention struct {
 	VDescaleDtype Dtype
 	// BiasDtype: FA_F32 (0 too), FA_F16, FA_BF16
 	BiasDtype Dtype
-	// MaskDtype: 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+	// MaskDtype: 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
 	MaskDtype Dtype
 	// ListSpace: (reserved) FA_LIST_…
 	ListSpace ListSpace
@@ -97,7 +97,7 @@ type Attention struct {
 	Chunk int64
 	// SplitSize: keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
 	SplitSize int64
-	// MaskKeys: (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+	// MaskKeys: > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
 	MaskKeys int64
 	// KeyRangeMax: (reserved) intervals of a row in key_ranges; 0: 1
 	KeyRangeMax int64

@@ -63,6 +63,15 @@ FA_FN int64_t bias_row(const Problem& p, int64_t batch, int64_t head, int64_t ro
 FA_FN int64_t mask_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
     return pair_row(p.d.mask_period, p.d.mask_stride, batch, head, row);
 }
+// Is the mask, if there is one, a byte for each key of a sequence from the first on?
+static inline bool plain_mask(const Problem& p) { return p.d.mask_dtype == 0 && p.d.mask_keys == 0; }
+// The first key that a mask of the last keys has a column for: all before it are kept.
+FA_FN int64_t first_masked_key(int64_t mask_keys, int64_t seqlen_k) { return mask_keys > 0 ? seqlen_k - mask_keys : 0; }
+// A mask's column, in bits or in bytes, of the row that begins at `row`. Columns before the first are kept.
+FA_FN bool mask_keeps(const uint8_t* row, int64_t step, bool bits, int64_t column) {
+    if (column < 0) return true;
+    return bits ? row[(column >> 3) * step] >> (column & 7) & 1 : row[column * step] != 0;
+}
 // Does a bias or a mask repeat along sequences or heads in any other way than by a stride of 0?
 static inline bool repeats_pairs(const Problem& p) {
     const auto repeats = [&](const int64_t period[2], const int64_t stride[4]) {

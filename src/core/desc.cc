@@ -236,7 +236,8 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if ((d->operands & FA_OPERAND_BIAS_SCALE) && !(d->operands & FA_OPERAND_BIAS))
         return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", llu(d->operands));
     FA_TRY(check_period("bias_period", d->bias_period, *d, m));
-    return check_period("mask_period", d->mask_period, *d, m);
+    FA_TRY(check_period("mask_period", d->mask_period, *d, m));
+    return in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize);
 }
 
 static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
@@ -364,7 +365,7 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     }
     if (attends(op)) {
         FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period), Use::read, d.bias_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_MASK, pair_tensor(*p, "mask", nullptr, 1, d.mask_stride, d.mask_period), Use::read, d.mask_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
         FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, m));

@@ -45,7 +45,7 @@ constexpr Field kFields[] = {
     {FIELD(bias_period), FA_OPERAND_BIAS, Reader::attention, nullptr},
     {FIELD(mask_dtype), FA_OPERAND_MASK, Reader::attention, nullptr},
     {FIELD(mask_period), FA_OPERAND_MASK, Reader::attention, nullptr},
-    {FIELD(mask_keys), FA_OPERAND_MASK, Reader::attention, "a mask of the last keys"},
+    {FIELD(mask_keys), FA_OPERAND_MASK, Reader::attention, nullptr},
     {FIELD(key_range_max), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
     {FIELD(key_range_stride), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
     {FIELD(list_space), kLists, Reader::attention, "lists of keys"},

@@ -122,6 +122,13 @@ Tensor pair_tensor(const Problem& p, const char* name, const void* base, int32_t
     return t;
 }
 
+Tensor mask_tensor(const Problem& p, const void* base) {
+    Tensor t = pair_tensor(p, "mask", base, 1, p.d.mask_stride, p.d.mask_period);
+    if (p.d.mask_keys > 0 && t.extent[3] > 0) t.extent[3] = p.d.mask_keys;
+    if (p.d.mask_dtype == FA_BIT) t.extent[3] = ceil_div(t.extent[3], 8);
+    return t;
+}
+
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
 static Tensor descale(const char* name, const void* base, const Rows& r, int64_t batch, int64_t heads, const int64_t* s) {
     return {name,

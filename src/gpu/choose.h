@@ -40,8 +40,8 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool b
     return {};
 }
 
-// Do mma kernels know what is done to its scores? Not a factor of the bias, nor a bias or mask that repeats.
-bool mma_score_mod(const Problem& p) { return !p.has(FA_OPERAND_BIAS_SCALE) && !repeats_pairs(p); }
+// Do mma kernels know what is done to its scores? Not a factor of the bias, a bias or mask that repeats, bits or a mask of the last keys.
+bool mma_score_mod(const Problem& p) { return !p.has(FA_OPERAND_BIAS_SCALE) && !repeats_pairs(p) && plain_mask(p); }
 
 // The mma kernels that take a call; none: it has a score mod of SIMT kernels alone, a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors
 // for single keys, pages or queries, wide heads, sizes beyond 2^31, or a scale that is not mild, or it needs smaller probabilities than

@@ -165,6 +165,8 @@ void set_problem(const Problem& p, CallParams* x) {
         x->bias_period[i] = d.bias_period[i];
         x->mask_period[i] = d.mask_period[i];
     }
+    x->mask_keys = d.mask_keys;
+    x->mask_bits = d.mask_dtype == FA_BIT;
     x->alibi_batch_stride = d.alibi_batch_stride;
     x->uniform_lengths = has_uniform_lengths(p);
     if (!x->uniform_lengths) return;

@@ -91,8 +91,6 @@ std::vector<Rule<Forward>> reserved() {
         row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
         row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
         row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),
-        row(padded, U, "mask_dtype is bit:", [](D d) { d.mask_dtype = FA_BIT; }),
-        row(padded, U, "mask_keys is 2: no backend has a mask of the last keys", [](D d) { d.mask_keys = 2; }),
         row(padded, U, "q_descale_block[0] is 2: no backend has factors of blocks", [](D d) { d.q_descale_block[0] = 2; }),
         row(padded, U, "k_descale_block[1] is 32:", [](D d) { d.k_descale_block[1] = 32; }),
         row(padded, U, "v_descale_block[0] is 128:", [](D d) { d.v_descale_block[0] = 128; }),
@@ -104,6 +102,8 @@ std::vector<Rule<Forward>> reserved() {
 std::vector<Rule<Forward>> repeats() {
     return {
         row(plain, I, "operands is 0x400: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
+        row(padded, I, "mask_keys is -1: expected 0 or more", [](D d) { d.mask_keys = -1; }),
+        row(padded, I, "mask_keys is 2147483648: expected 2147483647 or less", [](D d) { d.mask_keys = int64_t(1) << 31; }),
         row(padded, I, "bias_period[1] is -1: expected 0 or more", [](D d) { d.bias_period[1] = -1; }),
         row(padded, I, "mask_period[0] is -9223372036854775808:", [](D d) { d.mask_period[0] = INT64_MIN; }),
     };

@@ -128,7 +128,9 @@ void expect_forward(const fa::Problem& p) {
         for (int i = 0; i < 2; i++) ASSERT_TRUE(period[i] <= pairs[size_t(i)] && (period[i] >= 1 || pairs[size_t(i)] == 0));
     ASSERT_TRUE(!p.has(FA_OPERAND_BIAS_SCALE) || p.has(FA_OPERAND_BIAS));
     expect_tensor("bias", {d.bias_period[0], d.bias_period[1], d.seqlen_q, d.seqlen_k}, d.bias_stride, bytes_of(d.bias_dtype), false);
-    expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, d.seqlen_k}, d.mask_stride, 1, false);
+    ASSERT_TRUE(d.mask_keys >= 0 && d.mask_keys <= INT32_MAX && (d.mask_dtype == 0 || d.mask_dtype == FA_BIT));
+    const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k, bytes = d.mask_dtype == FA_BIT ? (columns + 7) / 8 : columns;
+    expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, bytes}, d.mask_stride, 1, false);
     if (p.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
 }
 

@@ -55,6 +55,8 @@ class Reading {
     int64_t bias(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t mask(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t scores(int64_t b, int64_t h, int64_t i, int64_t j) const;
+    int64_t column(int64_t b, int64_t j) const;  // of the mask, below 0 where it has none: the key is kept
+    int mask_bits(int64_t b, int64_t j) const;   // those of the byte at mask() that say whether the key is kept
     int64_t q_descale(int64_t b, int64_t h, int64_t i) const;
     int64_t k_descale(int64_t b, int64_t k_head, int64_t j) const;
     int64_t v_descale(int64_t b, int64_t v_head, int64_t j) const;

@@ -154,8 +154,10 @@ void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)
         for (int64_t h = 0; h < d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++)
                 for (int64_t j = 0; j < r.keys(b); j++) {
-                    const uint8_t yes = uint8_t(1 + (i + 3 * j) % 255);  // any nonzero byte means attend
-                    mask.as<uint8_t>()[r.mask(b, h, i, j)] = attend(b, h, i, j) ? yes : 0;
+                    if (r.column(b, j) < 0) continue;
+                    uint8_t& byte = mask.as<uint8_t>()[r.mask(b, h, i, j)];
+                    const int bits = r.mask_bits(b, j), any = 1 + int(i + 3 * j) % 255;  // any nonzero byte means attend
+                    byte = uint8_t((byte & ~bits) | (attend(b, h, i, j) ? d.mask_dtype == FA_BIT ? bits : any : 0));
                 }
 }
 

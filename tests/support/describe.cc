@@ -73,6 +73,8 @@ std::string describe(const fa_attention_desc_t& d) {
                  {"bias_period[1]", d.bias_period[1]},
                  {"mask_period[0]", d.mask_period[0]},
                  {"mask_period[1]", d.mask_period[1]},
+                 {"mask_dtype", d.mask_dtype},
+                 {"mask_keys", d.mask_keys},
                  {"alibi_batch_stride", d.alibi_batch_stride}};
     for (const auto& size : sizes) add(text, size.name, (long long)size.value);
     add_list(text, "q_stride", d.q_stride, 4), add_list(text, "k_stride", d.k_stride, 4), add_list(text, "v_stride", d.v_stride, 4);

@@ -232,7 +232,11 @@ class Generator {
             d.bias_dtype = family.all_f32 ? int32_t(FA_F32) : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
         if (has(FA_OPERAND_BIAS)) want(0.4, FA_OPERAND_BIAS_SCALE), repeat(d.bias_period);
         want(0.2, FA_OPERAND_MASK);
-        if (has(FA_OPERAND_MASK)) repeat(d.mask_period);
+        if (has(FA_OPERAND_MASK)) {
+            repeat(d.mask_period);
+            if (rng.chance(0.3)) d.mask_dtype = FA_BIT;
+            if (rng.chance(0.3)) d.mask_keys = rng.between(1, d.seqlen_k + 9);
+        }
         want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
         if (has(FA_OPERAND_ALIBI) && d.batch == 1 && rng.chance(0.3)) d.alibi_batch_stride = std::numeric_limits<int64_t>::max();

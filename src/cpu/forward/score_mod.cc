@@ -14,7 +14,7 @@ KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys)
 }
 
 bool unit_key_stride(const Problem& p) {
-    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
+    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || (p.d.mask_stride[3] == 1 && plain_mask(p)));
 }
 
 void scale_line(float scale, float* line, int count) {
@@ -62,6 +62,10 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
 
 }  // namespace
 
+bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys) {
+    return c.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(c.p->d.mask_keys, t.seq.k_len);
+}
+
 bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p); }
 
 void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s) {
@@ -76,7 +80,7 @@ void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* 
 
 AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w) {
     const Problem& p = *c.p;
-    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(c, t, key, keys);
     if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
     if (!unit_key_stride(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
         if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));

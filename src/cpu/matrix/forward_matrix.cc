@@ -298,7 +298,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (rounds_q_to_bf16(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
+    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale) || !plain_mask(p)) return false;
     if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
         !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
         return false;

@@ -271,7 +271,7 @@ enum {
     FA_I8 = 32,   /* k and v only, with de-scale factors */
     FA_I4 = 36,   /* (reserved) two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* (reserved) the same, 0 … 15 */
-    FA_BIT = 48,  /* (reserved) masks only: eight a byte, key j in bit j & 7 */
+    FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
     /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
      * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
@@ -416,7 +416,7 @@ typedef struct fa_attention_desc_s {
     int32_t k_descale_dtype; /* the same, of k_descale and k_shift (which cannot be FA_E8M0) */
     int32_t v_descale_dtype; /* the same, of v_descale and v_shift */
     int32_t bias_dtype;      /* FA_F32 (0 too), FA_F16, FA_BF16 */
-    int32_t mask_dtype;      /* 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
+    int32_t mask_dtype;      /* 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
     int32_t list_space;      /* (reserved) FA_LIST_… */
 
     int32_t algorithm;     /* FA_ALGORITHM_… */
@@ -450,7 +450,7 @@ typedef struct fa_attention_desc_s {
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
     int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
 
-    int64_t mask_keys;     /* (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys */
+    int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
     int64_t key_range_max; /* (reserved) intervals of a row in key_ranges; 0: 1 */
     int64_t list_max;      /* (reserved) entries stored for a block of rows, in key_list and in full_list */
     int64_t list_rows;     /* (reserved) rows that share a list; 0: 1 */

@@ -148,7 +148,7 @@ pub const FA_I8: i32 = 32;
 pub const FA_I4: i32 = 36;
 /// (reserved) the same, 0 … 15
 pub const FA_U4: i32 = 37;
-/// (reserved) masks only: eight a byte, key j in bit j & 7
+/// masks only: eight a byte, key j in bit j & 7
 pub const FA_BIT: i32 = 48;
 /// 18 bytes: d, qs[16];              d · (x − 8)
 pub const FA_Q4_0: i32 = 258;
@@ -392,7 +392,7 @@ pub struct fa_attention_desc_t {
     pub v_descale_dtype: i32,
     /// FA_F32 (0 too), FA_F16, FA_BF16
     pub bias_dtype: i32,
-    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     pub mask_dtype: i32,
     /// (reserved) FA_LIST_…
     pub list_space: i32,
@@ -450,7 +450,7 @@ pub struct fa_attention_desc_t {
     pub chunk: i64,
     /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
     pub split_size: i64,
-    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     pub mask_keys: i64,
     /// (reserved) intervals of a row in key_ranges; 0: 1
     pub key_range_max: i64,

@@ -20,7 +20,7 @@ of_attention! {
     dtype v_descale_dtype;
     /// FA_F32 (0 too), FA_F16, FA_BF16
     dtype bias_dtype;
-    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     dtype mask_dtype;
     /// (reserved) FA_LIST_…
     choice ListSpace list_space;
@@ -72,7 +72,7 @@ of_attention! {
     size chunk;
     /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
     size split_size;
-    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     size mask_keys;
     /// (reserved) intervals of a row in key_ranges; 0: 1
     size key_range_max;
