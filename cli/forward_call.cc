@@ -58,6 +58,11 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
         for (int64_t i = 0; i < count; ++i) oracle::store(bias, i, shape.bias_dtype, rng_.chance(0.1) ? -INFINITY : rng_.normal());
         a.bias = bias;
     }
+    if (shape.has(FA_OPERAND_BIAS_SCALE)) {
+        float* scale = room<float>(d.heads_q);
+        fa_alibi_slopes(d.heads_q, 0, scale);
+        a.bias_scale = scale;
+    }
     if (shape.has(FA_OPERAND_MASK)) {
         const int64_t count = shape.mask_tensor.extent();
         uint8_t* mask = room<uint8_t>(count);

@@ -94,6 +94,10 @@ struct Case : ForwardCase {
         d.bias_dtype = dtype;
         return strides(d.bias_stride, {0, pairs(), d.seqlen_k, 1}).with(FA_OPERAND_BIAS);
     }
+    Case& scaled_bias(int32_t dtype) {  // the same for the first half of the heads and the second
+        d.bias_period[1] = d.heads_q / 2;
+        return bias(dtype).with(FA_OPERAND_BIAS_SCALE);
+    }
     Case& mask() {  // the same for all heads
         return strides(d.mask_stride, {pairs(), 0, d.seqlen_k, 1}).with(FA_OPERAND_MASK);
     }
@@ -219,6 +223,7 @@ class Cases {
     void add_scores() {
         add(FA_F32, "bias, some of it −inf").bias(FA_F32);
         add(FA_BF16, "with f16 bias, causal").bias(FA_F16).causal();
+        add(FA_F16, "bias of half the heads, with a factor for each").scaled_bias(FA_F16);
         add(FA_F32, "ALiBi, causal").causal().with(FA_OPERAND_ALIBI);
         add(FA_F32, "sinks").with(FA_OPERAND_SINKS);
         add(FA_F32, "softcap 2").softcap(2);

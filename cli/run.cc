@@ -12,7 +12,7 @@ namespace tool {
 namespace {
 
 struct RunOptions {
-    std::string q, k, v, out, lse, bias, mask, sinks, cu_seqlens_q, cu_seqlens_k;
+    std::string q, k, v, out, lse, bias, bias_scale, mask, sinks, cu_seqlens_q, cu_seqlens_k;
     std::string layout = "bshd", backend = "auto", algorithm = "flash", precision = "default", dtype, out_dtype, kv_type;
     MaskOptions masks;
     std::optional<float> scale, softcap;
@@ -39,6 +39,7 @@ class Job {
     void describe_scores();
     void describe_positions();
     void read_bias_and_mask();
+    const float* read_heads(const char* option, const std::string& path, Array& into) const;
     void plan_outputs();
     void quantise(Handle& handle);
 
@@ -48,7 +49,7 @@ class Job {
     Layout layout_q_, layout_k_;
     std::vector<int32_t> cu_q_, cu_k_;
     Tensor q_, k_, v_, out_;
-    Array bias_, mask_, sinks_, lse_;
+    Array bias_, bias_scale_, mask_, sinks_, lse_;
     std::vector<float> slopes_;
     std::vector<std::byte> k_cache_, v_cache_;
 };
@@ -60,6 +61,7 @@ void check_paths(const RunOptions& o) {
                                        {"--k", o.k},
                                        {"--v", o.v},
                                        {"--bias", o.bias},
+                                       {"--bias-scale", o.bias_scale},
                                        {"--mask", o.mask},
                                        {"--sinks", o.sinks},
                                        {"--cu-seqlens-q", o.cu_seqlens_q},
@@ -142,12 +144,8 @@ void Job::describe_scores() {
     if (o_.num_splits < 0 || o_.num_splits > INT32_MAX) misuse("--num-splits is ", o_.num_splits, "; expected 0 (chosen) or more");
     d_.num_splits = int32_t(o_.num_splits);
     if (!o_.sinks.empty()) {
-        sinks_ = read_npy(o_.sinks);
-        if (sinks_.type != "f4" || sinks_.shape != std::vector<int64_t>{d_.heads_q})
-            fail("--sinks ", o_.sinks, ": holds ", type_name(sinks_.type), " of shape ", shape_text(sinks_.shape),
-                 "; expected float32 of shape ", shape_text({d_.heads_q}), ", one for each query head");
         d_.operands |= FA_OPERAND_SINKS;
-        a_.sinks = sinks_.as<float>();
+        a_.sinks = read_heads("--sinks", o_.sinks, sinks_);
     }
 }
 
@@ -160,6 +158,14 @@ void Job::describe_positions() {
     }
 }
 
+const float* Job::read_heads(const char* option, const std::string& path, Array& into) const {
+    into = read_npy(path);
+    if (into.type != "f4" || into.shape != std::vector<int64_t>{d_.heads_q})
+        fail(option, " ", path, ": holds ", type_name(into.type), " of shape ", shape_text(into.shape), "; expected float32 of shape ",
+             shape_text({d_.heads_q}), ", one for each query head");
+    return into.as<float>();
+}
+
 void Job::read_bias_and_mask() {
     if (!o_.bias.empty()) {
         bias_ = read_npy(o_.bias);
@@ -167,6 +173,10 @@ void Job::read_bias_and_mask() {
         broadcast("--bias", o_.bias, bias_, d_, d_.bias_stride);
         d_.operands |= FA_OPERAND_BIAS;
         a_.bias = bias_.bytes.data();
+    }
+    if (!o_.bias_scale.empty()) {
+        d_.operands |= FA_OPERAND_BIAS_SCALE;
+        a_.bias_scale = read_heads("--bias-scale", o_.bias_scale, bias_scale_);
     }
     if (!o_.mask.empty()) {
         mask_ = read_npy(o_.mask);
@@ -264,6 +274,7 @@ void add_run(CLI::App& app) {
     add_real(c, "--scale", o->scale, "Factor of q·k; default 1/sqrt(dim)");
     add_real(c, "--softcap", o->softcap, "Cap scores softly to ± this");
     add_text(c, "--bias", o->bias, file, "Added to the scores; broadcasts to (batch, heads, rows, keys)");
+    add_text(c, "--bias-scale", o->bias_scale, file, "float32 (heads,): a factor of the bias for each head");
     add_text(c, "--mask", o->mask, file, "bool or uint8, nonzero: attend; broadcasts to (batch, heads, rows, keys)");
     add_text(c, "--sinks", o->sinks, file, "float32 (heads,): one more logit per head, without a value");
     add_text(c, "--cu-seqlens-q", o->cu_seqlens_q, "LIST|FILE", "Offsets of packed queries: 0,10,30 or an int32 .npy file");

@@ -271,7 +271,7 @@ enum {
     FA_I8 = 32,   /* k and v only, with de-scale factors */
     FA_I4 = 36,   /* (reserved) two a byte, the even dim in the low half; two's complement */
     FA_U4 = 37,   /* (reserved) the same, 0 … 15 */
-    FA_BIT = 48,  /* (reserved) masks only: eight a byte, key j in bit j & 7 */
+    FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
     /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
      * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
     FA_Q4_0 = 258, /* 18 bytes: d, qs[16];              d · (x − 8) */
@@ -349,7 +349,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
 #define FA_OPERAND_V_SHIFT 0x80ull /* (reserved) */
 #define FA_OPERAND_O_SCALE 0x100ull
 #define FA_OPERAND_BIAS 0x200ull
-#define FA_OPERAND_BIAS_SCALE 0x400ull /* (reserved) */
+#define FA_OPERAND_BIAS_SCALE 0x400ull
 #define FA_OPERAND_MASK 0x800ull
 #define FA_OPERAND_KEY_RANGES 0x1000ull      /* (reserved) */
 #define FA_OPERAND_KEY_LIST 0x2000ull        /* (reserved) */
@@ -373,9 +373,9 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
 /* What is computed. For row i and key j of a sequence, in this order:
  *     s = scale · (q_i · k_j)
  *     s = softcap · tanh(s / softcap)          if softcap > 0
- *     s = s + bias_ij                          not scaled, not capped
+ *     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
  *     s = s − slope · |i + off − j|            ALiBi
- *     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf, outside the valid lengths
+ *     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf (times any factor), beyond the lengths
  *     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -416,7 +416,7 @@ typedef struct fa_attention_desc_s {
     int32_t k_descale_dtype; /* the same, of k_descale and k_shift (which cannot be FA_E8M0) */
     int32_t v_descale_dtype; /* the same, of v_descale and v_shift */
     int32_t bias_dtype;      /* FA_F32 (0 too), FA_F16, FA_BF16 */
-    int32_t mask_dtype;      /* 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
+    int32_t mask_dtype;      /* 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
     int32_t list_space;      /* (reserved) FA_LIST_… */
 
     int32_t algorithm;     /* FA_ALGORITHM_… */
@@ -450,15 +450,15 @@ typedef struct fa_attention_desc_s {
     int64_t chunk;        /* > 0: row i sees only keys of its own chunk, floor((i + off) / chunk); 0: off */
     int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
 
-    int64_t mask_keys;     /* (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys */
+    int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
     int64_t key_range_max; /* (reserved) intervals of a row in key_ranges; 0: 1 */
     int64_t list_max;      /* (reserved) entries stored for a block of rows, in key_list and in full_list */
     int64_t list_rows;     /* (reserved) rows that share a list; 0: 1 */
     int64_t list_keys;     /* (reserved) keys that one entry names; 0: 1 */
     int64_t list_heads;    /* (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q */
 
-    int64_t bias_period[2];     /* (reserved) (batch, head) are taken modulo these before the strides; 0: not */
-    int64_t mask_period[2];     /* (reserved) the same */
+    int64_t bias_period[2];     /* (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not */
+    int64_t mask_period[2];     /* the same of the mask */
     int64_t q_descale_block[2]; /* (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1 */
     int64_t k_descale_block[2];
     int64_t v_descale_block[2];
@@ -566,7 +566,7 @@ typedef struct fa_forward_args_s {
     const void* v_shift;            /* (reserved) */
     const float* o_scale;           /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    const float* bias_scale;        /* (reserved) [heads_q]: s += bias_scale · bias */
+    const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
     const int32_t* key_ranges;      /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
     const int32_t* key_list;        /* (reserved) keys or blocks of keys where masks act; −1: none */
@@ -612,7 +612,7 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  *     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
  *     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
  *     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
- *     dbias = dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
+ *     dbias = bias_scale_h dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
  *     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
  * k and v heads that several query heads share get the sum over them.
  *
@@ -631,8 +631,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * any number of threads; a GPU does under FA_DETERMINISTIC.
  *
  * Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
- * dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
- * of their own. */
+ * dimension of stride 0 and over repeats (bias_period); else its elements must be distinct. Where k or v is broadcast by a stride of
+ * 0, dk and dv need strides of their own. */
 typedef struct fa_backward_args_s {
     uint32_t struct_size;
     uint32_t flags;

@@ -289,7 +289,7 @@ struct ForwardArgs {
     /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
     Span<const float> o_scale{};
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
-    Span<const float> bias_scale{}; /* (reserved) [heads_q]: s += bias_scale · bias */
+    Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
     /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
     Span<const int32_t> key_ranges{};

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <vector>
 
 namespace {
 
@@ -56,7 +57,7 @@ float parameter(const ggml_tensor* op, int n) {
 bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     const float scale = parameter(op, 0), max_bias = parameter(op, 1), softcap = parameter(op, 2);
-    if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || max_bias != 0) return false;
+    if (q->type != GGML_TYPE_F32 || op->type != GGML_TYPE_F32 || (max_bias != 0 && !(mask && max_bias > 0))) return false;
     for (const ggml_tensor* t : {q, k, v, static_cast<const ggml_tensor*>(op)})
         if (!dtype_of(t->type) || !has_dense_rows(t)) return false;
     fa_attention_desc_init(d, sizeof *d);
@@ -82,13 +83,14 @@ bool describe(const ggml_tensor* op, fa_attention_desc_t* d) {
     set_strides(d->v_stride, v, 1, 2);
     set_strides(d->o_stride, op, 2, 1);
     if (k->ne[3] != d->batch || v->ne[3] != d->batch) return false;
-    if (mask) {  // one for all heads and sequences, or one for each
+    if (mask) {  // sequences and heads take its own in turn, each head by a factor of its own where there is a max_bias
         if (mask->type != GGML_TYPE_F16 || !has_dense_rows(mask)) return false;
-        if ((mask->ne[2] != 1 && mask->ne[2] != d->heads_q) || (mask->ne[3] != 1 && mask->ne[3] != d->batch)) return false;
-        d->operands |= FA_OPERAND_BIAS;
+        d->operands |= max_bias > 0 ? FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE : FA_OPERAND_BIAS;
+        d->bias_period[0] = mask->ne[3];
+        d->bias_period[1] = mask->ne[2];
         d->bias_dtype = FA_F16;
-        d->bias_stride[0] = mask->ne[3] == 1 ? 0 : int64_t(mask->nb[3] / sizeof(ggml_fp16_t));
-        d->bias_stride[1] = mask->ne[2] == 1 ? 0 : int64_t(mask->nb[2] / sizeof(ggml_fp16_t));
+        d->bias_stride[0] = int64_t(mask->nb[3] / sizeof(ggml_fp16_t));
+        d->bias_stride[1] = int64_t(mask->nb[2] / sizeof(ggml_fp16_t));
         d->bias_stride[2] = int64_t(mask->nb[1] / sizeof(ggml_fp16_t));
         d->bias_stride[3] = 1;
     }
@@ -135,6 +137,12 @@ ggml_status compute(ggml_backend_t backend, const ggml_tensor* op) {
     a.o = op->data;
     if (op->src[3]) a.bias = op->src[3]->data;
     if (op->src[4]) a.sinks = static_cast<const float*>(op->src[4]->data);
+    std::vector<float> slopes;
+    if (d.operands & FA_OPERAND_BIAS_SCALE) {
+        slopes.resize(size_t(d.heads_q));
+        if (fa_alibi_slopes(d.heads_q, parameter(op, 1), slopes.data()) != FA_OK) return GGML_STATUS_FAILED;
+        a.bias_scale = slopes.data();
+    }
     if (fa_forward_ex(handle_of(backend), &d, &a) == FA_OK) return GGML_STATUS_SUCCESS;
     std::fprintf(stderr, "ggml-flashattn: %s\n", fa_last_error(handle_of(backend)));
     return GGML_STATUS_FAILED;

@@ -40,7 +40,7 @@ type Forward struct {
 	OScale []float32
 	// Bias: [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
 	Bias Tensor
-	// BiasScale: (reserved) [heads_q]: s += bias_scale · bias
+	// BiasScale: [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
 	BiasScale []float32
 	// Mask: the same as bias by mask_stride; nonzero: attend
 	Mask []uint8

@@ -45,7 +45,7 @@ type Attention struct {
 	VDescaleDtype Dtype
 	// BiasDtype: FA_F32 (0 too), FA_F16, FA_BF16
 	BiasDtype Dtype
-	// MaskDtype: 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+	// MaskDtype: 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
 	MaskDtype Dtype
 	// ListSpace: (reserved) FA_LIST_…
 	ListSpace ListSpace
@@ -97,7 +97,7 @@ type Attention struct {
 	Chunk int64
 	// SplitSize: keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
 	SplitSize int64
-	// MaskKeys: (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+	// MaskKeys: > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
 	MaskKeys int64
 	// KeyRangeMax: (reserved) intervals of a row in key_ranges; 0: 1
 	KeyRangeMax int64
@@ -109,9 +109,9 @@ type Attention struct {
 	ListKeys int64
 	// ListHeads: (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
 	ListHeads int64
-	// BiasPeriod: (reserved) (batch, head) are taken modulo these before the strides; 0: not
+	// BiasPeriod: (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
 	BiasPeriod [2]int64
-	// MaskPeriod: (reserved) the same
+	// MaskPeriod: the same of the mask
 	MaskPeriod [2]int64
 	// QDescaleBlock: (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
 	QDescaleBlock [2]int64

@@ -169,7 +169,7 @@ const (
 	DtypeI4 Dtype = C.FA_I4
 	// DtypeU4: (reserved) the same, 0 … 15
 	DtypeU4 Dtype = C.FA_U4
-	// DtypeBit: (reserved) masks only: eight a byte, key j in bit j & 7
+	// DtypeBit: masks only: eight a byte, key j in bit j & 7
 	DtypeBit Dtype = C.FA_BIT
 	// DtypeQ40: 18 bytes: d, qs[16];              d · (x − 8)
 	DtypeQ40 Dtype = C.FA_Q4_0

@@ -51,6 +51,37 @@ FA_FN bool mild_scale(float scale) { return scale == 0.f || (fabsf(scale) >= kSm
 // Does log2 e times the scale have all of its digits?
 FA_FN bool plain_scale(float scale) { return scale == 0.f || fabsf(scale) >= kSmallestNormal; }
 
+// Of a sequence or head that counts modulo a period; divisions are for those beyond it alone.
+FA_FN int64_t repeated(int64_t i, int64_t period) { return i < period ? i : i % period; }
+// Element of a bias or a mask for a row and key 0. period: of (batch, head), at least 1 where there are any.
+FA_FN int64_t pair_row(const int64_t period[2], const int64_t stride[4], int64_t batch, int64_t head, int64_t row) {
+    return repeated(batch, period[0]) * stride[0] + repeated(head, period[1]) * stride[1] + row * stride[2];
+}
+FA_FN int64_t bias_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
+    return pair_row(p.d.bias_period, p.d.bias_stride, batch, head, row);
+}
+FA_FN int64_t mask_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
+    return pair_row(p.d.mask_period, p.d.mask_stride, batch, head, row);
+}
+// Is the mask, if there is one, a byte for each key of a sequence from the first on?
+static inline bool plain_mask(const Problem& p) { return p.d.mask_dtype == 0 && p.d.mask_keys == 0; }
+// The first key that a mask of the last keys has a column for: all before it are kept.
+FA_FN int64_t first_masked_key(int64_t mask_keys, int64_t seqlen_k) { return mask_keys > 0 ? seqlen_k - mask_keys : 0; }
+// A mask's column, in bits or in bytes, of the row that begins at `row`. Columns before the first are kept.
+FA_FN bool mask_keeps(const uint8_t* row, int64_t step, bool bits, int64_t column) {
+    if (column < 0) return true;
+    return bits ? row[(column >> 3) * step] >> (column & 7) & 1 : row[column * step] != 0;
+}
+// Does a bias or a mask repeat along sequences or heads in any other way than by a stride of 0?
+static inline bool repeats_pairs(const Problem& p) {
+    const auto repeats = [&](const int64_t period[2], const int64_t stride[4]) {
+        return (period[0] < p.d.batch && stride[0] != 0) || (period[1] < p.d.heads_q && stride[1] != 0);
+    };
+    return repeats(p.d.bias_period, p.d.bias_stride) || repeats(p.d.mask_period, p.d.mask_stride);
+}
+// A bias times its head's factor. −∞ removes the key whatever the factor is.
+FA_FN float scaled_bias(float bias, float scale) { return bias == kNegInf ? kNegInf : scale * bias; }
+
 // One sequence of the batch: where its rows and keys begin and how many there are, in elements of a row index.
 struct Sequence {
     int64_t q_begin;   // first row of q and o: in the packed tensor, else 0

@@ -43,7 +43,7 @@ static fa_status_t check_gradients(const Problem& p, fa_backward_args_t* a, Call
 static fa_status_t check_score_gradients(const Problem& p, fa_backward_args_t* a, Call* call) {
     if (a->dsinks) FA_TRY(call->with(FA_OPERAND_SINKS, Role::output, array_of("dsinks", a->dsinks, 4, p.d.heads_q)));
     Tensor dbias;
-    FA_TRY(lay_like(score_tensor(p, "bias", nullptr, 4, p.d.bias_stride), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias,
+    FA_TRY(lay_like(pair_tensor(p, "bias", nullptr, 4, p.d.bias_stride, p.d.bias_period), "dbias", a->dbias, 4, false, a->dbias_stride, &dbias,
                     call->message));
     if (!a->dbias) return FA_OK;
     Tensor once = dbias;  // sums share their element on purpose
@@ -67,7 +67,9 @@ static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t*
     FA_TRY(call->always(Role::input, v_tensor(p, f.v)));
     FA_TRY(call->always(Role::input, o_tensor(p, f.o)));
     FA_TRY(check_operands(p, f, kAllOperands, Role::input, call));
-    return host_metadata ? check_input_lengths(p, f, call->message) : FA_OK;
+    if (!host_metadata) return FA_OK;
+    FA_TRY(check_input_lengths(p, f, call->message));
+    return f.bias_scale ? check_bias_scale(p, f.bias_scale, call->message) : FA_OK;
 }
 
 fa_status_t check_backward(const Problem& p, const fa_backward_args_t* user, bool host_metadata, CheckedBackward* out, Regions* regions,

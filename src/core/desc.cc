@@ -204,6 +204,16 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     return FA_OK;
 }
 
+// After how many sequences and heads a bias or a mask repeats, at most all.
+static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& d, Message* m) {
+    const int64_t extent[2] = {d.batch, d.heads_q};
+    for (int i = 0; i < 2; i++) {
+        if (period[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(period[i]));
+        if (period[i] == 0 || period[i] > extent[i]) period[i] = extent[i];
+    }
+    return FA_OK;
+}
+
 static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     if (d->flags & FA_SCALE_EXPLICIT) {
         if (!(fabsf(d->scale) <= kMaxBaseE)) {
@@ -223,7 +233,11 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
         return fail(m, FA_INVALID_ARGUMENT, "dropout_p is %g: expected 0 or more and less than 1", double(d->dropout_p));
     }
     if (d->bias_dtype == 0) d->bias_dtype = FA_F32;
-    return FA_OK;
+    if ((d->operands & FA_OPERAND_BIAS_SCALE) && !(d->operands & FA_OPERAND_BIAS))
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", llu(d->operands));
+    FA_TRY(check_period("bias_period", d->bias_period, *d, m));
+    FA_TRY(check_period("mask_period", d->mask_period, *d, m));
+    return in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize);
 }
 
 static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
@@ -340,7 +354,6 @@ static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
 
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     fa_attention_desc_t& d = p->d;
-    const auto pairs = [&](const char* name, int32_t element, const int64_t* stride) { return score_tensor(*p, name, nullptr, element, stride); };
     if (attends(op) || op == FA_OP_ROTARY) {
         FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, m));
     }
@@ -351,14 +364,14 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
         FA_TRY(lay_strided(d, FA_STRIDED_LSE, "FA_STRIDED_LSE", lse_tensor(*p, nullptr), false, use, d.lse_stride, m));
     }
     if (attends(op)) {
-        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pairs("bias", element_size(d.bias_dtype), d.bias_stride), Use::read, d.bias_stride, m));
-        FA_TRY(lay_literal(d, FA_OPERAND_MASK, pairs("mask", 1, d.mask_stride), Use::read, d.mask_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period), Use::read, d.bias_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
         FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, m));
     }
     if (op != FA_OP_FORWARD) return FA_OK;
-    return lay_literal(d, FA_OPERAND_SCORES, pairs("scores", 4, d.scores_stride), Use::written, d.scores_stride, m);
+    return lay_literal(d, FA_OPERAND_SCORES, score_tensor(*p, "scores", nullptr, 4, d.scores_stride), Use::written, d.scores_stride, m);
 }
 
 fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Message* m) {

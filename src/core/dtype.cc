@@ -19,7 +19,7 @@ constexpr Dtype kDtypes[] = {
     {FA_I8, "i8", 1, 1, kKeys, kKeys},
     {FA_I4, "i4", 2, 1, kKeys, kNone},
     {FA_U4, "u4", 2, 1, kKeys, kNone},
-    {FA_BIT, "bit", 8, 1, kMaskBits, kNone},
+    {FA_BIT, "bit", 8, 1, kMaskBits, kMaskBits},
     {FA_Q4_0, "q4_0", 32, 18, kKeys, kKeys},
     {FA_Q4_1, "q4_1", 32, 20, kKeys, kKeys},
     {FA_Q5_0, "q5_0", 32, 22, kKeys, kKeys},

@@ -52,6 +52,13 @@ fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row
     return FA_OK;
 }
 
+fa_status_t check_bias_scale(const Problem& p, const float* scale, Message* m) {
+    for (int64_t h = 0; h < p.d.heads_q; h++)
+        if (!isfinite(scale[h]))
+            return fail(m, FA_INVALID_ARGUMENT, "bias_scale[%lld] is %g: expected a finite number", ll(h), double(scale[h]));
+    return FA_OK;
+}
+
 fa_status_t check_o_scale(float o_scale, Message* m) {
     if (isfinite(o_scale)) return FA_OK;
     return fail(m, FA_INVALID_ARGUMENT, "o_scale[0] is %g: expected a finite number", double(o_scale));

@@ -43,8 +43,9 @@ Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
         case kK_DESCALE: return k_descale_tensor(p, a.k_descale);
         case kV_DESCALE: return v_descale_tensor(p, a.v_descale);
         case kO_SCALE: return array_of("o_scale", a.o_scale, 4, 1);
-        case kBIAS: return score_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride);
-        case kMASK: return score_tensor(p, "mask", a.mask, 1, d.mask_stride);
+        case kBIAS: return pair_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride, d.bias_period);
+        case kBIAS_SCALE: return array_of("bias_scale", a.bias_scale, 4, d.heads_q);
+        case kMASK: return mask_tensor(p, a.mask);
         case kALIBI: return table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride);
         case kSINKS: return array_of("sinks", a.sinks, 4, d.heads_q);
         case kCAUSAL_OFFSET: return per_sequence("causal_offset", 0);

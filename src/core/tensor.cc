@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 #include "core/rules.h"
+#include "spec/shape.h"
 
 namespace fa {
 
@@ -113,6 +114,19 @@ Tensor lse_tensor(const Problem& p, const void* base) {
 
 Tensor score_tensor(const Problem& p, const char* name, const void* base, int32_t element, const int64_t* s) {
     return {name, base, element, 4, kNoDim, false, {p.d.batch, p.d.heads_q, p.d.seqlen_q, p.d.seqlen_k}, {s[0], s[1], s[2], s[3]}};
+}
+
+Tensor pair_tensor(const Problem& p, const char* name, const void* base, int32_t element, const int64_t* s, const int64_t* period) {
+    Tensor t = score_tensor(p, name, base, element, s);
+    for (int i = 0; i < 2; i++) t.extent[i] = min_of(t.extent[i], period[i]);
+    return t;
+}
+
+Tensor mask_tensor(const Problem& p, const void* base) {
+    Tensor t = pair_tensor(p, "mask", base, 1, p.d.mask_stride, p.d.mask_period);
+    if (p.d.mask_keys > 0 && t.extent[3] > 0) t.extent[3] = p.d.mask_keys;
+    if (p.d.mask_dtype == FA_BIT) t.extent[3] = ceil_div(t.extent[3], 8);
+    return t;
 }
 
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.

@@ -67,6 +67,9 @@ Tensor v_tensor(const Problem&, const void* base);
 Tensor o_tensor(const Problem&, const void* base);
 Tensor lse_tensor(const Problem&, const void* base);
 Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride);
+// The same of sequences and heads that repeat.
+Tensor pair_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride, const int64_t* period);
+Tensor mask_tensor(const Problem&, const void* base);  // in bytes, of eight keys each if they are bits
 Tensor q_descale_tensor(const Problem&, const void* base);
 Tensor k_descale_tensor(const Problem&, const void* base);
 Tensor v_descale_tensor(const Problem&, const void* base);

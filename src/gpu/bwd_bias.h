@@ -15,7 +15,7 @@ struct BiasBlocks {
 FA_FN BiasBlocks bias_blocks(const BackwardParams& x) {
     const int64_t *s = x.dbias_stride, rows = x.sequences.q.seqlen, keys = x.sequences.seqlen_k;
     if (x.batch == 0 || x.heads_q == 0 || rows == 0 || keys == 0) return {{0, 0, 0, 0}};
-    return {{s[0] ? x.batch : 1, s[1] ? x.heads_q : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
+    return {{s[0] ? x.bias_period[0] : 1, s[1] ? x.bias_period[1] : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
 }
 
 FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
@@ -23,6 +23,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
     rt::barrier();  // behind the last use of another sequence
     if (rt::thread() == 0) init_sequence(x, batch);
     rt::barrier();
+    const float scale = x.bias_scale ? x.bias_scale[head] : 1.f;
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
@@ -33,7 +34,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
             rt::barrier();
             compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] += backward_shared().ds[element_at<true>(r, n)];
+                FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);
         }
 }
 
@@ -51,8 +52,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
     float sum[4][4];
     FA_UNROLL for (int r = 0; r < 4; r++)
         FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = 0.f;
-    for (int64_t batch = begin[0]; batch < end[0]; batch++)
-        for (int64_t head = begin[1]; head < end[1]; head++) add_bias_tiles(x, batch, head, begin, end, sum);
+    for (int64_t batch = begin[0]; batch < x.batch; batch += blocks.count[0])
+        for (int64_t head = begin[1]; head < x.heads_q; head += blocks.count[1]) add_bias_tiles(x, batch, head, begin, end, sum);
 
     float* const tile = backward_shared().ds;
     const int thread = rt::thread();

@@ -215,7 +215,7 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
             score = x.softcap * tanh_s;
             if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
         }
-        if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.batch, t.head, t.row0 + row, key, score);
+        if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key, score);
         if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
         softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);

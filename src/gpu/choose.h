@@ -40,7 +40,10 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool b
     return {};
 }
 
-// The mma kernels that take a call; none: it has a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors
+// Do mma kernels know what is done to its scores? Not a factor of the bias, a bias or mask that repeats, bits or a mask of the last keys.
+bool mma_score_mod(const Problem& p) { return !p.has(FA_OPERAND_BIAS_SCALE) && !repeats_pairs(p) && plain_mask(p); }
+
+// The mma kernels that take a call; none: it has a score mod of SIMT kernels alone, a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors
 // for single keys, pages or queries, wide heads, sizes beyond 2^31, or a scale that is not mild, or it needs smaller probabilities than
 // they keep: where dropout has removed the large ones, or coarse values below them are 0, an output of wider range than the
 // probabilities shows what has become of the small ones.
@@ -48,7 +51,7 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
+    if (!mma_score_mod(p) || !p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
         !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
         (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
         (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
@@ -109,7 +112,7 @@ const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem
             }
         return nullptr;
     };
-    if (device.matrix != MatrixUnit::mma_sync || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype)
+    if (device.matrix != MatrixUnit::mma_sync || !mma_score_mod(p) || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype)
         return nullptr;
     if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);

@@ -161,6 +161,12 @@ void set_problem(const Problem& p, CallParams* x) {
         x->bias_stride[i] = d.bias_stride[i];
         x->mask_stride[i] = d.mask_stride[i];
     }
+    for (int i = 0; i < 2; i++) {
+        x->bias_period[i] = d.bias_period[i];
+        x->mask_period[i] = d.mask_period[i];
+    }
+    x->mask_keys = d.mask_keys;
+    x->mask_bits = d.mask_dtype == FA_BIT;
     x->alibi_batch_stride = d.alibi_batch_stride;
     x->uniform_lengths = has_uniform_lengths(p);
     if (!x->uniform_lengths) return;
@@ -183,6 +189,7 @@ void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
     x->o = a.o;
     x->lse = operand(p, FA_OPERAND_LSE, a.lse);
     x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
+    x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
     x->mask = operand(p, FA_OPERAND_MASK, a.mask);
     x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
     x->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);

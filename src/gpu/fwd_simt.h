@@ -249,7 +249,7 @@ struct Simt {
             for_each_score(s, score, [&](int row, int j, float value) {
                 if (!kept(row, j)) return kNegInf;
                 return kLog2e *
-                       apply_score_mod(x, t.rule.off, t.batch, s.head[row], s.position[row], key0 + j,
+                       apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
                                        apply_softcap(x.softcap, value));
             });
         else

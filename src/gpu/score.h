@@ -44,9 +44,12 @@ struct CallParams {
     bool score_mod;      // scores leave the product in natural units, for mods that need them so
     ScoreFactor factor;  // SIMT kernels: the scale, times log2 e without a score mod
     const void* bias;
+    const float* bias_scale;
     const uint8_t* mask;
     const float* alibi_slopes;
     int64_t bias_stride[4], mask_stride[4], alibi_batch_stride;
+    int64_t bias_period[2], mask_period[2], mask_keys;  // SIMT kernels alone read these, mask_bits and bias_scale
+    bool mask_bits;
     const float* sinks;
     const uint64_t* rng_state;  // NULL: these two
     uint64_t dropout_seed, dropout_offset;
@@ -114,16 +117,16 @@ FA_FN bool plain_scores(const Problem& p) {
 FA_DEVICE float apply_softcap(float softcap, float s) { return softcap > 0 ? softcap * tanhf(s / softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
+FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
     if (x.mask) {
-        const int64_t* t = x.mask_stride;
-        if (!x.mask[batch * t[0] + head * t[1] + row * t[2] + key * t[3]]) return kNegInf;
+        const uint8_t* const begin = x.mask + pair_row(x.mask_period, x.mask_stride, batch, head, row);
+        if (!mask_keeps(begin, x.mask_stride[3], x.mask_bits, key - first_masked_key(x.mask_keys, seqlen_k))) return kNegInf;
     }
     if (x.bias) {
-        const int64_t* t = x.bias_stride;
-        const float b = load_element(x.bias, batch * t[0] + head * t[1] + row * t[2] + key * t[3], x.bias_dtype);
+        const int64_t at = pair_row(x.bias_period, x.bias_stride, batch, head, row) + key * x.bias_stride[3];
+        const float b = load_element(x.bias, at, x.bias_dtype);
         if (b == kNegInf) return kNegInf;
-        s += b;
+        s += x.bias_scale ? x.bias_scale[head] * b : b;
     }
     if (x.alibi_slopes) {
         const int64_t distance = row + off - key;

@@ -1,4 +1,5 @@
 // fa_backward: the fields of its args, and of the descriptor what has no gradient.
+#include <limits>
 #include "rules.h"
 
 namespace {
@@ -77,6 +78,7 @@ const std::vector<Pointer<Backward>> pointers = {FORWARD_AT(backward_padded, q, 
                                                  FORWARD_AT(backward_padded, lse, 4, false),
                                                  AT(backward_padded, dout, 2, false),
                                                  FORWARD_AT(backward_padded, bias, 2, true),
+                                                 FORWARD_AT(backward_padded, bias_scale, 4, true),
                                                  FORWARD_AT(backward_padded, mask, 1, true),
                                                  FORWARD_AT(backward_padded, alibi_slopes, 4, true),
                                                  FORWARD_AT(backward_padded, sinks, 4, true),
@@ -131,6 +133,13 @@ std::vector<Rule<Backward>> args() {
         row(packed, "dv_stride[0] is 40: expected 0, packed", [](Backward& c) { strides(c.a.dv_stride, 40, 8, 4, 1); }),
         row(plain, "dq is 2 x 3 x 4 x 8 elements", [](Backward& c) { strides(c.a.dq_stride, INT64_MAX / 2, 32, 8, 1); }),
         row(padded, "dbias_stride[0] is -1:", [](Backward& c) { c.a.dbias_stride[0] = -1; }),
+        row(padded, "dbias_stride is {15, 4, 5, 1}: expected strides that keep",
+            [](Backward& c) { c.d.bias_period[1] = 2, strides(c.a.dbias_stride, 15, 4, 5, 1); }),
+        row(padded, "bias_scale[1] is inf: expected a finite number",
+            [](Backward& c) {
+                static const float scale[4] = {1, std::numeric_limits<float>::infinity(), 1, 1};
+                c.a.f.bias_scale = scale;
+            }),
         row(padded, "dbias_stride is {60, 15, 4, 1}:", [](Backward& c) { strides(c.a.dbias_stride, 60, 15, 4, 1); }),
         row(plain, "stream is 0x", [](Backward& c) { c.a.stream = somewhere; }),
         row(plain, "workspace is 0x", [](Backward& c) { c.a.workspace = somewhere; }),

@@ -58,7 +58,7 @@ void padded(Forward* f) {
     d.chunk = 4;
     d.kv_batch = 3;
     d.num_splits = 2;
-    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
                  FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K |
                  FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
                  FA_OPERAND_SCORES | FA_OPERAND_RNG_STATE;
@@ -73,6 +73,7 @@ void padded(Forward* f) {
     a.lse = m.make<float>(24, 7.0f);
     a.scores = m.make<float>(120, 7.0f);
     a.bias = m.make<uint16_t>(120);
+    a.bias_scale = m.make<float>(4, 0.5f);
     a.mask = m.make<uint8_t>(120, 1);
     a.alibi_slopes = m.make<float>(8, 0.5f);
     a.sinks = m.make<float>(4);
@@ -144,7 +145,7 @@ void backward_padded(Backward* c) {
     d.window_left = 3;
     d.window_right = -1;
     d.chunk = 4;
-    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
                  FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
     d.alibi_batch_stride = 4;
     dense(d.bias_stride, 4, 3, 5);
@@ -154,6 +155,7 @@ void backward_padded(Backward* c) {
     a.dbias = m.make<float>(120, 7.0f);
     a.dsinks = m.make<float>(4, 7.0f);
     a.f.bias = m.make<uint16_t>(120);
+    a.f.bias_scale = m.make<float>(4, 0.5f);
     a.f.mask = m.make<uint8_t>(120, 1);
     a.f.alibi_slopes = m.make<float>(8, 0.5f);
     a.f.sinks = m.make<float>(4);

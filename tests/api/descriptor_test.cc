@@ -80,7 +80,6 @@ std::vector<Rule<Forward>> reserved() {
         row(plain, U, "operands is 0x4: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_K_TAIL; }),
         row(plain, U, "operands is 0x40: no backend has shifts", [](D d) { d.operands = FA_OPERAND_K_SHIFT; }),
         row(plain, U, "operands is 0x80: no backend has shifts", [](D d) { d.operands = FA_OPERAND_V_SHIFT; }),
-        row(plain, U, "operands is 0x400: no backend has a factor of the bias", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
         row(plain, U, "operands is 0x1000: no backend has ranges of keys", [](D d) { d.operands = FA_OPERAND_KEY_RANGES; }),
         row(plain, U, "operands is 0x2000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST; }),
         row(plain, U, "operands is 0x4000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
@@ -92,14 +91,21 @@ std::vector<Rule<Forward>> reserved() {
         row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
         row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
         row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),
-        row(padded, U, "mask_dtype is bit:", [](D d) { d.mask_dtype = FA_BIT; }),
-        row(padded, U, "mask_keys is 2: no backend has a mask of the last keys", [](D d) { d.mask_keys = 2; }),
-        row(padded, U, "bias_period[1] is 2: no backend has a period of the bias", [](D d) { d.bias_period[1] = 2; }),
-        row(padded, U, "mask_period[0] is 1: no backend has a period of the mask", [](D d) { d.mask_period[0] = 1; }),
         row(padded, U, "q_descale_block[0] is 2: no backend has factors of blocks", [](D d) { d.q_descale_block[0] = 2; }),
         row(padded, U, "k_descale_block[1] is 32:", [](D d) { d.k_descale_block[1] = 32; }),
         row(padded, U, "v_descale_block[0] is 128:", [](D d) { d.v_descale_block[0] = 128; }),
         row(padded, I, "v_descale_block[1] is -1: expected 0 or more", [](D d) { d.v_descale_block[1] = -1; }),
+    };
+}
+
+// A factor of the bias, and sequences and heads after which a bias or a mask repeats.
+std::vector<Rule<Forward>> repeats() {
+    return {
+        row(plain, I, "operands is 0x400: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
+        row(padded, I, "mask_keys is -1: expected 0 or more", [](D d) { d.mask_keys = -1; }),
+        row(padded, I, "mask_keys is 2147483648: expected 2147483647 or less", [](D d) { d.mask_keys = int64_t(1) << 31; }),
+        row(padded, I, "bias_period[1] is -1: expected 0 or more", [](D d) { d.bias_period[1] = -1; }),
+        row(padded, I, "mask_period[0] is -9223372036854775808:", [](D d) { d.mask_period[0] = INT64_MIN; }),
     };
 }
 
@@ -367,7 +373,7 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), repeats(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {
@@ -380,6 +386,7 @@ TEST(Descriptor, TypesAreChecked) { check_rules(types()); }
 TEST(Descriptor, WhatNoBackendHasIsUnsupported) { check_rules(reserved()); }
 TEST(Descriptor, VWithinKHasNoFieldsOfItsOwn) { check_rules(within_k()); }
 TEST(Descriptor, RowsHoldWholeBlocks) { check_rules(blocks()); }
+TEST(Descriptor, BiasesAndMasksRepeat) { check_rules(repeats()); }
 TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(reserved_belongings()); }
 TEST(Descriptor, SizesAreChecked) { check_rules(sizes()); }
 TEST(Descriptor, ProductsThatOverflowAreRefused) { check_rules(products()); }

@@ -65,7 +65,7 @@ TEST(Extent, IsWhatTheCallTouches) {
     for (const auto good : {merge_padded, merge_packed}) check_extents(good, &merge, fa::check_merge);
     for (const auto good : {append_paged, append_packed}) check_extents(good, &append, fa::check_append_kv);
     for (const auto good : {rotary_padded, rotary_packed}) check_extents(good, &rotary, fa::check_rotary);
-    EXPECT_EQ(forward, (Names{"q_tail", "k_tail", "k_shift", "v_shift", "bias_scale", "key_ranges", "key_list", "key_list_count", "full_list",
+    EXPECT_EQ(forward, (Names{"q_tail", "k_tail", "k_shift", "v_shift", "key_ranges", "key_list", "key_list_count", "full_list",
                               "full_list_count", "device_status"}));
     EXPECT_EQ(append, (Names{"k_tail", "k_shift", "v_shift", "device_status"}));
     EXPECT_EQ(backward, Names{});

@@ -124,8 +124,13 @@ void expect_forward(const fa::Problem& p) {
         ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
     expect_tensor("q", query_extent(p, d.dim_qk), d.q_stride, bytes_of(d.q_dtype), false);
     const std::vector<int64_t> pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
-    expect_tensor("bias", pairs, d.bias_stride, bytes_of(d.bias_dtype), false);
-    expect_tensor("mask", pairs, d.mask_stride, 1, false);
+    for (const int64_t* period : {d.bias_period, d.mask_period})
+        for (int i = 0; i < 2; i++) ASSERT_TRUE(period[i] <= pairs[size_t(i)] && (period[i] >= 1 || pairs[size_t(i)] == 0));
+    ASSERT_TRUE(!p.has(FA_OPERAND_BIAS_SCALE) || p.has(FA_OPERAND_BIAS));
+    expect_tensor("bias", {d.bias_period[0], d.bias_period[1], d.seqlen_q, d.seqlen_k}, d.bias_stride, bytes_of(d.bias_dtype), false);
+    ASSERT_TRUE(d.mask_keys >= 0 && d.mask_keys <= INT32_MAX && (d.mask_dtype == 0 || d.mask_dtype == FA_BIT));
+    const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k, bytes = d.mask_dtype == FA_BIT ? (columns + 7) / 8 : columns;
+    expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, bytes}, d.mask_stride, 1, false);
     if (p.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
 }
 
@@ -232,7 +237,7 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     fa::Regions regions;
     const fa_status_t status = fa::check_backward(p, &full, host, &out, &regions, m);
     if (status != FA_OK) return status;
-    const std::vector<int64_t> q = query_extent(p, 1), pairs = {p.d.batch, p.d.heads_q, p.d.seqlen_q, p.d.seqlen_k};
+    const std::vector<int64_t> q = query_extent(p, 1), pairs = {p.d.bias_period[0], p.d.bias_period[1], p.d.seqlen_q, p.d.seqlen_k};
     expect_tensor("dout", query_extent(p, p.d.dim_v), out.dout_stride, 1, false);
     expect_tensor("dlse", {q[0], q[2], q[1]}, out.dlse_stride, 4, false);
     expect_tensor("dq", query_extent(p, p.d.dim_qk), out.dq_stride, 1, out.dq != nullptr);

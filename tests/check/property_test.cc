@@ -349,6 +349,34 @@ TEST(Laws, AConstantOnAllScoresMovesOnlyTheLse) {
     }
 }
 
+// A bias of two heads with factors for six is the bias of six: powers of two leave no rounding. −inf removes its key even by a factor of 0.
+TEST(Laws, FactorsAndRepeatsOfABiasAreThoseWrittenOut) {
+    const Handle handle = make_handle();
+    const float scale[6] = {1, -2, 0.5f, 4, 0, -0.25f};
+    const auto written = [](int64_t h, int64_t i, int64_t j) { return (i * 7 + j * 3 + h) % 11 == 0 ? -double(INFINITY) : double((i + 5 * j + h) % 9) / 4; };
+    for (const int32_t dtype : {FA_F32, FA_BF16})
+        for (const int64_t rows : {1, 40}) {
+            const auto run = [&](bool by_factors) {
+                Rng rng(56);
+                Case c = shaped({2, 6, 3, rows, 150, 32, 32});
+                c.d.q_dtype = dtype;
+                c.d.operands |= FA_OPERAND_BIAS | (by_factors ? FA_OPERAND_BIAS_SCALE : 0);
+                c.d.bias_period[1] = by_factors ? 2 : 0;
+                dense_pairs(c.d, c.d.bias_stride);
+                c.bind(rng);
+                c.fill_normal(rng);
+                c.set_bias([&](int64_t, int64_t h, int64_t i, int64_t j) {
+                    const double bias = written(h % 2, i, j);
+                    return by_factors || std::isinf(bias) ? bias : double(scale[h]) * bias;
+                });
+                if (by_factors) std::copy_n(scale, 6, c.bias_scale.as<float>());
+                EXPECT_EQ(c.run(handle), FA_OK) << handle.error();
+                return o_values(c);
+            };
+            EXPECT_LE(oracle::relative_norm(run(true), run(false)), dtype == FA_F32 ? 2e-6 : 4e-3);
+        }
+}
+
 TEST(Laws, OutputsLieBetweenTheValuesTheyAverage) {
     const Handle handle = make_handle();
     Rng rng(55);

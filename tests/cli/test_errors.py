@@ -49,7 +49,7 @@ class Errors(ToolCase):
         self.refuse_options(by_the_library, status=(1,))
 
     def test_an_empty_value_is_not_no_value(self):
-        for option in ("--q", "--out", "--lse", "--bias", "--mask", "--sinks", "--cu-seqlens-q", "--cu-seqlens-k", "--window", "--scale",
+        for option in ("--q", "--out", "--lse", "--bias", "--bias-scale", "--mask", "--sinks", "--cu-seqlens-q", "--cu-seqlens-k", "--window", "--scale",
                        "--causal", "--align", "--layout", "--dtype", "--backend", "--threads"):
             with self.subTest(option=option):
                 self.refuse([*FILES, "--out", "o.npy", option, ""] if option not in ("--q", "--out") else
@@ -103,7 +103,8 @@ class Errors(ToolCase):
         full = "(2, 4, 5, 7)"
         rows = [({"bias": ones(6, 7)}, "--bias", "(6, 7)", full), ({"bias": ones(1, 2, 4, 5, 7)}, "--bias", full), ({"bias": ones(7, 5)}, full),
                 ({"bias": ones(2, 2, 5, 7)}, full), ({"bias": ones(5, 7, dtype="f8")}, "float64"), ({"bias": ones(5, 7, dtype="u2")}, "bf16"),
-                ({"mask": ones(6, 7, dtype="?")}, "--mask", full), ({"mask": ones(5, 7)}, "--mask", "float32", "bool"),
+                ({"bias-scale": ones(3)}, "--bias-scale", "(3,)", "(4,)"),
+                ({"bias-scale": ones(4)}, "FA_OPERAND_BIAS"), ({"mask": ones(6, 7, dtype="?")}, "--mask", full), ({"mask": ones(5, 7)}, "--mask", "float32", "bool"),
                 ({"sinks": ones(3)}, "--sinks", "(3,)", "(4,)"), ({"sinks": ones(2, 4)}, "--sinks"), ({"sinks": ones(4, dtype="f2")}, "float16")]
         for arrays, *words in rows:
             with self.subTest(words=words):

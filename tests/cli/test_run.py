@@ -92,6 +92,9 @@ class Problem:
         rng = self.rng
         if rng.random() < 0.3:
             self.operand("bias", lambda n: np.where(rng.random(n) < 0.1, -np.inf, rng.standard_normal(n)).astype(rng.choice(["f4", "f2"])))
+            if rng.random() < 0.5:
+                self.files["bias-scale"] = self.keywords["bias_scale"] = rng.standard_normal(self.heads).astype(np.float32)
+                self.options += ["--bias-scale", "bias-scale.npy"]
         if rng.random() < 0.3:
             self.operand("mask", lambda n: (rng.random(n) < 0.8).astype(rng.choice(["?", "u1"])))
         if rng.random() < 0.3:

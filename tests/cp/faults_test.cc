@@ -38,6 +38,12 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     alignas(256) static char workspace[256];
     expect_everywhere([](int32_t, D d, S, A) { d.dropout_p = 0.5f; }, FA_UNSUPPORTED, "dropout_p is 0.5");
     expect_everywhere([](int32_t, D d, S, A a) { d.flags |= FA_V_IN_K, a.v = nullptr; }, FA_UNSUPPORTED, "no FA_V_IN_K on 3 ranks");
+    static float bias[4 * 24 * 24];
+    expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_BIAS, d.bias_period[1] = 2, a.bias = bias; }, FA_UNSUPPORTED,
+                      "bias_period[1] is 2");
+    static uint8_t mask[4 * 24 * 24];
+    expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_MASK, d.mask_keys = 8, a.mask = mask; }, FA_UNSUPPORTED,
+                      "mask_keys is 8");
     expect_everywhere([](int32_t, D d, S, A a) { d.operands |= FA_OPERAND_SCORES, a.scores = scores; }, FA_UNSUPPORTED,
                       "no FA_OPERAND_SCORES");
     expect_everywhere([](int32_t, D d, S, A) { d.algorithm = FA_ALGORITHM_STANDARD; }, FA_UNSUPPORTED, "algorithm is 1");

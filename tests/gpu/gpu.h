@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -101,6 +102,14 @@ class Moved {
         if (!(host.*pointer) || bytes == 0) return;
         parts_.push_back({Memory(bytes), const_cast<void*>(static_cast<const void*>(host.*pointer)), output});
         device.*pointer = static_cast<T*>(parts_.back().memory.as());
+    }
+    void part(size_t pointer, int64_t bytes, bool output = false) {  // by its place in the args
+        void* from;
+        memcpy(&from, reinterpret_cast<const char*>(&host) + pointer, sizeof from);
+        if (!from || bytes == 0) return;
+        parts_.push_back({Memory(bytes), from, output});
+        void* const to = parts_.back().memory.as();
+        memcpy(reinterpret_cast<char*>(&device) + pointer, &to, sizeof to);
     }
     void upload() {
         for (const Part& p : parts_) cuda(cudaMemcpy(p.memory.as(), p.host, size_t(p.memory.bytes()), cudaMemcpyHostToDevice));

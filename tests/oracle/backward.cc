@@ -85,7 +85,7 @@ class RowGradient {
             if (z != 0) add(out.v, key * v.size() + c, Term{p * z, p * z, p * z * heat, z, 0} * given.d_o[c]);
         }
         const Term ds = term(p, dp, dp_size);
-        add(out.bias, size_t(out.row(b, h, i) * out.keys + j), ds);
+        add(out.bias, size_t(out.row(b, h, i) * out.keys + j), ds * r.bias_scale(h));
         const Term dot = through_softcap(ds, s) * r.scale;
         for (size_t c = 0; c < q.size(); c++) {
             add(out.q, size_t(out.row(b, h, i)) * q.size() + c, dot * k[c]);

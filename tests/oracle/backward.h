@@ -58,7 +58,7 @@ class BackwardReading : public Reading {
     int64_t dk(int64_t b, int64_t kv_head, int64_t slot) const { return of_slot(dk_tensor, b, kv_head, slot); }
     int64_t dv(int64_t b, int64_t kv_head, int64_t slot) const { return of_slot(dv_tensor, b, kv_head, slot); }
     int64_t dbias(int64_t b, int64_t h, int64_t i, int64_t j) const {
-        return dbias_tensor.at(b, h, i) + j * dbias_tensor.stride[3];
+        return dbias_tensor.at(b % dbias_tensor.count[0], h % dbias_tensor.count[1], i) + j * dbias_tensor.stride[3];
     }
     int64_t leftpad(int64_t b) const { return has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] : 0; }
 

@@ -55,6 +55,8 @@ class Reading {
     int64_t bias(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t mask(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t scores(int64_t b, int64_t h, int64_t i, int64_t j) const;
+    int64_t column(int64_t b, int64_t j) const;  // of the mask, below 0 where it has none: the key is kept
+    int mask_bits(int64_t b, int64_t j) const;   // those of the byte at mask() that say whether the key is kept
     int64_t q_descale(int64_t b, int64_t h, int64_t i) const;
     int64_t k_descale(int64_t b, int64_t k_head, int64_t j) const;
     int64_t v_descale(int64_t b, int64_t v_head, int64_t j) const;
@@ -62,6 +64,7 @@ class Reading {
     int64_t k_head(int64_t h) const { return h * heads_k / d.heads_q; }
     int64_t v_head(int64_t h) const { return h * heads_v / d.heads_q; }
     double alibi_slope(int64_t b, int64_t h) const;
+    double bias_scale(int64_t h) const;
     // Rows beyond rows(b): a padded o and LSE has them, and they must be 0 and −inf; a packed one has none of its own.
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }
 

@@ -48,8 +48,16 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
         v_tensor = tensor({k_outer, k_rows, heads_v, dim_v / elements_of(v_dtype)}, d.strided & FA_STRIDED_V, literal(d.v_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
-    bias_tensor = {pairs, literal(d.bias_stride)};
-    mask_tensor = {pairs, literal(d.mask_stride)};
+    const auto repeating = [&](const int64_t(&period)[2]) {
+        Quad n = pairs;
+        for (size_t axis = 0; axis < 2; axis++)
+            if (period[axis] != 0 && period[axis] < n[axis]) n[axis] = period[axis];
+        return n;
+    };
+    bias_tensor = {repeating(d.bias_period), literal(d.bias_stride)};
+    mask_tensor = {repeating(d.mask_period), literal(d.mask_stride)};
+    if (d.mask_keys > 0 && d.seqlen_k > 0) mask_tensor.count[3] = d.mask_keys;
+    if (d.mask_dtype == FA_BIT) mask_tensor.count[3] = (mask_tensor.count[3] + 7) / 8;
     scores_tensor = {pairs, literal(d.scores_stride)};
     q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
@@ -96,7 +104,7 @@ bool Reading::attends(int64_t b, int64_t h, int64_t i, int64_t j) const {
         const int64_t stands = i + diagonal(b);
         if (stands < first || stands - first >= d.chunk) return false;
     }
-    if (has(FA_OPERAND_MASK) && a.mask[mask(b, h, i, j)] == 0) return false;
+    if (has(FA_OPERAND_MASK) && column(b, j) >= 0 && (a.mask[mask(b, h, i, j)] & mask_bits(b, j)) == 0) return false;
     return !has(FA_OPERAND_BIAS) || load(a.bias, bias(b, h, i, j), bias_dtype) != -INFINITY;
 }
 
@@ -114,11 +122,15 @@ int64_t Reading::lse(int64_t b, int64_t h, int64_t i) const {
     return has(FA_OPERAND_CU_SEQLENS_Q) ? lse_tensor.at(0, h, a.cu_seqlens_q[b] + i) : lse_tensor.at(b, h, i);
 }
 int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return bias_tensor.at(b, h, i) + j * bias_tensor.stride[3];
+    return bias_tensor.at(b % bias_tensor.count[0], h % bias_tensor.count[1], i) + j * bias_tensor.stride[3];
 }
 int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return mask_tensor.at(b, h, i) + j * mask_tensor.stride[3];
+    return mask_tensor.at(b % mask_tensor.count[0], h % mask_tensor.count[1], i) +
+           (d.mask_dtype == FA_BIT ? column(b, j) / 8 : column(b, j)) * mask_tensor.stride[3];
 }
+int64_t Reading::column(int64_t b, int64_t j) const { return d.mask_keys > 0 ? d.mask_keys - keys(b) + j : j; }
+int Reading::mask_bits(int64_t b, int64_t j) const { return d.mask_dtype == FA_BIT ? 1 << column(b, j) % 8 : 0xff; }
+
 int64_t Reading::scores(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return scores_tensor.at(b, h, i) + j * scores_tensor.stride[3];
 }
@@ -155,5 +167,7 @@ int64_t Reading::v_descale(int64_t b, int64_t head, int64_t j) const {
 double Reading::alibi_slope(int64_t b, int64_t h) const {
     return has(FA_OPERAND_ALIBI) ? double(a.alibi_slopes[b * d.alibi_batch_stride + h]) : 0.0;
 }
+
+double Reading::bias_scale(int64_t h) const { return has(FA_OPERAND_BIAS_SCALE) ? double(a.bias_scale[h]) : 1.0; }
 
 }  // namespace oracle

@@ -33,7 +33,7 @@ Product multiply(const std::vector<double>& q, const std::vector<double>& k) {
 Score score_of(const Reading& r, const Row& row, int64_t j, const std::vector<double>& k) {
     const int64_t b = row.b, h = row.h, i = row.i;
     const Product product = multiply(row.q, k);
-    const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
+    const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? r.bias_scale(h) * load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
     const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
     Score s;
     s.raw = r.scale * product.sum;

@@ -1,5 +1,5 @@
 #include "support/case.h"
-#include <cmath>
+#include <cstddef>
 #include <cstring>
 #include "support/handle.h"
 
@@ -18,8 +18,9 @@ std::vector<double> row_of(int64_t dim, Value value) {
     return row;
 }
 
-Buffer allocate(Rng& rng, const oracle::Tensor& tensor, int64_t element_size) {
-    return {tensor.extent() * element_size, side(rng)};
+void point(fa_forward_args_t& a, size_t pointer, const Buffer& buffer) {
+    void* const to = buffer.as();
+    memcpy(reinterpret_cast<char*>(&a) + pointer, &to, sizeof to);
 }
 
 void poison(const Buffer& buffer) {
@@ -42,48 +43,68 @@ int64_t first_stray(const Buffer& buffer, const std::vector<bool>& owned, int64_
 
 }  // namespace
 
+const std::vector<BufferOperand>& buffer_operands() {
+    using Args = fa_forward_args_t;
+    using R = const oracle::Reading&;
+    constexpr int64_t kFloat = sizeof(float);
+    static const std::vector<BufferOperand> all = {
+        {FA_OPERAND_LSE, offsetof(Args, lse), &Case::lse, [](R r) { return r.lse_tensor.extent() * kFloat; }, true},
+        {FA_OPERAND_BIAS, offsetof(Args, bias), &Case::bias,
+         [](R r) { return r.bias_tensor.extent() * oracle::size_of(r.bias_dtype); }, false},
+        {FA_OPERAND_BIAS_SCALE, offsetof(Args, bias_scale), &Case::bias_scale, [](R r) { return r.d.heads_q * kFloat; }, false},
+        {FA_OPERAND_MASK, offsetof(Args, mask), &Case::mask, [](R r) { return r.mask_tensor.extent(); }, false},
+        {FA_OPERAND_ALIBI, offsetof(Args, alibi_slopes), &Case::alibi,
+         [](R r) { return (r.d.heads_q + (r.d.batch > 0 ? (r.d.batch - 1) * r.d.alibi_batch_stride : 0)) * kFloat; }, false},
+        {FA_OPERAND_SINKS, offsetof(Args, sinks), &Case::sinks, [](R r) { return r.d.heads_q * kFloat; }, false},
+        {FA_OPERAND_Q_DESCALE, offsetof(Args, q_descale), &Case::q_descale,
+         [](R r) { return r.q_descale_tensor.extent() * kFloat; }, false},
+        {FA_OPERAND_K_DESCALE, offsetof(Args, k_descale), &Case::k_descale,
+         [](R r) { return r.k_descale_tensor.extent() * kFloat; }, false},
+        {FA_OPERAND_V_DESCALE, offsetof(Args, v_descale), &Case::v_descale,
+         [](R r) { return r.v_descale_tensor.extent() * kFloat; }, false},
+        {FA_OPERAND_O_SCALE, offsetof(Args, o_scale), &Case::o_scale, [](R) { return kFloat; }, false},
+        {FA_OPERAND_SCORES, offsetof(Args, scores), &Case::scores, [](R r) { return r.scores_tensor.extent() * kFloat; }, true},
+        {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); }, false}};
+    return all;
+}
+
+const std::vector<MetadataOperand>& metadata_operands() {
+#define METADATA(BIT, field) {FA_OPERAND_##BIT, offsetof(fa_forward_args_t, field), &Metadata::field, #field}
+    static const std::vector<MetadataOperand> all = {
+        METADATA(CAUSAL_OFFSET, causal_offset), METADATA(CU_SEQLENS_Q, cu_seqlens_q), METADATA(CU_SEQLENS_K, cu_seqlens_k),
+        METADATA(SEQUSED_Q, seqused_q),         METADATA(SEQUSED_K, seqused_k),       METADATA(LEFTPAD_K, leftpad_k),
+        METADATA(KV_BATCH_IDX, kv_batch_idx),   METADATA(PAGE_TABLE, page_table)};
+#undef METADATA
+    return all;
+}
+
 void Case::bind_metadata(Rng& rng) {
-    auto place = [&](uint32_t operand, const std::vector<int32_t>& values, const int32_t*& pointer) {
-        if (!(d.operands & operand)) return;
+    for (const MetadataOperand& operand : metadata_operands()) {
+        if (!(d.operands & operand.bit)) continue;
+        const std::vector<int32_t>& values = metadata.*operand.values;
         metadata_buffers_.emplace_back(int64_t(values.size() * sizeof(int32_t)), side(rng));
-        int32_t* to = metadata_buffers_.back().as<int32_t>();
-        if (!values.empty()) memcpy(to, values.data(), values.size() * sizeof(int32_t));
-        pointer = to;
-    };
-    place(FA_OPERAND_CAUSAL_OFFSET, metadata.causal_offset, a.causal_offset);
-    place(FA_OPERAND_CU_SEQLENS_Q, metadata.cu_seqlens_q, a.cu_seqlens_q);
-    place(FA_OPERAND_CU_SEQLENS_K, metadata.cu_seqlens_k, a.cu_seqlens_k);
-    place(FA_OPERAND_SEQUSED_Q, metadata.seqused_q, a.seqused_q);
-    place(FA_OPERAND_SEQUSED_K, metadata.seqused_k, a.seqused_k);
-    place(FA_OPERAND_LEFTPAD_K, metadata.leftpad_k, a.leftpad_k);
-    place(FA_OPERAND_KV_BATCH_IDX, metadata.kv_batch_idx, a.kv_batch_idx);
-    place(FA_OPERAND_PAGE_TABLE, metadata.page_table, a.page_table);
+        if (!values.empty()) memcpy(metadata_buffers_.back().as(), values.data(), values.size() * sizeof(int32_t));
+        point(a, operand.pointer, metadata_buffers_.back());
+    }
 }
 
 void Case::bind(Rng& rng) {
     bind_metadata(rng);
     const oracle::Reading r = reading();
-    auto give = [&](Buffer& buffer, bool wanted, Buffer memory) {
+    const auto give = [&](Buffer& buffer, bool wanted, int64_t bytes) {
+        Buffer memory(bytes, side(rng));
         if (wanted) buffer = std::move(memory);
         return buffer.as();
     };
-    const int64_t floats = sizeof(float);
-    a.q = give(q, true, allocate(rng, r.q_tensor, oracle::size_of(r.q_dtype)));
-    a.k = give(k, true, allocate(rng, r.k_tensor, oracle::size_of(r.k_dtype)));
-    a.v = give(v, !r.v_in_k(), allocate(rng, r.v_tensor, oracle::size_of(r.v_dtype)));
-    a.o = give(o, true, allocate(rng, r.o_tensor, oracle::size_of(r.o_dtype)));
-    a.lse = static_cast<float*>(give(lse, r.has(FA_OPERAND_LSE), allocate(rng, r.lse_tensor, floats)));
-    a.bias = give(bias, r.has(FA_OPERAND_BIAS), allocate(rng, r.bias_tensor, oracle::size_of(r.bias_dtype)));
-    a.mask = static_cast<uint8_t*>(give(mask, r.has(FA_OPERAND_MASK), allocate(rng, r.mask_tensor, 1)));
-    const int64_t slopes = d.heads_q + (d.batch > 0 ? (d.batch - 1) * d.alibi_batch_stride : 0);
-    a.alibi_slopes = static_cast<float*>(give(alibi, r.has(FA_OPERAND_ALIBI), Buffer(slopes * floats, side(rng))));
-    a.sinks = static_cast<float*>(give(sinks, r.has(FA_OPERAND_SINKS), Buffer(d.heads_q * floats, side(rng))));
-    a.q_descale = static_cast<float*>(give(q_descale, r.has(FA_OPERAND_Q_DESCALE), allocate(rng, r.q_descale_tensor, floats)));
-    a.k_descale = static_cast<float*>(give(k_descale, r.has(FA_OPERAND_K_DESCALE), allocate(rng, r.k_descale_tensor, floats)));
-    a.v_descale = static_cast<float*>(give(v_descale, r.has(FA_OPERAND_V_DESCALE), allocate(rng, r.v_descale_tensor, floats)));
-    a.o_scale = static_cast<float*>(give(o_scale, r.has(FA_OPERAND_O_SCALE), Buffer(floats, side(rng))));
-    a.scores = static_cast<float*>(give(scores, r.has(FA_OPERAND_SCORES), allocate(rng, r.scores_tensor, floats)));
-    a.rng_state = static_cast<uint64_t*>(give(rng_state, r.has(FA_OPERAND_RNG_STATE), Buffer(2 * sizeof(uint64_t), side(rng))));
+    a.q = give(q, true, r.q_tensor.extent() * oracle::size_of(r.q_dtype));
+    a.k = give(k, true, r.k_tensor.extent() * oracle::size_of(r.k_dtype));
+    a.v = give(v, !r.v_in_k(), r.v_tensor.extent() * oracle::size_of(r.v_dtype));
+    a.o = give(o, true, r.o_tensor.extent() * oracle::size_of(r.o_dtype));
+    for (const BufferOperand& operand : buffer_operands()) {
+        const bool wanted = (d.operands & operand.bit) != 0;
+        give(this->*operand.buffer, wanted, wanted ? operand.bytes(r) : 0);
+        point(a, operand.pointer, this->*operand.buffer);
+    }
 }
 
 void Case::use_workspace(uint64_t bytes, Rng& rng) {
@@ -133,8 +154,10 @@ void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)
         for (int64_t h = 0; h < d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++)
                 for (int64_t j = 0; j < r.keys(b); j++) {
-                    const uint8_t yes = uint8_t(1 + (i + 3 * j) % 255);  // any nonzero byte means attend
-                    mask.as<uint8_t>()[r.mask(b, h, i, j)] = attend(b, h, i, j) ? yes : 0;
+                    if (r.column(b, j) < 0) continue;
+                    uint8_t& byte = mask.as<uint8_t>()[r.mask(b, h, i, j)];
+                    const int bits = r.mask_bits(b, j), any = 1 + int(i + 3 * j) % 255;  // any nonzero byte means attend
+                    byte = uint8_t((byte & ~bits) | (attend(b, h, i, j) ? d.mask_dtype == FA_BIT ? bits : any : 0));
                 }
 }
 
@@ -162,7 +185,9 @@ void Case::fill_normal(Rng& rng, double q_size, double k_size, double v_size) {
 }
 
 std::vector<Buffer*> Case::inputs() {
-    std::vector<Buffer*> all = {&q, &k, &v, &bias, &mask, &alibi, &sinks, &q_descale, &k_descale, &v_descale, &o_scale, &rng_state};
+    std::vector<Buffer*> all = {&q, &k, &v};
+    for (const BufferOperand& operand : buffer_operands())
+        if (!operand.output) all.push_back(&(this->*operand.buffer));
     for (Buffer& buffer : metadata_buffers_) all.push_back(&buffer);
     return all;
 }

@@ -29,7 +29,7 @@ class Case {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;
-    Buffer q, k, v, o, lse, bias, mask, alibi, sinks, q_descale, k_descale, v_descale, o_scale, scores, rng_state, workspace;
+    Buffer q, k, v, o, lse, bias, bias_scale, mask, alibi, sinks, q_descale, k_descale, v_descale, o_scale, scores, rng_state, workspace;
 
     // Allocates all that d.operands asks for and points args at it. Call once; Rng decides on which side the guards lie.
     void bind(Rng& rng);
@@ -65,5 +65,23 @@ class Case {
 std::string check_against_oracle(const Case& c, int32_t p_dtype, int64_t row_step = 1);
 
 std::string describe(const fa_attention_desc_t& d);
+
+// Operands of a case with a buffer each, and those that are arrays of its metadata: the bit, the pointer's place in the args, and what
+// there is. A new operand is a Buffer and a line of one of these lists; binding, freezing, describing and moving to a device follow.
+struct BufferOperand {
+    uint64_t bit;
+    size_t pointer;
+    Buffer Case::*buffer;
+    int64_t (*bytes)(const oracle::Reading& r);
+    bool output;
+};
+struct MetadataOperand {
+    uint64_t bit;
+    size_t pointer;
+    std::vector<int32_t> Metadata::*values;
+    const char* name;
+};
+const std::vector<BufferOperand>& buffer_operands();
+const std::vector<MetadataOperand>& metadata_operands();
 
 }  // namespace test

@@ -29,28 +29,10 @@ void add_list(std::string& text, const char* name, const Number* values, size_t 
     text += "}";
 }
 
-const struct {
-    uint64_t bit;
-    const char* name;
-} kOperands[] = {{FA_OPERAND_LSE, "LSE"},
-                 {FA_OPERAND_Q_DESCALE, "Q_DESCALE"},
-                 {FA_OPERAND_K_DESCALE, "K_DESCALE"},
-                 {FA_OPERAND_V_DESCALE, "V_DESCALE"},
-                 {FA_OPERAND_O_SCALE, "O_SCALE"},
-                 {FA_OPERAND_BIAS, "BIAS"},
-                 {FA_OPERAND_MASK, "MASK"},
-                 {FA_OPERAND_ALIBI, "ALIBI"},
-                 {FA_OPERAND_SINKS, "SINKS"},
-                 {FA_OPERAND_CAUSAL_OFFSET, "CAUSAL_OFFSET"},
-                 {FA_OPERAND_CU_SEQLENS_Q, "CU_SEQLENS_Q"},
-                 {FA_OPERAND_CU_SEQLENS_K, "CU_SEQLENS_K"},
-                 {FA_OPERAND_SEQUSED_Q, "SEQUSED_Q"},
-                 {FA_OPERAND_SEQUSED_K, "SEQUSED_K"},
-                 {FA_OPERAND_LEFTPAD_K, "LEFTPAD_K"},
-                 {FA_OPERAND_KV_BATCH_IDX, "KV_BATCH_IDX"},
-                 {FA_OPERAND_PAGE_TABLE, "PAGE_TABLE"},
-                 {FA_OPERAND_SCORES, "SCORES"},
-                 {FA_OPERAND_RNG_STATE, "RNG_STATE"}};
+const char* const kOperands[] = {
+#define FA_OPERAND(name, field) #name,
+#include "core/operands.def"
+};
 
 }  // namespace
 
@@ -60,8 +42,8 @@ std::string describe(const fa_attention_desc_t& d) {
     const char* const flags[] = {" causal", " window", " scale", " deterministic", " v_in_k"};
     for (int bit = 0; bit < 5; bit++)
         if (d.flags >> bit & 1) text += flags[bit];
-    for (const auto& operand : kOperands)
-        if (d.operands & operand.bit) text += std::string(" +") + operand.name;
+    for (size_t bit = 0; bit < sizeof kOperands / sizeof *kOperands; bit++)
+        if (d.operands >> bit & 1) text += std::string(" +") + kOperands[bit];
     add(text, "strided", (long long)d.strided), add(text, "alignment", (long long)d.alignment);
     add(text, "algorithm", (long long)d.algorithm), add(text, "scores_stage", (long long)d.scores_stage);
     add(text, "precision", (long long)d.precision);
@@ -87,6 +69,12 @@ std::string describe(const fa_attention_desc_t& d) {
                  {"window_left", d.window_left},
                  {"window_right", d.window_right},
                  {"chunk", d.chunk},
+                 {"bias_period[0]", d.bias_period[0]},
+                 {"bias_period[1]", d.bias_period[1]},
+                 {"mask_period[0]", d.mask_period[0]},
+                 {"mask_period[1]", d.mask_period[1]},
+                 {"mask_dtype", d.mask_dtype},
+                 {"mask_keys", d.mask_keys},
                  {"alibi_batch_stride", d.alibi_batch_stride}};
     for (const auto& size : sizes) add(text, size.name, (long long)size.value);
     add_list(text, "q_stride", d.q_stride, 4), add_list(text, "k_stride", d.k_stride, 4), add_list(text, "v_stride", d.v_stride, 4);
@@ -100,14 +88,10 @@ std::string describe(const fa_attention_desc_t& d) {
 
 std::string Case::describe() const {
     std::string text = test::describe(d);
-    const struct {
-        const char* name;
-        const std::vector<int32_t>& values;
-    } lists[] = {{"causal_offset", metadata.causal_offset}, {"cu_seqlens_q", metadata.cu_seqlens_q},
-                 {"cu_seqlens_k", metadata.cu_seqlens_k},   {"seqused_q", metadata.seqused_q},
-                 {"seqused_k", metadata.seqused_k},         {"leftpad_k", metadata.leftpad_k},
-                 {"kv_batch_idx", metadata.kv_batch_idx},   {"page_table", metadata.page_table}};
-    for (const auto& list : lists) add_list(text, list.name, list.values.data(), list.values.size());
+    for (const MetadataOperand& operand : metadata_operands()) {
+        const std::vector<int32_t>& values = metadata.*operand.values;
+        add_list(text, operand.name, values.data(), values.size());
+    }
     if (seed != 0) text = "case " + std::to_string(seed) + ": " + text;
     return text;
 }

@@ -215,6 +215,12 @@ class Generator {
         for (int64_t b = 0; b < d.batch; b++) m.causal_offset.push_back(int32_t(rng.between(-d.seqlen_q - 2, d.seqlen_k + 2)));
     }
 
+    // A bias or mask of fewer sequences or heads, now and then.
+    void repeat(int64_t (&period)[2]) {
+        if (rng.chance(0.25)) period[0] = rng.between(1, 4);
+        if (rng.chance(0.25)) period[1] = rng.between(1, d.heads_q + 1);
+    }
+
     void scores() {
         if (rng.chance(0.35)) {
             d.flags |= FA_SCALE_EXPLICIT;
@@ -224,7 +230,13 @@ class Generator {
         want(0.2, FA_OPERAND_BIAS);
         if (has(FA_OPERAND_BIAS) && rng.chance(0.6))
             d.bias_dtype = family.all_f32 ? int32_t(FA_F32) : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        if (has(FA_OPERAND_BIAS)) want(0.4, FA_OPERAND_BIAS_SCALE), repeat(d.bias_period);
         want(0.2, FA_OPERAND_MASK);
+        if (has(FA_OPERAND_MASK)) {
+            repeat(d.mask_period);
+            if (rng.chance(0.3)) d.mask_dtype = FA_BIT;
+            if (rng.chance(0.3)) d.mask_keys = rng.between(1, d.seqlen_k + 9);
+        }
         want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
         if (has(FA_OPERAND_ALIBI) && d.batch == 1 && rng.chance(0.3)) d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
@@ -313,6 +325,8 @@ class Generator {
         }
         for (int64_t b = 0; b < d.batch && has(FA_OPERAND_ALIBI); b++)
             for (int64_t h = 0; h < d.heads_q; h++) c.alibi.as<float>()[b * d.alibi_batch_stride + h] = float(rng.uniform(-0.1, 1));
+        for (int64_t h = 0; h < d.heads_q && has(FA_OPERAND_BIAS_SCALE); h++)
+            c.bias_scale.as<float>()[h] = rng.chance(0.1) ? 0.f : float(rng.uniform(-2, 2));
         for (int64_t h = 0; h < d.heads_q && has(FA_OPERAND_SINKS); h++) c.sinks.as<float>()[h] = float(3 * rng.normal());
         if (has(FA_OPERAND_O_SCALE)) *c.o_scale.as<float>() = float(rng.uniform(0.5, 8));
         if (d.dropout_p == 0) return;

@@ -19,6 +19,7 @@ struct Shape {
 struct Options {
     bool mask = false, sinks = false, permuted = false;
     float softcap = 0, max_bias = 0;
+    int64_t mask_heads = 1;
 };
 
 int faults = 0, compared = 0, refused = 0;
@@ -43,7 +44,7 @@ struct Graph {
         q = tensor(GGML_TYPE_F32, s.dim_qk, s.rows, s.heads_q);
         k = tensor(k_type, s.dim_qk, s.keys, s.heads_k);
         v = tensor(v_type, s.dim_v, s.keys, s.heads_k);
-        if (o.mask) mask = ggml_new_tensor_4d(c, GGML_TYPE_F16, s.keys, s.rows, 1, s.batch);
+        if (o.mask) mask = ggml_new_tensor_4d(c, GGML_TYPE_F16, s.keys, s.rows, o.mask_heads, s.batch);
         if (o.sinks) sinks = ggml_new_tensor_1d(c, GGML_TYPE_F32, s.heads_q);
         attention = ggml_flash_attn_ext(c, ordered(ggml_scale(c, q, 2)), ordered(k), ordered(v), mask,
                                         1 / std::sqrt(float(s.dim_qk)), o.max_bias, o.softcap);
@@ -136,8 +137,13 @@ int main(int count, char** words) {
     pair.compare({72, 40, 6, 3, 9, 50, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true, true});
     pair.compare({576, 512, 16, 1, 2, 300, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true});
     pair.compare({64, 64, 1, 1, 1, 1, 1}, GGML_TYPE_F32, GGML_TYPE_F32, {});
+    for (const int64_t heads : {1, 4, 6})
+        for (const float max_bias : {0.f, 8.f, 4.f})
+            for (const int64_t mask_heads : {int64_t(1), heads / 2, heads})
+                if (mask_heads > 0)
+                    pair.compare({64, 64, heads, heads, 5, 40, 2}, GGML_TYPE_F16, GGML_TYPE_Q8_0, {true, true, false, 0, max_bias, mask_heads});
     // What is not ours stays ggml's.
-    pair.compare({64, 64, 4, 4, 5, 40, 1}, GGML_TYPE_F16, GGML_TYPE_F16, {true, false, false, 0, 8}, false);
+    pair.compare({64, 64, 4, 4, 5, 40, 1}, GGML_TYPE_IQ4_NL, GGML_TYPE_IQ4_NL, {true}, false);
     printf("%d calls compared, %d left to ggml, %d faults\n", compared, refused, faults);
     return faults ? 1 : 0;
 }

@@ -56,7 +56,7 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     request.descale("v_descale", given.v_descale, (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)")
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
     plain_scores(request, given.scale, given.softcap)
-    _scores(request, given.bias, given.mask, given.alibi_slopes, given.sinks)
+    _scores(request, given.bias, given.bias_scale, given.mask, given.alibi_slopes, given.sinks)
     _schedule(request, given)
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
 
@@ -112,7 +112,7 @@ def plain_scores(request: Request, scale: Any, softcap: Any) -> None:
     desc.softcap = number("softcap", softcap)
 
 
-def _scores(request: Request, bias: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
+def _scores(request: Request, bias: Any, bias_scale: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
     desc = request.desc
     shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
     if bias is not None:
@@ -121,6 +121,9 @@ def _scores(request: Request, bias: Any, mask: Any, alibi_slopes: Any, sinks: An
             bias = bias.astype(np.float32)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
         request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, shape)
+    if bias_scale is not None:
+        scale = float32_array("bias_scale", bias_scale, ((desc.heads_q,),), "(heads,)")
+        request.operand(_abi.FA_OPERAND_BIAS_SCALE, "bias_scale", scale)
     if mask is not None:
         mask = np.asarray(mask)
         if mask.dtype not in (np.bool_, np.uint8):

@@ -15,7 +15,7 @@ from ._types import BackendName
 from .handle import Handle, handle_at, handle_of
 
 # Of a call, in the order of the operators' arguments: tensors, of which all but q, k and v may be None, and what is no tensor.
-OPERANDS = ("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed")
+OPERANDS = ("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed")
 SETTINGS = (
     *("max_seqlen_q", "max_seqlen_k", "causal", "alignment", "window", "chunk", "scale", "softcap", "dropout_p", "deterministic"),
     "handle",  # the pointer of a Handle of the caller's own; 0: the thread's
@@ -144,11 +144,16 @@ class Call:
             desc.operands |= getattr(_abi, f"FA_OPERAND_{name.upper()}")
             setattr(desc, f"{name}_stride", seen.stride())
             self.point(name, seen)
-        for name, bit in (("alibi_slopes", _abi.FA_OPERAND_ALIBI), ("sinks", _abi.FA_OPERAND_SINKS)):
+        heads = (
+            ("alibi_slopes", _abi.FA_OPERAND_ALIBI),
+            ("bias_scale", _abi.FA_OPERAND_BIAS_SCALE),
+            ("sinks", _abi.FA_OPERAND_SINKS),
+        )
+        for name, bit in heads:
             x = given[name]
             if x is None:
                 continue
-            if x.shape != (desc.heads_q,) and (name == "sinks" or x.shape != (desc.batch, desc.heads_q)):
+            if x.shape != (desc.heads_q,) and (name != "alibi_slopes" or x.shape != (desc.batch, desc.heads_q)):
                 raise ValueError(f"{name} has shape {tuple(x.shape)}: expected ({desc.heads_q},)")
             desc.operands |= bit
             if x.ndim == 2:

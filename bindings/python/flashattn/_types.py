@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     scale: float | None
     softcap: float
     bias: ArrayLike | None
+    bias_scale: ArrayLike | None
     mask: ArrayLike | None
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None

@@ -90,6 +90,7 @@ def attention(
     scale: float | None = None,
     softcap: float = 0,
     bias: ArrayLike | None = None,
+    bias_scale: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
@@ -144,6 +145,7 @@ def attention(
         chunk: row i sees only keys of its own chunk, floor((i + off) / chunk). 0: off.
         mask: bool or uint8, broadcast to (batch, heads, rows, keys); true: attend.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
+        bias_scale: (heads,) factors of the bias, finite. flashattn.alibi_slopes makes ALiBi of a bias that holds −distances.
         alibi_slopes: (heads,) or (batch, heads); − slope · |i + off − j| is added. flashattn.alibi_slopes has the usual ones.
         sinks: (heads,) logits that take part in the softmax without a value.
 

@@ -53,6 +53,7 @@ class Options(TypedDict, total=False):
     scale: float | None
     softcap: float
     bias: torch.Tensor | None
+    bias_scale: torch.Tensor | None
     mask: torch.Tensor | None
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
@@ -87,6 +88,7 @@ def attention(
     scale: float | None = None,
     softcap: float = 0,
     bias: torch.Tensor | None = None,
+    bias_scale: torch.Tensor | None = None,
     mask: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
@@ -131,7 +133,7 @@ def attention(
     if alignment is not None:
         choice("alignment", alignment, ALIGNMENTS)
     out, lse = forward(
-        *(q, k, v, bias, sinks, mask, alibi_slopes, cu_seqlens_q, cu_seqlens_k, seed),
+        *(q, k, v, bias, sinks, mask, alibi_slopes, bias_scale, cu_seqlens_q, cu_seqlens_k, seed),
         *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
         *(None if scale is None else float(scale), float(softcap), float(dropout_p)),
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,

@@ -6,9 +6,9 @@ namespace fa {
 namespace cpu {
 namespace {
 
-// What a block covers: all of a dimension that dbias sums over, else one sequence, kv head or range of keys.
+// What a block covers: every batch_step-th sequence and head_step-th kv head from the first on, which share elements, of keys a range or all.
 struct DbiasBlock {
-    int64_t batch_begin, batch_end, head_begin, head_end, key_begin, key_end;
+    int64_t batch_begin, batch_step, head_begin, head_step, key_begin, key_end;
 };
 
 constexpr int64_t kDbiasBlockKeys = 4 * kTileKeys;
@@ -20,44 +20,47 @@ struct DbiasGrid {
 DbiasGrid dbias_grid(const BackwardCall& g) {
     const fa_attention_desc_t& d = g.c.p->d;
     const int64_t* s = g.a->dbias_stride;
-    return {s[0] ? d.batch : 1, s[1] ? d.heads_k : 1, s[3] ? ceil_div(d.seqlen_k, kDbiasBlockKeys) : 1};
+    const int64_t group = g.c.p->group;
+    const bool whole_groups = s[1] && d.bias_period[1] % group == 0;  // no two kv heads share a part of their query heads
+    return {s[0] ? d.bias_period[0] : 1, whole_groups ? d.bias_period[1] / group : 1, s[3] ? ceil_div(d.seqlen_k, kDbiasBlockKeys) : 1};
 }
 
 DbiasBlock dbias_block(const BackwardCall& g, int64_t index) {
     const fa_attention_desc_t& d = g.c.p->d;
     const DbiasGrid grid = dbias_grid(g);
     const int64_t key = index % grid.keys, head = index / grid.keys % grid.heads, batch = index / grid.keys / grid.heads;
-    DbiasBlock p{.batch_begin = 0,
-                 .batch_end = d.batch,
-                 .head_begin = 0,
-                 .head_end = d.heads_k,
+    DbiasBlock p{.batch_begin = batch,
+                 .batch_step = grid.batches,
+                 .head_begin = head,
+                 .head_step = grid.heads,
                  .key_begin = 0,
                  .key_end = d.seqlen_k};
-    if (g.a->dbias_stride[0]) p.batch_begin = batch, p.batch_end = batch + 1;
-    if (g.a->dbias_stride[1]) p.head_begin = head, p.head_end = head + 1;
     if (g.a->dbias_stride[3]) p.key_begin = key * kDbiasBlockKeys, p.key_end = min_of(p.key_begin + kDbiasBlockKeys, d.seqlen_k);
     return p;
 }
 
 float* line_at(const BackwardCall& g, int64_t batch, int64_t head, int64_t position) {
-    const int64_t* s = g.a->dbias_stride;
-    return g.a->dbias + batch * s[0] + head * s[1] + position * s[2];
+    return g.a->dbias + pair_row(g.c.p->d.bias_period, g.a->dbias_stride, batch, head, position);
 }
 
 void clear_block(const BackwardCall& g, const DbiasBlock& block) {
     const int64_t group = g.c.p->group, step = g.a->dbias_stride[3];
-    for (int64_t b = block.batch_begin; b < block.batch_end; b++)
-        for (int64_t h = block.head_begin * group; h < block.head_end * group; h++)
-            for (int64_t i = 0; i < g.c.p->d.seqlen_q; i++)
-                for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
+    const fa_attention_desc_t& d = g.c.p->d;
+    for (int64_t b = block.batch_begin; b < d.batch; b += block.batch_step)
+        for (int64_t kv_head = block.head_begin; kv_head < d.heads_k; kv_head += block.head_step)
+            for (int64_t h = kv_head * group; h < (kv_head + 1) * group; h++)
+                for (int64_t i = 0; i < d.seqlen_q; i++)
+                    for (int64_t j = block.key_begin; j < block.key_end; j++) line_at(g, b, h, i)[j * step] = 0.f;
 }
 
 void add_tile(const BackwardCall& g, const QueryTile& t, int64_t key, int keys, const float* ds) {
     const int64_t step = g.a->dbias_stride[3];
     RowCursor at(t, g.c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        float* const line = line_at(g, t.batch, t.kv_head * at.group + at.group_head, at.position) + key * step;
-        for (int j = 0; j < keys; j++) line[j * step] += ds[j * t.width + lane];
+        const int64_t head = t.kv_head * at.group + at.group_head;
+        const float scale = g.c.p->has(FA_OPERAND_BIAS_SCALE) ? g.c.a->bias_scale[head] : 1.f;
+        float* const line = line_at(g, t.batch, head, at.position) + key * step;
+        for (int j = 0; j < keys; j++) line[j * step] += scale * ds[j * t.width + lane];
     }
 }
 
@@ -89,8 +92,9 @@ int64_t dbias_blocks(const BackwardCall& g) {
 void write_dbias(const BackwardCall& g, int64_t index, BackwardScratch& x) {
     const DbiasBlock block = dbias_block(g, index);
     if (!(g.a->flags & FA_BACKWARD_ACCUMULATE)) clear_block(g, block);
-    for (int64_t b = block.batch_begin; b < block.batch_end; b++)
-        for (int64_t h = block.head_begin; h < block.head_end; h++) add_head(g, block, b, h, x);
+    const fa_attention_desc_t& d = g.c.p->d;
+    for (int64_t b = block.batch_begin; b < d.batch; b += block.batch_step)
+        for (int64_t h = block.head_begin; h < d.heads_k; h += block.head_step) add_head(g, block, b, h, x);
 }
 
 }  // namespace cpu

@@ -241,8 +241,9 @@ void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s
 void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, PartialState& state, float* s, float* rescale,
                    const DecodeScratch& scratch) {
     if (c.factor.product != 1.f) c.k->scale_scores(s, c.factor.product, t.rows * kTileKeys);
-    if (c.has_addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
-    if (c.has_score_mod) c.k->score_mod(s, c.has_addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
+    const bool addend = c.has_addend && (c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI) || masks_keys(c, t, key, to));
+    if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
+    if (c.has_score_mod) c.k->score_mod(s, addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
     mask_bands(c, t, key, to, s);
     c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);

@@ -217,6 +217,8 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
+// Does a mask have columns for some of these keys? One of the last keys keeps those before them.
+bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys);
 // Zeroes the elements of P that dropout removes, so many elements apart; [key][width].
 void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
 void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);

@@ -14,13 +14,16 @@ KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys)
 }
 
 bool unit_key_stride(const Problem& p) {
-    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
+    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || (p.d.mask_stride[3] == 1 && plain_mask(p)));
+}
+
+void scale_line(float scale, float* line, int count) {
+    for (int j = 0; j < count; j++) line[j] = scaled_bias(line[j], scale);
 }
 
 // One row's bias, −inf where the band or the mask removes the key.
 void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key, int keys, float* line) {
     const Problem& p = *c.p;
-    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
     const KeyBand band = band_within(t, position, key, keys);
     const int begin = int(band.begin), count = int(max_of(band.end - band.begin, 0));
@@ -29,14 +32,15 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
     if (count == 0) return;
     const int64_t at = key + begin, size = type_bytes(p.d.bias_dtype);
     if (p.has(FA_OPERAND_BIAS)) {
-        const char* bias = static_cast<const char*>(c.a->bias) + (t.batch * bs[0] + head * bs[1] + position * bs[2] + at) * size;
+        const char* bias = static_cast<const char*>(c.a->bias) + (bias_row(p, t.batch, head, position) + at) * size;
         c.k->widen[type_index(p.d.bias_dtype)](bias, count, line + begin);
+        if (p.has(FA_OPERAND_BIAS_SCALE)) scale_line(c.a->bias_scale[head], line + begin, count);
         prefetch_bytes(bias + count * size, kTileKeys * size);
     } else {
         memset(line + begin, 0, size_t(count) * sizeof(float));
     }
     if (p.has(FA_OPERAND_MASK)) {
-        const uint8_t* mask = c.a->mask + t.batch * ms[0] + head * ms[1] + position * ms[2] + at;
+        const uint8_t* mask = c.a->mask + mask_row(p, t.batch, head, position) + at;
         c.k->apply_mask(mask, line + begin, count);
         prefetch_bytes(mask + count, kTileKeys);
     }
@@ -45,11 +49,10 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
 // The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
 // `lines`.
 int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
-    const int64_t* ms = c.p->d.mask_stride;
     const uint8_t* masks[kMaxRows];
     RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
-        masks[lane] = c.a->mask + t.batch * ms[0] + (t.kv_head * at.group + at.group_head) * ms[1] + at.position * ms[2] + key;
+        masks[lane] = c.a->mask + mask_row(*c.p, t.batch, t.kv_head * at.group + at.group_head, at.position) + key;
         prefetch_bytes(masks[lane] + keys, kTileKeys);
     }
     const int kept = c.k->count_masks(masks, t.rows, keys);
@@ -58,6 +61,10 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
 }
 
 }  // namespace
+
+bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys) {
+    return c.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(c.p->d.mask_keys, t.seq.k_len);
+}
 
 bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p); }
 
@@ -73,7 +80,7 @@ void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* 
 
 AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w) {
     const Problem& p = *c.p;
-    const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK);
+    const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(c, t, key, keys);
     if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
     if (!unit_key_stride(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
         if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
@@ -83,10 +90,9 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int6
     const float* lines = w.s;
     int64_t stride = kTileKeys;
     int kept = -1;  // not counted yet
-    if (kind == TileClass::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1) {
-        const int64_t* bs = p.d.bias_stride;
-        lines = static_cast<const float*>(c.a->bias) + t.batch * bs[0] + t.kv_head * bs[1] + t.first * bs[2] + key;
-        stride = bs[2];
+    if (kind == TileClass::full && !mask && p.d.bias_dtype == FA_F32 && p.group == 1 && !p.has(FA_OPERAND_BIAS_SCALE)) {
+        lines = static_cast<const float*>(c.a->bias) + bias_row(p, t.batch, t.kv_head, t.first) + key;
+        stride = p.d.bias_stride[2];
         for (int r = 0; r < t.rows; r++) prefetch_bytes(lines + r * stride + keys, kTileKeys * sizeof(float));
     } else if (kind == TileClass::full && !bias) {
         kept = gather_masks(c, t, key, keys, w.s);

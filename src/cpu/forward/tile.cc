@@ -55,12 +55,14 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
     const Problem& p = *c.p;
     const fa_forward_args_t& a = *c.a;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = p.has(FA_OPERAND_MASK), alibi = p.has(FA_OPERAND_ALIBI);
+    const bool bits = p.d.mask_dtype == FA_BIT;
     for (int lane = 0; lane < t.rows; lane++) {
         const int64_t i = t.position(lane, p.group), h = t.head(lane, p.group);
         const int64_t* bs = p.d.bias_stride;
         const int64_t* ms = p.d.mask_stride;
-        const int64_t bias_row = t.batch * bs[0] + h * bs[1] + i * bs[2];
-        const int64_t mask_row = t.batch * ms[0] + h * ms[1] + i * ms[2];
+        const int64_t first = first_masked_key(p.d.mask_keys, t.seq.k_len);
+        const int64_t bias_begin = bias_row(p, t.batch, h, i), mask_begin = mask_row(p, t.batch, h, i);
+        const float bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? a.bias_scale[h] : 1.f;
         const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
         const KeyBand band = key_band(t.rule, i, t.seq.k_len);
         for (int j = 0; j < keys; j++) {
@@ -68,11 +70,11 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
             float* to = addend + j * key_step + lane * row_step;
             *to = 0.f;
             // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
-            if (at < band.begin || at >= band.end || (mask && !a.mask[mask_row + at * ms[3]])) {
+            if (at < band.begin || at >= band.end || (mask && !mask_keeps(a.mask + mask_begin, ms[3], bits, at - first))) {
                 *to = kNegInf;
                 continue;
             }
-            if (bias) *to = bias_value(p, a.bias, bias_row + at * bs[3]);
+            if (bias) *to = scaled_bias(bias_value(p, a.bias, bias_begin + at * bs[3]), bias_scale);
             if (alibi) *to -= slope * float(llabs(i + t.rule.off - at));
         }
     }

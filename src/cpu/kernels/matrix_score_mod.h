@@ -99,7 +99,7 @@ __attribute__((noinline)) void score_mod_row(const MatrixTask& t, const MatrixRo
         if (Capped) x = t.cap * tanh_v(invertible ? x : x / t.cap) * kLog2e;
         if (t.bias) {
             const V bias = load_bias(t, row.bias + (key + j) * t.bias_step, __mmask16(visible >> j));
-            x = _mm512_mask_mov_ps(fma_v(bias, splat(kLog2e), x), _mm512_cmp_ps_mask(bias, none, _CMP_EQ_OQ), none);
+            x = _mm512_mask_mov_ps(fma_v(bias * row.bias_scale, splat(kLog2e), x), _mm512_cmp_ps_mask(bias, none, _CMP_EQ_OQ), none);
         }
         if (t.alibi) x = fma_v(splat(-e.slope), _mm512_abs_ps(steps + (distance + float(j))), x);
         store(s + j, flush_small(x, e.limit));

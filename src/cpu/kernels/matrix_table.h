@@ -31,6 +31,7 @@ struct MatrixShape {
 struct MatrixRow {
     int64_t begin, end;  // keys that the band leaves the row
     int64_t bias, mask;  // element index of key 0
+    float bias_scale;
     float slope;         // ALiBi's, in log2 units
     int64_t diagonal;    // the key at distance 0
 };

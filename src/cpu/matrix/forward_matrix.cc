@@ -146,7 +146,6 @@ void init_block(RowBlock& block) {
 
 void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t end, MatrixRow* rows) {
     const Problem& p = *c.p;
-    const int64_t *bs = p.d.bias_stride, *ms = p.d.mask_stride;
     for (int lane = t.rows; lane < kRowBlock; lane++) rows[lane] = {};
     RowCursor at(t, p.group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
@@ -155,8 +154,9 @@ void init_matrix_rows(const Call& c, const QueryTile& t, int64_t begin, int64_t 
         const int64_t slope = t.batch * p.d.alibi_batch_stride + head;
         rows[lane] = {.begin = max_of(band.begin, begin),
                       .end = min_of(band.end, end),
-                      .bias = t.batch * bs[0] + head * bs[1] + at.position * bs[2],
-                      .mask = t.batch * ms[0] + head * ms[1] + at.position * ms[2],
+                      .bias = bias_row(p, t.batch, head, at.position),
+                      .mask = mask_row(p, t.batch, head, at.position),
+                      .bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? c.a->bias_scale[head] : 1.f,
                       .slope = p.has(FA_OPERAND_ALIBI) ? log2_slope(c.a->alibi_slopes[slope]) : 0.f,
                       .diagonal = at.position + t.rule.off};
     }
@@ -298,7 +298,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (rounds_q_to_bf16(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale)) return false;
+    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale) || !plain_mask(p)) return false;
     if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
         !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
         return false;

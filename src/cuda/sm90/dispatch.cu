@@ -84,7 +84,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (p.has(~operands) || !one_factor_per_head(p) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
         (d.softcap > 0 && !softcap_polynomial_fits(p)))
         return false;
-    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
+    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI) || repeats_pairs(p) || !plain_mask(p))) return false;
     // With left padding a block of keys would begin within a page.
     if (p.paged() &&
         (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))

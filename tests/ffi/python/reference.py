@@ -38,6 +38,7 @@ def attention(
     scale=None,
     softcap=0,
     bias=None,
+    bias_scale=None,
     mask=None,
     alibi_slopes=None,
     sinks=None,
@@ -70,6 +71,7 @@ def attention(
         most_keys = k.shape[1]
     scale = 1 / math.sqrt(dim) if scale is None else scale
     shape = (batch, heads, most_rows, most_keys)
+    weights = np.ones(shape[1]) if bias_scale is None else np.asarray(bias_scale, np.float64)
     bias = np.zeros(shape) if bias is None else np.broadcast_to(np.asarray(bias).astype(np.float64), shape)
     mask = np.ones(shape, bool) if mask is None else np.broadcast_to(np.asarray(mask) != 0, shape)
     slopes = np.zeros((batch, heads)) if alibi_slopes is None else np.broadcast_to(alibi_slopes, (batch, heads)).astype(np.float64)
@@ -116,7 +118,8 @@ def attention(
                 raw = np.array([scale * float(q[at] * descale("q", b, row, h) @ key) for key in keys]) if n else np.zeros(0)
                 capped = softcap * np.tanh(raw / softcap) if softcap else raw
                 j = np.arange(n)
-                biased = capped + bias[b, h, i, :n] - slopes[b, h] * np.abs(i + s.off - j)
+                added = np.where(bias[b, h, i, :n] == -np.inf, 0, weights[h] * bias[b, h, i, :n])
+                biased = capped + added - slopes[b, h] * np.abs(i + s.off - j)
                 removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & mask[b, h, i, :n]) | (
                     bias[b, h, i, :n] == -np.inf
                 )

@@ -50,6 +50,8 @@ def random_problem(rng, longest=90):
         options["softcap"] = float(rng.uniform(0.5, 5))
     if one_in(3):
         options["bias"] = random(rng, tuple(n if one_in(2) else 1 for n in (batch, heads, rows, keys)))
+        if one_in(2):
+            options["bias_scale"] = random(rng, heads)
     if one_in(3):
         options["mask"] = rng.random(tuple(n if one_in(2) else 1 for n in (batch, heads, rows, keys))) < 0.8
     if one_in(4):

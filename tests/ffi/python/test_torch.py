@@ -24,7 +24,7 @@ def no_gpu():
     return None if backend.usable else backend.reason
 
 
-def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None, sinks=None, keep=None, p=0.0):
+def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, bias_scale=None, mask=None, sinks=None, keep=None, p=0.0):
     """(batch, rows, heads, dim); returns out and lse."""
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, 2) for x in (k, v))
@@ -32,7 +32,7 @@ def plain(q, k, v, *, causal=False, scale=None, softcap=0, bias=None, mask=None,
     if softcap:
         s = softcap * torch.tanh(s / softcap)
     if bias is not None:
-        s = s + bias
+        s = s + (bias if bias_scale is None else bias * bias_scale[:, None, None])
     if causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], device=s.device).triu(1 + s.shape[-1] - s.shape[-2]).bool(), float("-inf"))
     if mask is not None:
@@ -91,6 +91,11 @@ class Torch(unittest.TestCase):
         mask = torch.rand(2, 1, 20, 30, device=self.device) < 0.8
         tensors = {**self.qkv(), "bias": self.randn(4, 1, 30), "sinks": self.randn(4)}
         options = {"mask": mask, "softcap": 2.0, "scale": 0.3}
+        self.compare(tensors, options, options, 1e-5)
+
+    def test_factor_of_the_bias(self):
+        tensors = {**self.qkv(), "bias": self.randn(20, 30)}
+        options = {"bias_scale": torch.tensor([0.5, -1.0, 0.0, 2.0], device=self.device)}
         self.compare(tensors, options, options, 1e-5)
 
     def test_dropout(self):

@@ -41,6 +41,7 @@ class Operators(unittest.TestCase):
         yield self.arguments(**tensors)
         yield self.arguments(**tensors, causal="bottom-right", window=(5, -1), softcap=2.0, scale=0.3, sinks=randn(4))
         yield self.arguments(**tensors, bias=randn(4, 1, 30), mask=torch.rand(20, 30) < 0.8)
+        yield self.arguments(**tensors, bias=randn(20, 30), bias_scale=randn(4))
         yield self.arguments(**tensors, alibi_slopes=torch.rand(4), alignment="top-left")
         yield self.arguments(**tensors, dropout_p=0.3, dropout_seed=torch.tensor(-5), deterministic=True)
         yield self.arguments(q=q.transpose(1, 2), k=randn(2, 20, 1, 16), v=randn(2, 20, 1, 8))

@@ -148,7 +148,7 @@ pub const FA_I8: i32 = 32;
 pub const FA_I4: i32 = 36;
 /// (reserved) the same, 0 … 15
 pub const FA_U4: i32 = 37;
-/// (reserved) masks only: eight a byte, key j in bit j & 7
+/// masks only: eight a byte, key j in bit j & 7
 pub const FA_BIT: i32 = 48;
 /// 18 bytes: d, qs[16];              d · (x − 8)
 pub const FA_Q4_0: i32 = 258;
@@ -255,7 +255,6 @@ pub const FA_OPERAND_K_SHIFT: u64 = 0x40;
 pub const FA_OPERAND_V_SHIFT: u64 = 0x80;
 pub const FA_OPERAND_O_SCALE: u64 = 0x100;
 pub const FA_OPERAND_BIAS: u64 = 0x200;
-/// (reserved)
 pub const FA_OPERAND_BIAS_SCALE: u64 = 0x400;
 pub const FA_OPERAND_MASK: u64 = 0x800;
 /// (reserved)
@@ -328,9 +327,9 @@ pub struct fa_device_info_t {
 /// ```text
 ///     s = scale · (q_i · k_j)
 ///     s = softcap · tanh(s / softcap)          if softcap > 0
-///     s = s + bias_ij                          not scaled, not capped
+///     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
 ///     s = s − slope · |i + off − j|            ALiBi
-///     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf, outside the valid lengths
+///     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf (times any factor), beyond the lengths
 ///     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -393,7 +392,7 @@ pub struct fa_attention_desc_t {
     pub v_descale_dtype: i32,
     /// FA_F32 (0 too), FA_F16, FA_BF16
     pub bias_dtype: i32,
-    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     pub mask_dtype: i32,
     /// (reserved) FA_LIST_…
     pub list_space: i32,
@@ -451,7 +450,7 @@ pub struct fa_attention_desc_t {
     pub chunk: i64,
     /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
     pub split_size: i64,
-    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     pub mask_keys: i64,
     /// (reserved) intervals of a row in key_ranges; 0: 1
     pub key_range_max: i64,
@@ -463,9 +462,9 @@ pub struct fa_attention_desc_t {
     pub list_keys: i64,
     /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
     pub list_heads: i64,
-    /// (reserved) (batch, head) are taken modulo these before the strides; 0: not
+    /// (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
     pub bias_period: [i64; 2],
-    /// (reserved) the same
+    /// the same of the mask
     pub mask_period: [i64; 2],
     /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
     pub q_descale_block: [i64; 2],
@@ -538,7 +537,7 @@ pub struct fa_forward_args_t {
     pub o_scale: *const f32,
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     pub bias: *const c_void,
-    /// (reserved) [heads_q]: s += bias_scale · bias
+    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
     pub bias_scale: *const f32,
     /// the same as bias by mask_stride; nonzero: attend
     pub mask: *const u8,
@@ -596,7 +595,7 @@ pub struct fa_forward_args_t {
 ///     P_ij  = exp(s_ij − LSE_i)                  s: the final score of the forward, after softcap, bias and masks
 ///     dv_j  = Σ_i P̃_ij dout_i                    P̃ = P · keep / (1 − dropout_p)
 ///     dS_ij = P_ij (dP_ij − Δ_i + dlse_i)        dP = keep / (1 − dropout_p) · dout vᵀ,  Δ_i = dout_i · o_i
-///     dbias = dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
+///     dbias = bias_scale_h dS, dsinks_h = Σ_i exp(sink_h − LSE_i) (dlse_i − Δ_i)
 ///     dq_i  = scale Σ_j dS'_ij k_j,  dk_j = scale Σ_i dS'_ij q_i        dS' = dS · (1 − tanh²(scale q·k / softcap)), or dS
 /// ```
 /// k and v heads that several query heads share get the sum over them.
@@ -616,8 +615,8 @@ pub struct fa_forward_args_t {
 /// any number of threads; a GPU does under FA_DETERMINISTIC.
 ///
 /// Strides of the gradients: all zero means those of the forward's tensor (dout: o's, dlse: LSE's, dbias: bias's). dbias sums over a
-/// dimension of stride 0; elsewhere its elements must be distinct. Where k or v is broadcast by a stride of 0, dk and dv need strides
-/// of their own.
+/// dimension of stride 0 and over repeats (bias_period); else its elements must be distinct. Where k or v is broadcast by a stride of
+/// 0, dk and dv need strides of their own.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_backward_args_t {

@@ -30,7 +30,7 @@ operands! {
     input f32 o_scale FA_OPERAND_O_SCALE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     input of bias_dtype bias FA_OPERAND_BIAS;
-    /// (reserved) [heads_q]: s += bias_scale · bias
+    /// [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances
     input f32 bias_scale FA_OPERAND_BIAS_SCALE;
     /// the same as bias by mask_stride; nonzero: attend
     input u8 mask FA_OPERAND_MASK;

@@ -20,7 +20,7 @@ of_attention! {
     dtype v_descale_dtype;
     /// FA_F32 (0 too), FA_F16, FA_BF16
     dtype bias_dtype;
-    /// 0: a byte for each pair; (reserved) FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
+    /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     dtype mask_dtype;
     /// (reserved) FA_LIST_…
     choice ListSpace list_space;
@@ -72,7 +72,7 @@ of_attention! {
     size chunk;
     /// keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off
     size split_size;
-    /// (reserved) the mask covers the last mask_keys keys of a sequence, keys before them are kept; 0: all keys
+    /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     size mask_keys;
     /// (reserved) intervals of a row in key_ranges; 0: 1
     size key_range_max;
@@ -84,9 +84,9 @@ of_attention! {
     size list_keys;
     /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
     size list_heads;
-    /// (reserved) (batch, head) are taken modulo these before the strides; 0: not
+    /// (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
     array 2 bias_period;
-    /// (reserved) the same
+    /// the same of the mask
     array 2 mask_period;
     /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
     array 2 q_descale_block;

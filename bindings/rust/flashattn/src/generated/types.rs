@@ -132,7 +132,7 @@ choices! {
     I4 = FA_I4,
     /// (reserved) the same, 0 … 15
     U4 = FA_U4,
-    /// (reserved) masks only: eight a byte, key j in bit j & 7
+    /// masks only: eight a byte, key j in bit j & 7
     Bit = FA_BIT,
     /// 18 bytes: d, qs[16];              d · (x − 8)
     Q40 = FA_Q4_0,
