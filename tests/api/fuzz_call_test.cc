@@ -69,8 +69,10 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     e.give(a.o, fa::o_tensor(p, nullptr));
     if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
     if (p.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(p, "scores", nullptr, 4, d.scores_stride));
-    if (p.has(FA_OPERAND_BIAS)) e.give(a.bias, fa::score_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride));
-    if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::score_tensor(p, "mask", nullptr, 1, d.mask_stride));
+    if (p.has(FA_OPERAND_BIAS))
+        e.give(a.bias, fa::pair_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
+    if (p.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
+    if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(p, nullptr));
     if (p.has(FA_OPERAND_ALIBI))
         e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
     if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
@@ -109,7 +111,8 @@ void place(Random& r, const fa::Problem& p, Exact& e, Backward& c) {
     if (!r.one_in(4)) e.give(a.dq, like(fa::q_tensor(p, "q", nullptr), d.q_dtype));
     if (!r.one_in(4)) e.give(a.dk, like(fa::k_tensor(p, nullptr), d.k_dtype));
     if (!r.one_in(4)) e.give(a.dv, like(fa::v_tensor(p, nullptr), d.v_dtype));
-    if (p.has(FA_OPERAND_BIAS) && r.one_in(2)) e.give(a.dbias, fa::score_tensor(p, "dbias", nullptr, 4, d.bias_stride));
+    if (p.has(FA_OPERAND_BIAS) && r.one_in(2))
+        e.give(a.dbias, fa::pair_tensor(p, "dbias", nullptr, 4, d.bias_stride, d.bias_period));
     if (p.has(FA_OPERAND_SINKS) && r.one_in(2)) e.give(a.dsinks, fa::array_of("dsinks", nullptr, 4, d.heads_q));
     c.a = a;
 }

@@ -173,7 +173,7 @@ class Arrays {
     std::vector<std::unique_ptr<int32_t[]>> kept_;
 };
 
-constexpr int64_t kFewSequences = 8, kFewEntries = 1000;
+constexpr int64_t kFewSequences = 8, kFewEntries = 1000, kGoodHeads = 4;  // of heads, the good calls have factors for so many
 bool readable(const fa::Problem& p) {
     const int64_t rows = p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch;
     return p.d.batch <= kFewSequences && p.d.seqlen_q <= kFewEntries && rows <= kFewEntries && p.pages_per_row <= kFewEntries &&
@@ -196,6 +196,7 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     if (r.one_in(2)) a.stream = a.workspace = nullptr;
     for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
     a.o_scale = nullptr;
+    if (p.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
@@ -224,6 +225,7 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     if (r.one_in(4)) a.dlse_stride[r.below(3)] = nasty(r);
     if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
     if (r.one_in(8)) a.flags ^= 1u << r.below(4);
+    if (p.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
