@@ -159,7 +159,7 @@ struct LatentConsumer {
         __syncwarp();
         if (lane == 0) rt::mbarrier_arrive(smem_addr(s.p_full[w]));
     }
-    FA_MEMBER void add_row_sums(int w) {
+    FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
         if (rt::read_laneid() % 4 == 0) FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += s.row_sum[w][place + 8 * r];
     }
@@ -223,7 +223,7 @@ struct LatentConsumer {
                 rt::wgmma_wait<0>();
                 adopt_row_ref(0, n == pairs - 1);
             }
-            if (n == 0) add_row_sums(0);
+            if (n == 0) add_row_sum(0);
             rt::keep_in_registers(acc_o);
             issue_other_pv<0>();
             rt::wgmma_wait<1>();

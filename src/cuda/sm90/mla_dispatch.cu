@@ -18,10 +18,10 @@ template <class T, int HeadDim>
 constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16, HeadDim, LatentTraits<T, HeadDim>::kSharedBytes,
                                latent_sm90<T, HeadDim>};
 constexpr ArchKernel kList[] = {
-    {"fwd_sm90_latent_576_f16_64x128", 64, 128, &kLatent<F16, 576>, true},
-    {"fwd_sm90_latent_576_bf16_64x128", 64, 128, &kLatent<Bf16, 576>, true},
-    {"fwd_sm90_latent_512_f16_64x128", 64, 128, &kLatent<F16, 512>, true},
-    {"fwd_sm90_latent_512_bf16_64x128", 64, 128, &kLatent<Bf16, 512>, true},
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<Bf16, 576>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<F16, 512>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<Bf16, 512>, true},
 };
 const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
 

@@ -1,9 +1,10 @@
 // The forward kernel for Hopper (sm_90a) of latent attention, in which v is the first 512 dims of k: keys are read once and used
 // twice.
 //
-// A CTA takes 64 rows, (query row, head) pairs of a sequence, and a split of its keys. A producer thread (mla_producer.h) loads q and pairs of
-// blocks of 64 keys, from right to left, into shared memory: q 72 KB, each block 72 KB, in panels of 64 columns. O, 64 × 512, fills the
-// registers of two consumer warpgroups (mla_consumer.h), each of which makes P of one block of a pair while the other multiplies.
+// A CTA takes 64 rows, (query row, head) pairs of a sequence, and a split of its keys. A producer thread (mla_producer.h) loads q and
+// pairs of blocks of 64 keys, from right to left, into shared memory: q 72 KB, each block 72 KB, in panels of 64 columns. O, 64 × 512,
+// fills the registers of two consumer warpgroups (mla_consumer.h), each of which makes P of one block of a pair while the other
+// multiplies.
 #pragma once
 #include "cuda/sm90/mla_epilogue.h"
 #include "cuda/sm90/mla_producer.h"

@@ -6,8 +6,8 @@
 namespace fa {
 namespace gpu {
 
-// The upper word of smem_desc. `start`: of shared memory, in units of 16 bytes; a, b: offsets from it, in the same units, and with b MN-major
-// the bytes between panels, in the same units, from bit 16 on.
+// The upper word of smem_desc. `start`: of shared memory, in units of 16 bytes; a, b: offsets from it, in the same units, and with b
+// MN-major the bytes between panels, in the same units, from bit 16 on.
 constexpr int kSmemDescHigh = 1 << 30 | 1024 >> 4;
 
 template <bool f16>
