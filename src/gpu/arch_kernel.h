@@ -12,6 +12,7 @@ struct ArchKernel {
     const char* name;
     int rows, keys;    // of a tile
     const void* impl;  // the backend's own description
+    bool splits_keys = false;  // cuts the keys itself, where rows leave multiprocessors idle
 };
 
 // The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.

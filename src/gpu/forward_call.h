@@ -56,7 +56,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
     plan->arch_kernel = nullptr;
     if constexpr (rt::kArchKernels) plan->arch_kernel = arch_kernel_for(c.properties, p);
-    if (plan->arch_kernel && prefers_splits(c.properties, p, plan->arch_kernel->rows)) plan->arch_kernel = nullptr;
+    if (plan->arch_kernel && !plan->arch_kernel->splits_keys && prefers_splits(c.properties, p, plan->arch_kernel->rows)) plan->arch_kernel = nullptr;
     const Instance& kernel = choose_instance(c.properties, p);
     plan->instance = &kernel;
     plan->params = ForwardParams{};

@@ -49,6 +49,8 @@ std::set<std::string> listed_kernels() {
                          dtype);
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
+        for (const char* dtype : {" f16", " bf16"})
+            for (const char* width : {"576", "512"}) names.insert(std::string("fwd_sm90_") + width + "x512_latent_64x128" + dtype);
     }
     return names;
 }
@@ -106,6 +108,35 @@ void descale_heads(Case& c) {
     c.d.q_descale_stride[0] = c.d.heads_q;
     c.d.k_descale_stride[0] = c.d.v_descale_stride[0] = pages ? 0 : c.d.heads_k;
     c.d.q_descale_stride[2] = c.d.k_descale_stride[2] = c.d.v_descale_stride[2] = 1;
+}
+
+// Latent attention: one tile and several, the last of them full and not; keys that end within a block, at one's end and at a pair's; with
+// splits and without, over pages, with sequences that have no keys, and diagonals that end where a block does.
+std::vector<Case> latent_cases() {
+    struct Shape {
+        int64_t batch, heads, rows, keys;
+    };
+    enum { alike, ragged, in_pages, in_long_pages, to_f32, layouts };
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const int64_t dim : {576, 512})
+            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320}, Shape{2, 128, 2, 700},
+                                       Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}})
+                for (const int splits : {0, 1, 5})
+                    for (int layout = alike; layout < layouts; layout++) {
+                        Case c = shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, dtype);
+                        c.d.flags = FA_V_IN_K;
+                        c.d.num_splits = splits;
+                        if (layout != alike) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                        if (layout == to_f32) c.d.o_dtype = FA_F32;
+                        else if (layout != alike) {
+                            c.d.operands |= FA_OPERAND_SEQUSED_K;
+                            for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(b == 2 ? 0 : shape.keys - b * shape.keys / 3));
+                        }
+                        if (layout == in_pages || layout == in_long_pages) paged(c, layout == in_pages ? 64 : 192);
+                        cases.push_back(std::move(c));
+                    }
+    return cases;
 }
 
 // Calls with so many rows that Hopper's own kernels take them, one for each: long and short ones, of few and of many tiles, of one length and
@@ -284,9 +315,11 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     Met met(part);
     check(handle, of_part(tall_cases(handle)), met, 234);
     check(handle, of_part(worked_cases(handle)), met, 235);
+    check(handle, of_part(latent_cases()), met, 236);
 }
 const Part kParts[] = {{"64", "bf16"}, {"96", "bf16"}, {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
-                       {"128", "f16"}, {"256", "f16"}, {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"}};
+                       {"128", "f16"}, {"256", "f16"}, {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
+                       {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"}, {"576", "f16"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
 
 TEST_F(EveryKernel, OfHopperIsInAPart) {

@@ -3,6 +3,7 @@
 // before.
 #include "cuda/sm90/tile_scheduler.h"
 #include "cuda/sm90/kernel_list.h"
+#include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/pack_mask.h"
 #include "cuda/sm90/tensor_map.h"
 
@@ -179,6 +180,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
 }  // namespace
 
 const ArchKernel* arch_kernel_for(const rt::Device& device, const Problem& p) {
+    if (const ArchKernel* const latent = latent_kernel_for(device, p)) return latent;
     if (!can_implement(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
@@ -189,6 +191,7 @@ const ArchKernel* arch_kernel_for(const rt::Device& device, const Problem& p) {
 }
 
 uint64_t arch_kernel_bytes(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    if (is_latent_kernel(arch_kernel)) return latent_kernel_bytes(device, p);
     uint64_t bytes = schedules_dynamically(sm90_kernel(arch_kernel), device, p) ? kArchKernelBytes : 0;
     if (sm90_kernel(arch_kernel).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
     return bytes;
@@ -219,8 +222,9 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status packs = rt::prepare(pack_mask, device);
-    if (packs != rt::kSuccess) return packs;
+    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(device)};
+    for (const rt::Status s : others)
+        if (s != rt::kSuccess) return s;
     for (const Unit& unit : kUnits) {
         const Sm90KernelList list = unit.kernels();
         for (int i = 0; i < list.count; i++) {
@@ -235,6 +239,7 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
 
 rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
                               void* memory, bool zeroed, rt::Stream stream) {
+    if (is_latent_kernel(arch_kernel)) return launch_latent_kernel(arch_kernel, device, p, x, memory, stream);
     const Sm90Kernel& h = sm90_kernel(arch_kernel);
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);

@@ -1,0 +1,262 @@
+// A consumer warpgroup of the latent kernel. Warpgroup w makes S and P of block w of each pair of blocks of keys, and owns 256
+// columns of O: its own P multiplies from registers, the other's from shared memory, to which it crosses in the panel of the block
+// that is no part of v. Both measure scores from one row_ref, which moves only when a thread's part of a block's row sum has outgrown
+// it: the mainloop exchanges P and one flag a warp, no maxima, and who moves row_ref leaves it beside P.
+#pragma once
+#include "cuda/sm90/mla_params.h"
+#include "cuda/sm90/mla_wgmma.h"
+
+namespace fa {
+namespace gpu {
+
+template <int i>
+struct Constant {
+    __host__ __device__ constexpr operator int() const { return i; }
+};
+template <int from, int to, class F>
+FA_DEVICE void for_constants(const F& f) {
+    if constexpr (from < to) f(Constant<from>{}), for_constants<from + 1, to>(f);
+}
+
+template <class Traits>
+struct LatentConsumer {
+    using Wgmma = LatentWgmma<Traits::f16>;
+    static constexpr int kPanelBytes = Traits::kPanelBytes, kPanels = Traits::kPanels;
+    static constexpr int kEarlyPanels = 2;  // of the next product, issued before the one under way is waited for
+
+    const LatentParams& a;
+    typename Traits::Shared& s;
+    const int lane, warp;  // warp: of the warpgroup
+    const float scale_log2;
+    const uint32_t start;
+    float acc_s[32] = {}, acc_o[128] = {}, row_ref[2] = {kNegInf, kNegInf}, row_sum[2] = {};  // row_ref: in log2 units
+    uint32_t p[16] = {}, phase = 0;
+
+    FA_MEMBER explicit LatentConsumer(const LatentParams& params)
+        : a(params),
+          s(Traits::shared()),
+          lane(int(threadIdx.x) % 32),
+          warp(rt::warp_uniform(int(threadIdx.x) / 32 % 4)),
+          scale_log2(params.x.scale * kLog2e),
+          start(uint32_t(rt::warp_uniform(int(Traits::q_tile() >> 4)))) {}
+
+    // Read anew: what is derived from the lane would otherwise be kept over the mainloop.
+    FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
+
+    FA_MEMBER void release(int w, int half) const {
+        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.k_empty[w][half]));
+    }
+    template <int w, int from, int to>
+    FA_MEMBER void issue_qk() {
+        for_constants<from, to>([&](auto i) {
+            constexpr int n = i < 8 ? i ^ (4 * w) : i;  // in the order in which they come
+            rt::mbarrier_wait(smem_addr(s.k_full[w][n]), phase);
+            rt::wgmma_fence();
+            for_constants<0, 4>([&](auto k) {
+                Wgmma::template qk<(n * kPanelBytes + 32 * k) / 16,
+                                   ((1 + w) * Traits::kMatrixBytes + n * kPanelBytes + 32 * k) / 16>(acc_s, start, i + k > 0);
+            });
+        });
+        rt::wgmma_commit();
+    }
+    template <int w>
+    FA_MEMBER void issue_own_pv() {
+        rt::wgmma_fence();
+        for_constants<0, 4>([&](auto i) {
+            Wgmma::template pv<((1 + w) * Traits::kMatrixBytes + w * 4 * kPanelBytes + 2048 * i) / 16 | kPanelBytes / 16 << 16>(
+                acc_o, p + 4 * i, start);
+        });
+        rt::wgmma_commit();
+    }
+    // Of the other's block w.
+    template <int w>
+    FA_MEMBER void issue_other_pv() {
+        rt::wgmma_fence();
+        for_constants<0, 4>([&](auto i) {
+            constexpr int block = (1 + w) * Traits::kMatrixBytes;
+            Wgmma::template pv<(block + Traits::kProbPanel * kPanelBytes + 32 * i) / 16,
+                               (block + (1 - w) * 4 * kPanelBytes + 2048 * i) / 16 | kPanelBytes / 16 << 16>(acc_o, start);
+        });
+        rt::wgmma_commit();
+    }
+
+    // What lies behind a sequence's last value may be anything, and 0 · NaN is NaN.
+    FA_MEMBER void zero_v_tail(int w, int keys) const {
+        const int units = (64 - keys) * 8;  // of 16 bytes, in a panel
+        for (int i = int(threadIdx.x) % 128; i < units * Traits::kProbPanel; i += 128)
+            rt::st_shared_zero_v4(Traits::k_tile(w) + i / units * kPanelBytes + keys * 128 + i % units * 16);
+        rt::fence_proxy_async_shared();
+        rt::named_barrier_sync(1 + w, 128);
+    }
+
+    FA_MEMBER void scale_rows(int r, float alpha) {
+        row_sum[r] *= alpha;
+        FA_UNROLL for (int i = 0; i < 128; i++) if (i / 2 % 2 == r) acc_o[i] *= alpha;
+    }
+    // P of the scores, and this thread's part of the block's row sums.
+    FA_MEMBER void make_p(float (&sum)[2]) {
+        float other[2] = {}, from[2];
+        FA_UNROLL for (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]),
+                                              sum[r] = 0.f;
+        FA_UNROLL for (int i = 0; i < 16; i++) {
+            const float first = rt::exp2_fast(fmaf(acc_s[2 * i], scale_log2, from[i % 2])),
+                        second = rt::exp2_fast(fmaf(acc_s[2 * i + 1], scale_log2, from[i % 2]));
+            sum[i % 2] += first;
+            other[i % 2] += second;
+            p[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
+        }
+        FA_UNROLL for (int r = 0; r < 2; r++) sum[r] += other[r];
+    }
+    // Must the block be made by exact_p? A row without row_ref has seen no key yet.
+    FA_MEMBER bool needs_exact(const float (&sum)[2]) const {
+        return rt::warp_any(!(sum[0] <= Traits::kRescaleThreshold && sum[1] <= Traits::kRescaleThreshold) ||
+                            row_ref[0] == kNegInf || row_ref[1] == kNegInf);
+    }
+    // P with the mask, and row_ref moved to the true maxima, which the other warpgroup's warp of the same rows is told of.
+    FA_MEMBER void exact_p(int w, int n, int keys, bool first) {
+        const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = s.range.x + (2 * n + 1 - w) * 64;
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            const int row = int(blockIdx.x) % a.tiles * 64 + place + 8 * r;
+            const int last = min(keys - 1, a.x.causal ? s.source.w + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
+            float row_max = row < int(a.x.rows) ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
+            FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
+                if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
+                row_max = fmaxf(row_max, acc_s[i]);
+            }
+            FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) row_max = fmaxf(row_max, rt::shuffle_xor16(row_max, lanes));
+            row_max = fmaxf(row_ref[r], row_max * scale_log2);
+            const float alpha = row_max == kNegInf ? 1.f : rt::exp2_fast(row_ref[r] - row_max);
+            row_ref[r] = row_max;
+            if (!first) scale_rows(r, alpha);
+            if (c == 0) s.row_ref[w][place + 8 * r] = row_max, s.alpha[w][place + 8 * r] = alpha;
+        }
+        float sum[2];
+        make_p(sum);
+        FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
+    }
+    FA_MEMBER bool has_moved(int w) const { return rt::warp_uniform(*const_cast<volatile int*>(&s.moved[w][warp])) != 0; }
+    FA_MEMBER void adopt_row_ref(int w, bool first) {
+        const int place = row_in_tile();
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            row_ref[r] = s.row_ref[w][place + 8 * r];
+            if (!first) scale_rows(r, s.alpha[w][place + 8 * r]);
+        }
+    }
+    // P to the other warpgroup, and with the last one the row sums.
+    FA_MEMBER void publish_p(int w, bool moved, bool last) {
+        const uint32_t row = Traits::k_tile(w) + Traits::kProbPanel * kPanelBytes + (warp * 16 + lane % 16) * 128;
+        FA_UNROLL for (int i = 0; i < 4; i++) rt::stmatrix(row + (((2 * i + lane / 16) ^ (lane % 8)) << 4), p + 4 * i);
+        if (last) {
+            const int c = rt::read_laneid() % 4, place = row_in_tile();
+            FA_UNROLL for (int r = 0; r < 2; r++) {
+                float sum = row_sum[r];
+                FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) sum += rt::shuffle_xor16(sum, lanes);
+                if (c == 0) s.row_sum[w][place + 8 * r] = sum;
+            }
+        }
+        if (lane == 0) s.moved[w][warp] = moved;
+        rt::fence_proxy_async_shared();
+        __syncwarp();
+        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.p_full[w]));
+    }
+    FA_MEMBER void add_row_sum(int w) {
+        const int place = row_in_tile();
+        if (rt::read_laneid() % 4 == 0) FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += s.row_sum[w][place + 8 * r];
+    }
+    FA_MEMBER void keep_operands() {
+        rt::keep_in_registers(acc_o);
+        rt::keep_in_registers(p);
+    }
+
+    // Warpgroup 0, whose block is the right one of a pair:  S0 | P0 | O += P0 v0 | wait for P1 | O += P1 v1 beside the next S0.
+    FA_MEMBER void right_mainloop(int pairs) {
+        rt::keep_in_registers(acc_s);
+        issue_qk<0, 0, kPanels>();
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_s);
+        for (int n = pairs - 1;; n--) {
+            const bool first = n == pairs - 1;
+            const int keys = rt::warp_uniform(s.keys[0]);
+            if (keys < 64) zero_v_tail(0, keys);
+            bool exact = first || keys < 64 || crosses_diagonal(n, 0);
+            if (!exact) {
+                float sum[2];
+                make_p(sum);
+                exact = needs_exact(sum);
+                if (!exact) row_sum[0] += sum[0], row_sum[1] += sum[1];
+            }
+            if (exact) exact_p(0, n, keys, first);
+            publish_p(0, exact, n == 0);
+            keep_operands();
+            issue_own_pv<0>();
+            rt::wgmma_wait<0>();
+            keep_operands();
+            release(0, 0);
+            rt::mbarrier_wait(smem_addr(s.p_full[1]), phase);
+            if (has_moved(1)) adopt_row_ref(1, false);
+            phase ^= 1;
+            if (n == 0) break;
+            rt::keep_in_registers(acc_o);
+            rt::keep_in_registers(acc_s);
+            issue_other_pv<1>();
+            issue_qk<0, 0, kEarlyPanels>();
+            rt::wgmma_wait<1>();  // early, for the other warpgroup's next keys come here
+            rt::keep_in_registers(acc_o);
+            release(1, 0);
+            issue_qk<0, kEarlyPanels, kPanels>();
+            rt::wgmma_wait<0>();
+            rt::keep_in_registers(acc_s);
+        }
+        rt::keep_in_registers(acc_o);
+        issue_other_pv<1>();
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_o);
+    }
+    // Warpgroup 1:  S1 | wait for P0 | O += P0 v0 beside P1 | O += P1 v1.
+    FA_MEMBER void left_mainloop(int pairs) {
+        for (int n = pairs - 1; n >= 0; n--) {
+            rt::keep_in_registers(acc_s);
+            rt::keep_in_registers(acc_o);
+            issue_qk<1, 0, kPanels>();
+            rt::mbarrier_wait(smem_addr(s.p_full[0]), phase);
+            if (has_moved(0)) {
+                rt::wgmma_wait<0>();
+                adopt_row_ref(0, n == pairs - 1);
+            }
+            if (n == 0) add_row_sum(0);
+            rt::keep_in_registers(acc_o);
+            issue_other_pv<0>();
+            rt::wgmma_wait<1>();
+            rt::keep_in_registers(acc_s);
+            const int keys = rt::warp_uniform(s.keys[1]);
+            if (keys < 64) zero_v_tail(1, keys);
+            float sum[2];
+            make_p(sum);
+            const bool exact = keys < 64 || crosses_diagonal(n, 1) || needs_exact(sum);
+            if (!exact) {
+                row_sum[0] += sum[0], row_sum[1] += sum[1];
+                publish_p(1, false, n == 0);
+            }
+            rt::wgmma_wait<0>();
+            rt::keep_in_registers(acc_o);
+            release(0, 1);
+            if (exact) {
+                exact_p(1, n, keys, false);
+                publish_p(1, true, n == 0);
+            }
+            keep_operands();
+            issue_own_pv<1>();
+            rt::wgmma_wait<0>();
+            keep_operands();
+            release(1, 1);
+            phase ^= 1;
+        }
+    }
+    // Does some row of the sequence not see all keys of the block?
+    FA_MEMBER bool crosses_diagonal(int n, int w) const {
+        return a.x.causal && rt::warp_uniform(s.range.x + (2 * n + 2 - w) * 64 - 1 - s.source.w) > 0;
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,139 @@
+// The latent kernels of both types and widths, which calls they take, and their launch with the merge of splits.
+#include "cuda/sm90/mla_dispatch.h"
+#include "cuda/sm90/mla_kernel.h"
+#include "cuda/sm90/tensor_map.h"
+#include "gpu/merge.h"
+
+namespace fa {
+namespace gpu {
+namespace {
+
+struct LatentKernel {
+    int32_t dtype;
+    int dim;
+    int shared_bytes;
+    void (*kernel)(LatentParams);
+};
+template <class T, int HeadDim>
+constexpr LatentKernel kLatent{kIsF16<T> ? FA_F16 : FA_BF16, HeadDim, LatentTraits<T, HeadDim>::kSharedBytes,
+                               latent_sm90<T, HeadDim>};
+constexpr ArchKernel kList[] = {
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<F16, 576>, true},
+    {"fwd_sm90_576x512_latent_64x128", 64, 128, &kLatent<Bf16, 576>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<F16, 512>, true},
+    {"fwd_sm90_512x512_latent_64x128", 64, 128, &kLatent<Bf16, 512>, true},
+};
+const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
+
+constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_K |
+                               FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE |
+                               FA_OPERAND_RNG_STATE;
+
+int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
+int64_t tiles_of(const Problem& p) { return ceil_div(rows_of(p), 64); }
+
+// q as a matrix of (row, head) pairs for each sequence.
+bool rows_are_even(const fa_attention_desc_t& d) {
+    return d.seqlen_q == 1 || d.heads_q == 1 || d.q_stride[1] == d.heads_q * d.q_stride[2];
+}
+int64_t q_row_stride(const fa_attention_desc_t& d) { return d.heads_q > 1 ? d.q_stride[2] : d.q_stride[1]; }
+
+bool can_implement(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (!device.sm90 || !p.v_in_k() || d.heads_k != 1 || d.dim_v != 512 || (d.dim_qk != 576 && d.dim_qk != 512)) return false;
+    if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32))
+        return false;
+    if (p.has(~kOperands) || d.flags & FA_WINDOW || d.chunk > 0 || d.softcap > 0 || d.dropout_p > 0 ||
+        !(d.scale > 0 && mild_scale(d.scale)))
+        return false;
+    // A block of keys lies in one page.
+    if (p.paged() && (d.page_size % 64 != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
+        return false;
+    if (d.split_size % kSplitQuantum != 0 || d.seqlen_q < 1 || d.seqlen_k < 1 || d.seqlen_q >= kMaxExtent ||
+        rows_of(p) >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_k(p) < 1 || rows_of_k(p) >= kMaxExtent ||
+        d.batch * tiles_of(p) >= kMaxExtent || !rows_are_even(d))
+        return false;
+    const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
+    return tma_compatible(q_stride, d.q_dtype, rows_of(p), 1, d.batch) &&
+           tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), 1, sequences_of_k(p)) &&
+           (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
+}
+
+// The splits that should take the least time, in pairs of blocks of keys: what a CTA begins and ends with is worth about one more,
+// and merging a few.
+int64_t num_splits_of(const rt::Device& device, const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    if (d.num_splits > 0) return d.num_splits;
+    constexpr int64_t kBorder = 1, kMerge = 3, kMaxSplits = 128;
+    const int64_t tiles = d.batch * tiles_of(p), pairs = ceil_div(d.seqlen_k, 128);
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t splits = 1; splits <= min_of(kMaxSplits, pairs); splits++) {
+        const int64_t time =
+            ceil_div(tiles * splits, device.multiprocessors) * (ceil_div(pairs, splits) + kBorder) + (splits > 1 ? kMerge : 0);
+        if (time < least) best = splits, least = time;
+    }
+    return best;
+}
+int64_t splits_of(const rt::Device& device, const Problem& p) {
+    if (p.d.split_size > 0) return ceil_div(p.d.seqlen_k, p.d.split_size);
+    return min_of(num_splits_of(device, p), ceil_div(p.d.seqlen_k, kSplitQuantum));
+}
+uint64_t partial_bytes(const Problem& p, int64_t splits) { return uint64_t(splits * p.d.batch * rows_of(p) * p.d.dim_v) * 4; }
+
+}  // namespace
+
+bool is_latent_kernel(const ArchKernel& arch_kernel) {
+    return &arch_kernel >= kList && &arch_kernel < kList + sizeof kList / sizeof *kList;
+}
+
+const ArchKernel* latent_kernel_for(const rt::Device& device, const Problem& p) {
+    if (!can_implement(device, p)) return nullptr;
+    if (p.d.batch * tiles_of(p) * splits_of(device, p) >= kMaxExtent) return nullptr;
+    for (const ArchKernel& one : kList)
+        if (latent_kernel(one).dtype == p.d.q_dtype && latent_kernel(one).dim == p.d.dim_qk) return &one;
+    return nullptr;
+}
+
+uint64_t latent_kernel_bytes(const rt::Device& device, const Problem& p) {
+    const int64_t splits = splits_of(device, p);
+    return splits > 1 ? partial_bytes(p, splits) + uint64_t(splits * p.d.batch * rows_of(p)) * sizeof(RowState) : 0;
+}
+
+rt::Status prepare_latent_kernels(const rt::Device& device) {
+    for (const ArchKernel& one : kList) {
+        const LatentKernel& h = latent_kernel(one);
+        const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
+        if (s != rt::kSuccess) return s;
+    }
+    return rt::prepare(merge_split_rows, device);
+}
+
+rt::Status launch_latent_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
+                                void* memory, rt::Stream stream) {
+    const LatentKernel& h = latent_kernel(arch_kernel);
+    const fa_attention_desc_t& d = p.d;
+    LatentParams a;
+    a.x = x;
+    a.tiles = int(tiles_of(p));
+    a.splits = int(splits_of(device, p));
+    a.x.num_splits = num_splits_of(device, p);
+    a.x.splits = a.splits;
+    a.x.rows = rows_of(p);
+    a.x.partial_o = a.splits > 1 ? static_cast<float*>(memory) : nullptr;
+    a.x.state = a.splits > 1 ? reinterpret_cast<RowState*>(static_cast<char*>(memory) + partial_bytes(p, a.splits)) : nullptr;
+    // Fetching 256 bytes for 128 costs 7 % where memory is the limit, and gains 2 % where tiles of a sequence share what comes.
+    const CUtensorMapL2promotion promotion = a.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
+    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, 64) ||
+        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), 64,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion))
+        return cudaErrorInvalidValue;
+    const rt::Status s = rt::launch_after(h.kernel, d.batch * a.tiles * a.splits, LatentTraits<Bf16, 576>::kThreads,
+                                          uint64_t(h.shared_bytes), stream, a);
+    if (s != rt::kSuccess || a.splits == 1) return s;
+    return rt::launch_after(merge_split_rows, ceil_div(d.batch * a.x.rows, kMergeWarps), kMergeThreads, 0, stream, a.x);
+}
+
+}  // namespace gpu
+}  // namespace fa

@@ -1,0 +1,58 @@
+// The forward kernel for Hopper (sm_90a) of latent attention, in which v is the first 512 dims of k: keys are read once and used
+// twice.
+//
+// A CTA takes 64 rows, (query row, head) pairs of a sequence, and a split of its keys. A producer thread (mla_producer.h) loads q and
+// pairs of blocks of 64 keys, from right to left, into shared memory: q 72 KB, each block 72 KB, in panels of 64 columns. O, 64 × 512,
+// fills the registers of two consumer warpgroups (mla_consumer.h), each of which makes P of one block of a pair while the other
+// multiplies.
+#pragma once
+#include "cuda/sm90/mla_epilogue.h"
+#include "cuda/sm90/mla_producer.h"
+
+namespace fa {
+namespace gpu {
+
+// What the CTA is to do. False: nothing, the sequence has fewer splits.
+template <class Traits>
+FA_DEVICE bool begin_latent_tile(const LatentParams& a) {
+    const ForwardParams& x = a.x;
+    const int split = int(blockIdx.x) / a.tiles % a.splits;
+    const Sequence seq = bounded_sequence(x.sequences, int(blockIdx.x) / (a.tiles * a.splits));
+    if (split >= split_count(seq.k_len, x.num_splits, x.split_size)) return false;
+    if (threadIdx.x == 0) {
+        const int64_t size = split_keys(seq.k_len, x.num_splits, x.split_size), begin = split * size,
+                      end = min_of(begin + size, seq.k_len);
+        const int64_t off = clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30);
+        typename Traits::Shared& s = Traits::shared();
+        s.source = make_int4(int(seq.k_begin), int(seq.kv_index), int(seq.k_len), int(off));
+        s.range = make_int4(int(begin), int(end), int(max_of(ceil_div(end - begin, 2 * Traits::kBlock), 1)), split);
+    }
+    return true;
+}
+
+template <class T, int HeadDim>
+FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim>::kThreads), 1) latent_sm90(FA_PARAM LatentParams a) {
+    using Traits = LatentTraits<T, HeadDim>;
+    rt::fetch_parameters(a);
+    if (threadIdx.x == 0) Traits::init_barriers();
+    if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k);
+    rt::release_successor();
+    rt::wait_for_predecessor();
+    if (!begin_latent_tile<Traits>(a)) return;
+    __syncthreads();
+    if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {
+        rt::setmaxnreg_dec<Traits::kProducerRegisters>();
+        if (threadIdx.x == 0) latent_producer<Traits>(a);
+    } else {
+        rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
+        LatentConsumer<Traits> wg(a);
+        const int pairs = rt::warp_uniform(wg.s.range.z), warpgroup = rt::warp_uniform(int(threadIdx.x) / 128) - 1;
+        rt::mbarrier_wait(smem_addr(wg.s.q_full), 0);
+        if (warpgroup == 0) wg.right_mainloop(pairs);
+        else wg.left_mainloop(pairs);
+        latent_epilogue(wg, warpgroup);
+    }
+}
+
+}  // namespace gpu
+}  // namespace fa
