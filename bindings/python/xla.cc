@@ -128,9 +128,10 @@ ffi::Error on_gpu(void* stream, int32_t device, ffi::ScratchAllocator scratch, i
     if (const fa_status_t status = fa_workspace_size(handle, &call.desc, call.op, &size)) return error_of(status, handle);
     void* workspace = nullptr;
     if (size > 0) {
-        const std::optional<void*> memory = scratch.Allocate(size, kAlignment);
+        // XLA refuses to promise more than 16 bytes.
+        const std::optional<void*> memory = scratch.Allocate(size + kAlignment);
         if (!memory) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "XLA gave no memory for the call's workspace");
-        workspace = *memory;
+        workspace = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(*memory) + kAlignment - 1) / kAlignment * kAlignment);
     }
     call.enqueue(stream, workspace, size);
     const fa_status_t status = call.run(handle);
