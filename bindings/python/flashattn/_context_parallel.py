@@ -306,6 +306,7 @@ class _Attention(torch.autograd.Function):
 def _given(settings: dict[str, Any], tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
     """Of a Call: every operand and setting."""
     names = ("q", "k", "v", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k")
-    others = {"bias": None, "mask": None, "dropout_seed": None, "dropout_p": 0.0, "deterministic": False, "handle": 0}
+    others = dict.fromkeys(("bias", "bias_scale", "bias_period", "mask", "mask_period", "dropout_seed"))
+    others |= {"mask_keys": 0, "mask_bits": False, "dropout_p": 0.0, "deterministic": False, "handle": 0}
     longest = {"max_seqlen_q": None, "max_seqlen_k": None}
     return {**settings, **others, **longest, **dict(zip(names, tensors))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +56,7 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     request.descale("v_descale", given.v_descale, (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)")
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
     plain_scores(request, given.scale, given.softcap)
-    _scores(request, given.bias, given.bias_scale, given.mask, given.alibi_slopes, given.sinks)
+    _scores(request, given)
     _schedule(request, given)
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
 
@@ -112,24 +112,57 @@ def plain_scores(request: Request, scale: Any, softcap: Any) -> None:
     desc.softcap = number("softcap", softcap)
 
 
-def _scores(request: Request, bias: Any, bias_scale: Any, mask: Any, alibi_slopes: Any, sinks: Any) -> None:
-    desc = request.desc
-    shape = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
+def repeating(desc: Any, period: Sequence[int]) -> tuple[int, int, int, int]:
+    """The shape of pairs of which no more sequences and heads are there than a period has."""
+    batch, heads = (min(n, p) if p > 0 else n for n, p in zip((desc.batch, desc.heads_q), period))
+    return (batch, heads, desc.seqlen_q, desc.seqlen_k)
+
+
+def mask_columns(request: Request, pairs: tuple[int, ...], keys: Any, bits: bool, words: bool) -> tuple[int, ...]:
+    """The shape of a mask of so many columns, in bytes. words: has it uint8?"""
+    request.desc.mask_keys = integer("mask_keys", keys, 64)
+    if keys > 0:
+        pairs = (*pairs[:3], keys)
+    if not bits:
+        return pairs
+    if not words:
+        raise TypeError("mask_bits is true: expected a mask of uint8, eight columns in each")
+    request.desc.mask_dtype = _abi.FA_BIT
+    return (*pairs[:3], -(-pairs[3] // 8))
+
+
+def set_period(request: Request, field: str, value: Any, owner: Any) -> None:
+    if value is None:
+        return
+    try:
+        batch, heads = value
+    except (TypeError, ValueError):
+        raise TypeError(f"{field} is {value!r}: expected (batch, heads)") from None
+    if owner is None:
+        raise ValueError(f"{field} is {value!r}: expected the {field.partition('_')[0]} that repeats")
+    setattr(request.desc, field, (integer(f"{field}[0]", batch, 64), integer(f"{field}[1]", heads, 64)))
+
+
+def _scores(request: Request, given: SimpleNamespace) -> None:
+    desc, bias, mask, alibi_slopes, sinks = request.desc, given.bias, given.mask, given.alibi_slopes, given.sinks
+    set_period(request, "bias_period", given.bias_period, bias)
+    set_period(request, "mask_period", given.mask_period, mask)
+    if given.bias_scale is not None:
+        factors = float32_array("bias_scale", given.bias_scale, ((desc.heads_q,),), "(heads,)")
+        request.operand(_abi.FA_OPERAND_BIAS_SCALE, "bias_scale", factors)
     if bias is not None:
         bias = np.asarray(bias)
         if bias.dtype == np.float64:
             bias = bias.astype(np.float32)
         desc.bias_dtype = dtype_code("bias", bias.dtype, FLOATS)
-        request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, shape)
-    if bias_scale is not None:
-        scale = float32_array("bias_scale", bias_scale, ((desc.heads_q,),), "(heads,)")
-        request.operand(_abi.FA_OPERAND_BIAS_SCALE, "bias_scale", scale)
+        request.matrix(_abi.FA_OPERAND_BIAS, "bias", bias, repeating(desc, desc.bias_period))
     if mask is not None:
         mask = np.asarray(mask)
         if mask.dtype not in (np.bool_, np.uint8):
             raise TypeError(
                 f"mask has dtype {mask.dtype}: expected bool or uint8, true where a key is attended; numbers to add are a bias"
             )
+        shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
     if alibi_slopes is not None:
         slopes = float32_array(

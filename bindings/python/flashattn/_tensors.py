@@ -9,15 +9,19 @@ import torch
 
 from . import _abi
 from ._arrays import integer
-from ._forward import place, plain_scores
+from ._forward import mask_columns, place, plain_scores, repeating, set_period
 from ._request import Request
 from ._types import BackendName
 from .handle import Handle, handle_at, handle_of
 
 # Of a call, in the order of the operators' arguments: tensors, of which all but q, k and v may be None, and what is no tensor.
-OPERANDS = ("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "cu_seqlens_q", "cu_seqlens_k", "dropout_seed")
+OPERANDS = (
+    *("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "cu_seqlens_q", "cu_seqlens_k"),
+    "dropout_seed",
+)
 SETTINGS = (
-    *("max_seqlen_q", "max_seqlen_k", "causal", "alignment", "window", "chunk", "scale", "softcap", "dropout_p", "deterministic"),
+    *("max_seqlen_q", "max_seqlen_k", "causal", "alignment", "window", "chunk"),
+    *("bias_period", "mask_period", "mask_keys", "mask_bits", "scale", "softcap", "dropout_p", "deterministic"),
     "handle",  # the pointer of a Handle of the caller's own; 0: the thread's
 )
 _CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
@@ -126,13 +130,16 @@ class Call:
 
     def _operands(self, given: Mapping[str, Any]) -> None:
         desc = self.request.desc
-        pairs = (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)
         for name in ("bias", "mask"):
             x = given[name]
+            set_period(self._inputs, f"{name}_period", given[f"{name}_period"], x)
             if x is None:
                 continue
+            pairs = repeating(desc, getattr(desc, f"{name}_period"))
             if name == "mask":
-                x = torch.ne(x, 0).view(torch.uint8)
+                pairs = mask_columns(self._inputs, pairs, given["mask_keys"], given["mask_bits"], x.dtype == torch.uint8)
+            if name == "mask":
+                x = x if given["mask_bits"] else torch.ne(x, 0).view(torch.uint8)
             elif x.dtype in _CODES:
                 desc.bias_dtype = _CODES[x.dtype]
             else:
@@ -144,12 +151,8 @@ class Call:
             desc.operands |= getattr(_abi, f"FA_OPERAND_{name.upper()}")
             setattr(desc, f"{name}_stride", seen.stride())
             self.point(name, seen)
-        heads = (
-            ("alibi_slopes", _abi.FA_OPERAND_ALIBI),
-            ("bias_scale", _abi.FA_OPERAND_BIAS_SCALE),
-            ("sinks", _abi.FA_OPERAND_SINKS),
-        )
-        for name, bit in heads:
+        bits = {"alibi_slopes": _abi.FA_OPERAND_ALIBI, "sinks": _abi.FA_OPERAND_SINKS, "bias_scale": _abi.FA_OPERAND_BIAS_SCALE}
+        for name, bit in bits.items():
             x = given[name]
             if x is None:
                 continue
@@ -180,11 +183,11 @@ class Call:
         return x
 
     def score_gradient(self, field: str, like: torch.Tensor) -> torch.Tensor:
-        """In float32; of a bias summed over what it is broadcast along."""
+        """In float32; of a bias summed over what it is broadcast along or repeats over."""
         x = self.output(field, tuple(like.shape), torch.float32, gaps=False)
         if field == "dbias":
             desc = self.request.desc
-            self.request.args.dbias_stride = x.broadcast_to((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k)).stride()
+            self.request.args.dbias_stride = x.broadcast_to(repeating(desc, desc.bias_period)).stride()
         return x
 
     def run(self) -> None:

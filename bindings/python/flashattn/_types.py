@@ -34,7 +34,11 @@ class Options(TypedDict, total=False):
     softcap: float
     bias: ArrayLike | None
     bias_scale: ArrayLike | None
+    bias_period: tuple[int, int] | None
     mask: ArrayLike | None
+    mask_period: tuple[int, int] | None
+    mask_keys: int
+    mask_bits: bool
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
     cu_seqlens_q: ArrayLike | None

@@ -91,7 +91,11 @@ def attention(
     softcap: float = 0,
     bias: ArrayLike | None = None,
     bias_scale: ArrayLike | None = None,
+    bias_period: tuple[int, int] | None = None,
     mask: ArrayLike | None = None,
+    mask_period: tuple[int, int] | None = None,
+    mask_keys: int = 0,
+    mask_bits: bool = False,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
     cu_seqlens_q: ArrayLike | None = None,
@@ -144,8 +148,11 @@ def attention(
         window: (left, right) keys kept on each side of i + off, inclusive; None or −1: all.
         chunk: row i sees only keys of its own chunk, floor((i + off) / chunk). 0: off.
         mask: bool or uint8, broadcast to (batch, heads, rows, keys); true: attend.
+        mask_keys: > 0: the mask has so many columns, for the last keys of a sequence; all before them are attended.
+        mask_bits: the mask is uint8 with eight columns a byte, as np.packbits(columns, -1, "little") gives.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
-        bias_scale: (heads,) factors of the bias, finite. flashattn.alibi_slopes makes ALiBi of a bias that holds −distances.
+        bias_scale: (heads,) factors of the bias. alibi_slopes(heads) and a bias of distances are ALiBi over any mask.
+        bias_period, mask_period: (batch, heads) after which a bias or mask begins anew; it then broadcasts to that many. 0: it does not.
         alibi_slopes: (heads,) or (batch, heads); − slope · |i + off − j| is added. flashattn.alibi_slopes has the usual ones.
         sinks: (heads,) logits that take part in the softmax without a value.
 

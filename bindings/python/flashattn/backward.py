@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from . import _abi
 from ._arrays import readable, strides_of, tensor
 from ._dlpack import exchanged, full
-from ._forward import build
+from ._forward import build, repeating
 from ._layout import Order
 from ._request import Request, literal
 from ._types import Array, BackendName, Options
@@ -111,7 +111,7 @@ def _gradient(request: Request, order: Order, field: str, like: Array, packed: b
 def _bias_gradient(request: Request, shape: tuple[int, ...]) -> Array:
     desc = request.desc
     array = full(shape, 0, np.float32)
-    seen = np.broadcast_to(array, (desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k))
+    seen = np.broadcast_to(array, repeating(desc, desc.bias_period))
     request.point("dbias", seen)
     request.args.dbias_stride = strides_of(seen, unit=False)
     return array

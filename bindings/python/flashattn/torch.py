@@ -54,7 +54,11 @@ class Options(TypedDict, total=False):
     softcap: float
     bias: torch.Tensor | None
     bias_scale: torch.Tensor | None
+    bias_period: tuple[int, int] | None
     mask: torch.Tensor | None
+    mask_period: tuple[int, int] | None
+    mask_keys: int
+    mask_bits: bool
     alibi_slopes: torch.Tensor | None
     sinks: torch.Tensor | None
     cu_seqlens_q: torch.Tensor | None
@@ -89,7 +93,11 @@ def attention(
     softcap: float = 0,
     bias: torch.Tensor | None = None,
     bias_scale: torch.Tensor | None = None,
+    bias_period: tuple[int, int] | None = None,
     mask: torch.Tensor | None = None,
+    mask_period: tuple[int, int] | None = None,
+    mask_keys: int = 0,
+    mask_bits: bool = False,
     alibi_slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
@@ -106,7 +114,7 @@ def attention(
 
     q: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; k, v: the same with heads_k heads, which divide
     heads. The keywords are those of flashattn.attention. bias and mask broadcast to (batch, heads, rows, keys); a bias has float32,
-    float16 or bfloat16.
+    float16 or bfloat16. bias_scale and alibi_slopes have no gradient.
     layout: "bhsd" for q, k, v and out of (batch, heads, rows, dim), as scaled_dot_product_attention has them. An order that is not
     said is not noticed: rows and heads then change places.
     max_seqlen_q, max_seqlen_k: bounds of packed lengths; None: the longest of cu_seqlens, for which a GPU is waited for.
@@ -135,6 +143,7 @@ def attention(
     out, lse = forward(
         *(q, k, v, bias, sinks, mask, alibi_slopes, bias_scale, cu_seqlens_q, cu_seqlens_k, seed),
         *(max_seqlen_q, max_seqlen_k, named_causal(causal), alignment, None if window is None else window_sides(window), chunk),
+        *(bias_period, mask_period, mask_keys, mask_bits),
         *(None if scale is None else float(scale), float(softcap), float(dropout_p)),
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
         0 if backend is None else backend.pointer,

@@ -25,6 +25,13 @@ class Sequence:
     off: int
 
 
+def _repeated(pairs, shape, period):
+    """Sequence b and head h have the values of these modulo the period."""
+    batch, heads = shape[:2] if period is None else (min(n, p or n) for n, p in zip(shape, period))
+    pairs = np.broadcast_to(pairs, (batch, heads, *shape[2:]))
+    return pairs[np.arange(shape[0]) % batch][:, np.arange(shape[1]) % heads]
+
+
 def attention(
     q,
     k,
@@ -39,7 +46,11 @@ def attention(
     softcap=0,
     bias=None,
     bias_scale=None,
+    bias_period=None,
     mask=None,
+    mask_period=None,
+    mask_keys=0,
+    mask_bits=False,
     alibi_slopes=None,
     sinks=None,
     cu_seqlens_q=None,
@@ -71,9 +82,14 @@ def attention(
         most_keys = k.shape[1]
     scale = 1 / math.sqrt(dim) if scale is None else scale
     shape = (batch, heads, most_rows, most_keys)
-    weights = np.ones(shape[1]) if bias_scale is None else np.asarray(bias_scale, np.float64)
-    bias = np.zeros(shape) if bias is None else np.broadcast_to(np.asarray(bias).astype(np.float64), shape)
-    mask = np.ones(shape, bool) if mask is None else np.broadcast_to(np.asarray(mask) != 0, shape)
+    bias = np.zeros(shape) if bias is None else _repeated(np.asarray(bias).astype(np.float64), shape, bias_period)
+    columns = mask_keys or most_keys
+    if mask_bits:
+        mask = np.unpackbits(mask, -1, columns, "little")
+    # Column c is that of the key c − columns behind the last one.
+    pairs = (*shape[:3], columns)
+    mask = np.ones(pairs, bool) if mask is None else _repeated(np.asarray(mask) != 0, pairs, mask_period)
+    bias_scale = np.ones(heads) if bias_scale is None else np.asarray(bias_scale).astype(np.float64)
     slopes = np.zeros((batch, heads)) if alibi_slopes is None else np.broadcast_to(alibi_slopes, (batch, heads)).astype(np.float64)
     factors = {"q": q_descale, "k": k_descale, "v": v_descale}
 
@@ -118,9 +134,11 @@ def attention(
                 raw = np.array([scale * float(q[at] * descale("q", b, row, h) @ key) for key in keys]) if n else np.zeros(0)
                 capped = softcap * np.tanh(raw / softcap) if softcap else raw
                 j = np.arange(n)
-                added = np.where(bias[b, h, i, :n] == -np.inf, 0, weights[h] * bias[b, h, i, :n])
-                biased = capped + added - slopes[b, h] * np.abs(i + s.off - j)
-                removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & mask[b, h, i, :n]) | (
+                scaled = np.where(bias[b, h, i, :n] == -np.inf, 0, bias_scale[h] * bias[b, h, i, :n])
+                biased = capped + scaled - slopes[b, h] * np.abs(i + s.off - j)
+                column = j - n + mask_keys if mask_keys else j
+                kept = np.where(column < 0, True, mask[b, h, i, np.maximum(column, 0)])
+                removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & kept) | (
                     bias[b, h, i, :n] == -np.inf
                 )
                 biased = np.where(removed, -np.inf, biased)

@@ -48,12 +48,26 @@ def random_problem(rng, longest=90):
         options["scale"] = float(rng.uniform(-0.5, 0.5))
     if one_in(3):
         options["softcap"] = float(rng.uniform(0.5, 5))
+    def pairs(name):
+        period = tuple(int(rng.integers(n + 2)) for n in (batch, heads)) if one_in(3) else (0, 0)
+        if any(period):
+            options[f"{name}_period"] = period
+        there = (*(min(n, p or n) for n, p in zip((batch, heads), period)), rows, keys)
+        return tuple(n if one_in(2) else 1 for n in there)
+
     if one_in(3):
-        options["bias"] = random(rng, tuple(n if one_in(2) else 1 for n in (batch, heads, rows, keys)))
+        options["bias"] = random(rng, pairs("bias"))
         if one_in(2):
             options["bias_scale"] = random(rng, heads)
     if one_in(3):
-        options["mask"] = rng.random(tuple(n if one_in(2) else 1 for n in (batch, heads, rows, keys))) < 0.8
+        *outer, columns = pairs("mask")
+        if one_in(3):
+            columns = options["mask_keys"] = int(rng.integers(1, keys + 5))
+        options["mask"] = rng.random((*outer, columns)) < 0.8
+        if one_in(3):
+            if columns == 1:  # broadcast
+                options["mask"] = np.repeat(options["mask"], options.get("mask_keys", keys), -1)
+            options["mask"], options["mask_bits"] = np.packbits(options["mask"], -1, "little"), True
     if one_in(4):
         options["sinks"] = random(rng, heads)
     if one_in(4):

@@ -31,7 +31,8 @@ class Operators(unittest.TestCase):
         torch.manual_seed(2)
 
     def arguments(self, **given):
-        defaults = {"chunk": 0, "softcap": 0.0, "dropout_p": 0.0, "deterministic": False, "handle": 0}
+        defaults = {"chunk": 0, "mask_keys": 0, "mask_bits": False, "softcap": 0.0, "dropout_p": 0.0}
+        defaults |= {"deterministic": False, "handle": 0}
         self.assertLessEqual(set(given), {*OPERANDS, *SETTINGS})
         return tuple({**dict.fromkeys((*OPERANDS, *SETTINGS)), **defaults, **given}.values())
 
@@ -41,7 +42,10 @@ class Operators(unittest.TestCase):
         yield self.arguments(**tensors)
         yield self.arguments(**tensors, causal="bottom-right", window=(5, -1), softcap=2.0, scale=0.3, sinks=randn(4))
         yield self.arguments(**tensors, bias=randn(4, 1, 30), mask=torch.rand(20, 30) < 0.8)
-        yield self.arguments(**tensors, bias=randn(20, 30), bias_scale=randn(4))
+        repeating = {"bias": randn(2, 1, 30), "bias_period": (0, 2), "mask": torch.rand(1, 1, 20, 30) < 0.8, "mask_period": (1, 3)}
+        yield self.arguments(**tensors, **repeating, bias_scale=torch.rand(4))
+        bits = torch.randint(0, 256, (20, 1), dtype=torch.uint8)
+        yield self.arguments(**tensors, mask=bits, mask_keys=7, mask_bits=True)
         yield self.arguments(**tensors, alibi_slopes=torch.rand(4), alignment="top-left")
         yield self.arguments(**tensors, dropout_p=0.3, dropout_seed=torch.tensor(-5), deterministic=True)
         yield self.arguments(q=q.transpose(1, 2), k=randn(2, 20, 1, 16), v=randn(2, 20, 1, 8))
