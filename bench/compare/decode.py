@@ -11,6 +11,7 @@ from . import targets
 from .bench import Bench, normal
 from .judge import Comparison, Contestant, Group
 from .problem import Problem
+from .rivals import FA3, has_fa3
 from .work import count_text, sets_for
 
 
@@ -144,6 +145,33 @@ def quantised(bench: Bench) -> Iterator[Group]:
             return contestants, comparisons
 
         yield Group(shape_text(*shape), make)
+
+
+def latent_cache(batch: int, heads: int, keys: int, rows: int = 1) -> Problem:
+    """Pages of 64 in the order of their keys, so that a rival without pages may read the same memory."""
+    pages = keys // 64
+    k = normal(batch * pages, 64, 1, 576)
+    table = torch.arange(batch * pages, device="cuda").int().view(batch, pages)
+    used = torch.full((batch,), keys, dtype=torch.int32, device="cuda")
+    return Problem(normal(batch, rows, heads, 576), k, k[..., :512], causal=rows > 1, used=used, table=table, v_in_k=True)
+
+
+def latent(bench: Bench) -> Iterator[Group]:
+    rivals = [FA3] if has_fa3() else []
+    for batch, heads, keys, rows in ((128, 128, 4096, 1), (64, 128, 4096, 2), (32, 128, 4096, 1), (128, 64, 4096, 1), (128, 16, 4096, 1),
+                                     (64, 16, 16384, 1), (128, 16, 8192, 2), (1, 16, 4096, 1), (1, 128, 8192, 1)):
+        name = f"B{batch} H{heads} S{count_text(keys)}" + (f" Sq{rows}" if rows > 1 else "")
+
+        def make(shape=(batch, heads, keys, rows), name=name):
+            work = "flops" if shape[1] == 128 else "bytes"
+            short = targets.LATENT_MICROSECONDS.get(shape[1:3]) if shape[0] == 1 else None
+            problems = rotating(latent_cache, *shape)
+            contestants = {"ours": bench.ours(*problems, graph=True, work=work)}
+            wanted = bench.beside(contestants, rivals, *problems, graph=True, work=work)
+            alone = [Comparison(name, None, "microseconds", *short)] if short else []
+            return contestants, alone + [Comparison(name, rival, "speed", *targets.LATENT[shape[1]]) for rival in wanted]
+
+        yield Group(name, make)
 
 
 def chunked(bench: Bench) -> Iterator[Group]:

@@ -51,7 +51,7 @@ class Call:
         self.function = getattr(ours.lib, self.FUNCTION)
         self.o = unwritten((*p.q.shape[:-1], p.v.shape[-1]), p.q)
         self.desc = self.describe()
-        self.inputs = _abi.ForwardArgs(q=p.q.data_ptr(), k=p.k.data_ptr(), v=p.v.data_ptr(), o=self.o.data_ptr())
+        self.inputs = _abi.ForwardArgs(q=p.q.data_ptr(), k=p.k.data_ptr(), v=None if p.v_in_k else p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
             if tensor is not None:
                 self.desc.operands |= bit
@@ -75,9 +75,14 @@ class Call:
         d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=DTYPES[p.k.dtype], batch=p.batch, heads_q=p.heads,
                                heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.v.shape[-1],
                                seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
-        d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
-        for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.v_stride, p.v), (d.o_stride, self.o)):
+        d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_O
+        for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.o_stride, self.o)):
             stride[:] = strides_of(x)
+        if p.v_in_k:
+            d.flags |= _abi.FA_V_IN_K
+        else:
+            d.strided |= _abi.FA_STRIDED_V
+            d.v_stride[:] = strides_of(p.v)
         if p.causal or p.slopes is not None:
             d.alignment = _abi.FA_ALIGN_BOTTOM_RIGHT
         if p.causal:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Iterator
 
 import torch
 
 from . import targets
 from .bench import DTYPES, Bench, normal
+from .decode import eight_bit
 from .judge import Comparison, Group
 from .problem import Problem
-from .rivals import beside_cudnn
+from .rivals import FA3, beside_cudnn
 from .work import count_text, sets_for
 
 TOKENS, HIDDEN = 16384, 2048  # of a forward, whatever its sequence length and head dimension
@@ -46,7 +48,8 @@ def forward(bench: Bench) -> Iterator[Group]:
     rivals = beside_cudnn()
     for (dim, causal), by_length in targets.FORWARD_CUDNN.items():
         for n, bounds in by_length.items():
-            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, {"CUDNN": bounds})
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals,
+                                {"CUDNN": bounds, FA3: targets.FORWARD_FA3[dim]})
     for dim in (64, 128, 256):
         for causal in (False, True):
             yield against_torch(bench, ("f16", 4, 4096, HIDDEN // dim, dim, causal), ["CUDNN"], {})
@@ -61,6 +64,22 @@ def e4m3(bench: Bench) -> Iterator[Group]:
     for (dim, causal), by_length in targets.FORWARD_E4M3.items():
         for n, bounds in by_length.items():
             yield against_torch(bench, ("e4m3", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, dict.fromkeys(rivals, bounds))
+
+
+def over_8bit(bench: Bench) -> Iterator[Group]:
+    batch, n, heads, heads_kv, dim = 4, 4096, 16, 4, 128
+    for causal in (False, True):
+        name = f"B{batch} {heads}/{heads_kv} S{count_text(n)} d{dim} {'causal' if causal else 'dense'}"
+
+        def make(causal=causal, name=name):
+            q, (k, v) = normal(batch, n, heads, dim), (normal(batch, n, heads_kv, dim) for _ in range(2))
+            contestants, comparisons = {"bf16": bench.ours(Problem(q, k, v, causal=causal))}, []
+            for kind in ("int8", "e4m3"):
+                contestants[kind] = bench.ours(replace(eight_bit(kind, batch, heads, heads_kv, n), q=q, causal=causal))
+                comparisons.append(Comparison(f"{kind}, {name}", "bf16", "speed", *targets.PREFILL_8BIT, ours=kind))
+            return contestants, comparisons
+
+        yield Group(name, make)
 
 
 def f32(bench: Bench) -> Iterator[Group]:

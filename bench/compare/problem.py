@@ -26,6 +26,7 @@ class Problem:
     offsets: torch.Tensor | None = None   # int32 [batch + 1]: packed rows and keys
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
+    v_in_k: bool = False                  # v is a view of k's first dims, and said to be
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
     @property
@@ -58,7 +59,9 @@ class Problem:
 
     def cache_bytes(self) -> float:
         """Of K and V, each once."""
-        row = self.k.shape[-2] * (self.k.shape[-1] * self.k.element_size() + self.v.shape[-1] * self.v.element_size())
+        row = self.k.shape[-2] * self.k.shape[-1] * self.k.element_size()
+        if not self.v_in_k:
+            row += self.v.shape[-2] * self.v.shape[-1] * self.v.element_size()
         return float(sum(self.lengths())) * row
 
     def of_sequence(self, b: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

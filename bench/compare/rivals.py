@@ -17,19 +17,32 @@ FA3 = "FA3"
 FA3_MODULE = "fa3_fwd_interface"  # of the package fa3-fwd: forwards in bf16 and e4m3
 
 
+def has_fa3() -> bool:
+    return find_spec(FA3_MODULE) is not None
+
+
 def beside_cudnn() -> list[str]:
     """The rivals of a forward in bf16: cuDNN, and FlashAttention-3 where it is there."""
-    return ["CUDNN", FA3] if find_spec(FA3_MODULE) else ["CUDNN"]
+    return ["CUDNN", FA3] if has_fa3() else ["CUDNN"]
 
 
 def fa3_call(p: Problem):
     """RuntimeError where it does not take the problem."""
-    if p.dout is not None or not find_spec(FA3_MODULE):
+    if p.dout is not None or not has_fa3():
         raise RuntimeError(f"{FA3}: a backward, or no package fa3-fwd")
-    from fa3_fwd_interface import flash_attn_func
+    from fa3_fwd_interface import flash_attn_func, flash_attn_with_kvcache
 
     def forward():
         return flash_attn_func(p.q, p.k, p.v, causal=p.causal)
+
+    if p.v_in_k:  # it takes the rows of a cache that lie one behind the other, q's rotary dims and the others apart
+        dim_v = p.v.shape[-1]
+        cache = p.k.view(p.batch, -1, *p.k.shape[2:])
+        rotary, others = p.q[..., dim_v:].contiguous(), p.q[..., :dim_v].contiguous()
+
+        def forward():
+            return flash_attn_with_kvcache(rotary, cache[..., dim_v:], cache[..., :dim_v], qv=others, cache_seqlens=p.used, causal=p.causal,
+                                           softmax_scale=p.q.shape[-1] ** -0.5)
 
     forward()  # a type or head dimension that it was built without ends here
     return forward

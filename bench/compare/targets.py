@@ -13,8 +13,10 @@ FORWARD_CUDNN = {
     (128, False): {512: (1.05, 1.10), 1024: (1.07, 1.12), 4096: (1.15, 1.19), 16384: (1.18, 1.22)},
     (128, True): {512: (1.05, 1.15), 1024: (1.16, 1.22), 4096: (1.23, 1.28), 16384: (1.25, 1.30)},
     (256, False): {512: (1.00, 1.05), 1024: (1.05, 1.10), 4096: (1.08, 1.12), 16384: (1.10, 1.15)},
-    (256, True): {512: (1.00, 1.08), 1024: (1.03, 1.12), 4096: (1.12, 1.20), 16384: (1.17, 1.25)},
+    (256, True): {512: (1.00, 1.05), 1024: (1.03, 1.12), 4096: (1.12, 1.20), 16384: (1.17, 1.25)},
 }
+# Over FlashAttention-3's, whatever the mask and length.
+FORWARD_FA3 = {64: NONE, 128: (1.06, 1.10), 256: (1.03, 1.08)}
 # The e4m3 forward's over cuDNN's and over FlashAttention-3's: where both are measured the better one counts, and either has the same bounds.
 FORWARD_E4M3 = {
     (64, False): {512: (1.15, 1.35), 1024: (1.15, 1.35), 4096: (1.15, 1.35), 16384: (1.15, 1.35)},
@@ -36,15 +38,20 @@ BACKWARD_CUDNN = {
     (256, False): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.25), 16384: (1.0, 1.25)},
     (256, True): {512: (None, None), 1024: (None, None), 4096: (1.0, 1.15), 16384: (1.0, 1.15)},
 }
+BACKWARD_F16: Bounds = (1.0, 1.1)   # over cuDNN's
 BACKWARD_MMA: Bounds = (0.85, 1.0)  # of the kernels by mma.sync over FLASH's
 BACKWARD_F32: Bounds = (0.7, 1.0)   # over EFFICIENT's
-DETERMINISTIC = {64: NONE, 128: (1.30, 1.15), 256: NONE}  # time over that of the free backward
+DETERMINISTIC = {64: NONE, 128: (1.30, 1.15), 256: (1.5, 1.15)}  # time over that of the free backward
 
 # One query row: speed over cuDNN's, or microseconds by keys.
-DECODE: Bounds = (0.95, 1.0)
+DECODE: Bounds = (1.0, 1.05)
 DECODE_FEW_HEADS: Bounds = (1.0, 1.25)
 DECODE_MICROSECONDS = {4096: (12.5, 9.5), 16384: (24, 20)}
 ENQUEUE_MICROSECONDS: Bounds = (8, 4.5)
+
+# Latent attention, by query heads: speed over FlashAttention-3's; of short calls microseconds, by heads and keys.
+LATENT = {16: (1.06, 1.15), 64: (1.06, 1.15), 128: (1.16, 1.25)}
+LATENT_MICROSECONDS = {(16, 4096): (15, 11), (128, 8192): (19.5, 15)}
 
 # Small shapes in graphs, over PyTorch's kernels and over cuDNN's.
 SMALL: Bounds = (1.0, 1.3)
@@ -64,3 +71,5 @@ OPTION: Bounds = (1.35, 1.15)
 SOFTCAP = {64: (2.0, 1.5), 128: (1.4, 1.2), 256: (1.15, 1.05)}  # by head dimension
 SPECULATIVE: Bounds = (1.15, 1.05)
 QUANTISED: Bounds = (0.65, 0.55)
+# and speed again.
+PREFILL_8BIT: Bounds = (0.9, 1.0)
