@@ -219,14 +219,6 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// The columns of o that a block of merge_splits takes; 0: merge_split_rows merges. With a fixed split size always that one, or a
-// row's bits would depend on how many rows there are.
-int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
-    const int64_t at_once = 2 * device.multiprocessors;
-    if (p.d.split_size > 0 || rows > at_once) return 0;
-    return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
-}
-
 // How many kv heads' keys and values the cache is taken to hold.
 int64_t kv_heads_in_l2(const Problem& p) {
     constexpr int64_t kCacheBytes = 32 << 20;

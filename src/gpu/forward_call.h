@@ -43,8 +43,7 @@ rt::Status prepare_forward(const rt::Device& d) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
             }
-    const rt::Status others[] = {rt::prepare(merge_splits<kMinMergeColumns>, d), rt::prepare(merge_splits<kMaxMergeColumns>, d),
-                                 rt::prepare(merge_split_rows, d), rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
+    const rt::Status others[] = {prepare_merge(d), rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
@@ -141,17 +140,10 @@ fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::St
     rt::Status s = early ? rt::launch_after(kernel, f.grid, one.threads, shared, stream, x)
                          : rt::launch(kernel, f.grid, one.threads, shared, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, one.family);
-    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
-    if (x.partial_o && f.merge_columns) {
-        const auto merge_kernel =
-            f.merge_columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
-        const int64_t blocks = rows * max_of(ceil_div(p.d.dim_v, f.merge_columns), 1);
-        s = rt::launch_after(merge_kernel, blocks, kMergeThreads, sizeof(MergeShared), stream, x);
-    } else if (x.partial_o) {
-        s = rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
-    }
-    if (s != rt::kSuccess) return device_failed(m, s, f.merge_columns ? "merge_splits" : "merge_split_rows");
+    if (x.partial_o) s = launch_merge(f.merge_columns, stream, x);
+    if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
+    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
     if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
     ForwardParams unscaled = x;

@@ -135,6 +135,30 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x
     }
 }
 
+// The columns of o that a block of merge_splits takes; 0: merge_split_rows merges. With a fixed split size always that one, or a
+// row's bits would depend on how many rows there are. `rows`: of all sequences and kv heads.
+inline int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t rows) {
+    const int64_t at_once = 2 * device.multiprocessors;
+    if (p.d.split_size > 0 || rows > at_once) return 0;
+    return rows * ceil_div(p.d.dim_v, kMinMergeColumns) <= at_once ? kMinMergeColumns : kMaxMergeColumns;
+}
+inline const char* merge_name(int32_t columns) { return columns ? "merge_splits" : "merge_split_rows"; }
+inline rt::Status prepare_merge(const rt::Device& device) {
+    void (*const kernels[])(ForwardParams) = {merge_splits<kMinMergeColumns>, merge_splits<kMaxMergeColumns>, merge_split_rows};
+    for (const auto kernel : kernels) {
+        const rt::Status s = rt::prepare(kernel, device);
+        if (s != rt::kSuccess) return s;
+    }
+    return rt::kSuccess;
+}
+// Merges the splits of all rows, behind the kernel that computes them.
+inline rt::Status launch_merge(int32_t columns, rt::Stream stream, const ForwardParams& x) {
+    const int64_t rows = x.batch * x.kv_heads * x.rows;
+    if (columns == 0) return rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
+    const auto kernel = columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
+    return rt::launch_after(kernel, rows * max_of(ceil_div(x.dim_v, columns), 1), kMergeThreads, sizeof(MergeShared), stream, x);
+}
+
 // The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM ForwardParams x) {
     const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.batch * x.kv_heads * x.rows;

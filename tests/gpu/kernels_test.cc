@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include "gpu/gpu.h"
 #include "support/random_case.h"
 
@@ -111,7 +112,8 @@ void descale_heads(Case& c) {
 }
 
 // Latent attention: one tile and several, the last of them full and not; keys that end within a block, at one's end and at a pair's; with
-// splits and without, over pages, with sequences that have no keys, and diagonals that end where a block does.
+// splits and without, over pages, with sequences that have no keys, diagonals that end where a block does, and tiles of a chunk of prefill
+// that see few of the keys or none of a split.
 std::vector<Case> latent_cases() {
     struct Shape {
         int64_t batch, heads, rows, keys;
@@ -121,7 +123,7 @@ std::vector<Case> latent_cases() {
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {576, 512})
             for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320}, Shape{2, 128, 2, 700},
-                                       Shape{1, 16, 1, 5000}, Shape{3, 5, 8, 1025}})
+                                       Shape{1, 16, 1, 5000}, Shape{2, 4, 300, 310}, Shape{3, 5, 8, 1025}})
                 for (const int splits : {0, 1, 5})
                     for (int layout = alike; layout < layouts; layout++) {
                         Case c = shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, dtype);
@@ -209,6 +211,15 @@ std::vector<Case> worked_cases(const Handle& handle) {
                     // Many heads fill the device, and take their time to judge: only for what few do not lead to.
                     if (known.insert({names[0], work}).second || shape.heads == 2) cases.push_back(std::move(c));
                 }
+    return cases;
+}
+
+// One of those for each kernel, layout and way to merge.
+std::vector<Case> some_latent_cases(const Handle& handle) {
+    std::vector<Case> cases, all = latent_cases();
+    std::set<std::tuple<std::vector<std::string>, uint64_t, int64_t, int32_t>> known;
+    for (auto c = all.rbegin(); c != all.rend(); ++c)
+        if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second) cases.push_back(std::move(*c));
     return cases;
 }
 
@@ -341,6 +352,8 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     std::vector<Case> cases = plain_cases(handle, 4, 8, 700, {1, 5, 12, 300, 2000});
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
+    if (is_hopper())
+        for (Case& c : some_latent_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
         fill(c, rng);

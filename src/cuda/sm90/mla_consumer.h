@@ -116,7 +116,7 @@ struct LatentConsumer {
     FA_MEMBER void exact_p(int w, int n, int keys, bool first) {
         const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = s.range.x + (2 * n + 1 - w) * 64;
         FA_UNROLL for (int r = 0; r < 2; r++) {
-            const int row = int(blockIdx.x) % a.tiles * 64 + place + 8 * r;
+            const int row = a.tile() * 64 + place + 8 * r;
             const int last = min(keys - 1, a.x.causal ? s.source.w + row / int(a.x.group) - key0 : keys - 1) - 2 * c;
             float row_max = row < int(a.x.rows) ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
             FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {

@@ -106,7 +106,7 @@ rt::Status prepare_latent_kernels(const rt::Device& device) {
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
         if (s != rt::kSuccess) return s;
     }
-    return rt::prepare(merge_split_rows, device);
+    return prepare_merge(device);
 }
 
 rt::Status launch_latent_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
@@ -132,7 +132,7 @@ rt::Status launch_latent_kernel(const ArchKernel& arch_kernel, const rt::Device&
     const rt::Status s = rt::launch_after(h.kernel, d.batch * a.tiles * a.splits, LatentTraits<Bf16, 576>::kThreads,
                                           uint64_t(h.shared_bytes), stream, a);
     if (s != rt::kSuccess || a.splits == 1) return s;
-    return rt::launch_after(merge_split_rows, ceil_div(d.batch * a.x.rows, kMergeWarps), kMergeThreads, 0, stream, a.x);
+    return launch_merge(merge_columns(device, p, d.batch * a.x.rows), stream, a.x);
 }
 
 }  // namespace gpu

@@ -18,10 +18,10 @@ FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const LatentParams& a = wg.a;
     const ForwardParams& x = a.x;
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = wg.s.range.w;
-    const int64_t batch = int(blockIdx.x) / (a.tiles * a.splits);
+    const int64_t batch = a.batch();
     __syncwarp();
     FA_UNROLL for (int r = 0; r < 2; r++) {
-        const int row = int(blockIdx.x) % a.tiles * 64 + place + 8 * r;
+        const int row = a.tile() * 64 + place + 8 * r;
         const bool there = row < int(x.rows), first = warpgroup == 0 && c == 0;
         const RowState part{wg.row_ref[r], wg.s.row_sum[1][place + 8 * r] * (Traits::kPUnscale * kHeadroomUnit)};
         const int64_t i = min(row, int(x.rows) - 1) / int(x.group), head = min(row, int(x.rows) - 1) % int(x.group);

@@ -16,16 +16,19 @@ namespace gpu {
 template <class Traits>
 FA_DEVICE bool begin_latent_tile(const LatentParams& a) {
     const ForwardParams& x = a.x;
-    const int split = int(blockIdx.x) / a.tiles % a.splits;
-    const Sequence seq = bounded_sequence(x.sequences, int(blockIdx.x) / (a.tiles * a.splits));
+    const int split = a.split();
+    const Sequence seq = bounded_sequence(x.sequences, a.batch());
     if (split >= split_count(seq.k_len, x.num_splits, x.split_size)) return false;
     if (threadIdx.x == 0) {
         const int64_t size = split_keys(seq.k_len, x.num_splits, x.split_size), begin = split * size,
                       end = min_of(begin + size, seq.k_len);
         const int64_t off = clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30);
+        // Pairs of blocks that no row of the tile sees are left out; a split without any other has one pair, all of it masked.
+        const int64_t last_row = min_of(64 * a.tile() + 63, x.rows - 1) / x.group;
+        const int64_t seen_end = x.causal ? min_of(end, off + last_row + 1) : end;
         typename Traits::Shared& s = Traits::shared();
         s.source = make_int4(int(seq.k_begin), int(seq.kv_index), int(seq.k_len), int(off));
-        s.range = make_int4(int(begin), int(end), int(max_of(ceil_div(end - begin, 2 * Traits::kBlock), 1)), split);
+        s.range = make_int4(int(begin), int(end), int(max_of(ceil_div(seen_end - begin, 2 * Traits::kBlock), 1)), split);
     }
     return true;
 }
@@ -36,8 +39,8 @@ FA_KERNEL void FA_BOUNDS((LatentTraits<T, HeadDim>::kThreads), 1) latent_sm90(FA
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
     if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k);
-    rt::release_successor();
     rt::wait_for_predecessor();
+    rt::release_successor();  // not before: merge_splits reads lengths before it waits
     if (!begin_latent_tile<Traits>(a)) return;
     __syncthreads();
     if (rt::warp_uniform(int(threadIdx.x) / 128) == 0) {

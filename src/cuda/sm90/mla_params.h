@@ -10,6 +10,10 @@ struct LatentParams {
     ForwardParams x;
     int tiles;   // of 64 rows, of a sequence
     int splits;  // that a tile's CTAs take
+    // What a CTA works on. Tiles come from the last to the first: under a causal mask later ones see more keys.
+    FA_MEMBER int tile() const { return tiles - 1 - int(blockIdx.x) % tiles; }
+    FA_MEMBER int split() const { return int(blockIdx.x) / tiles % splits; }
+    FA_MEMBER int batch() const { return int(blockIdx.x) / (tiles * splits); }
 };
 
 template <class T, int HeadDim>

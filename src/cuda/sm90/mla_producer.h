@@ -23,7 +23,7 @@ FA_DEVICE LatentBlock find_latent_block(const ForwardParams& x, int4 source, int
 template <class Traits>
 FA_DEVICE void latent_producer(const LatentParams& a) {
     typename Traits::Shared& s = Traits::shared();
-    const int tile = int(blockIdx.x) % a.tiles, batch = int(blockIdx.x) / (a.tiles * a.splits);
+    const int tile = a.tile(), batch = a.batch();
     const int4 source = s.source, range = s.range;
     uint32_t phase = 0;
     LatentBlock next[2];
