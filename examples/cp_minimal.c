@@ -1,5 +1,6 @@
 /* One causal attention and its gradients over several processes, each of which has its rows of the sequence alone.
- *     mpicc cp_minimal.c -o cp_minimal $(pkg-config --cflags --libs flashattn-cp) && mpirun -n 4 ./cp_minimal */
+ *     mpicc cp_minimal.c -o cp_minimal $(pkg-config --cflags --libs flashattn-cp)
+ *     mpirun -n 4 ./cp_minimal [ulysses | all-gather | ring] */
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +67,8 @@ int main(int argc, char** argv) {
 
     fa_cp_desc_t spread = FA_CP_DESC_INIT;
     spread.shard = FA_CP_SHARD_ROWS, spread.layout = FA_CP_LAYOUT_ZIGZAG;
+    if (argc > 1) /* else the library chooses */
+        spread.method = argv[1][0] == 'u' ? FA_CP_METHOD_ULYSSES : argv[1][0] == 'a' ? FA_CP_METHOD_ALL_GATHER : FA_CP_METHOD_RING;
     fa_cp_range_t mine[2];
     int64_t count;
     check(fa_cp_partition(&spread, transport.rank, transport.ranks, NULL, 1, ROWS, mine, 2, &count), fa_cp_last_error(NULL));
