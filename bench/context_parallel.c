@@ -1,7 +1,9 @@
-/* Causal attention over MPI ranks, forward and backward: the time of a call, what was sent, and the link's own speed.
+/* Causal attention over MPI ranks, forward and backward, beside the same on one of them: times, what was sent, and the link's own speed, as
+ * one line of JSON.
  *     mpirun -n 2 --bind-to core fa_bench_context_parallel METHOD ROWS HEADS HEADS_K DIM [ROUNDS]       built with -DFA_BENCH=ON
- * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. Times are the least over the rounds of the slowest
- * rank's; bytes and messages those of the rank that sent most. */
+ * METHOD: ulysses, all-gather or ring, zigzag; each rank computes with one thread. In a round three take turns: fa_forward and fa_backward
+ * of the first rank on the whole problem (core), libflashattn-cp on the first rank alone (alone), and all ranks (spread). Times are
+ * those of the slowest rank, medians of the rounds. compare_cp.py reads the line. */
 #include <flashattn_cp_mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,23 +26,56 @@ static void* tensor(int64_t elements, unsigned seed) {
     return x;
 }
 
-static double slowest(double seconds) {
-    double most = seconds;
-    MPI_Allreduce(&seconds, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return most;
+enum { CORE, ALONE, SPREAD, WAYS, FORWARD = 0, BACKWARD, PASSES, MOST_ROUNDS = 100 };
+
+static int by_size(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
 }
 
-/* Half of the time that `bytes` need to the neighbour and back. */
-static double ping(int rank, char* data, int bytes, int rounds) {
+static double median(double* values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_size);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+typedef struct {
+    fa_forward_args_t forward;
+    fa_backward_args_t backward;
+} operands_t;
+
+static void make_operands(operands_t* x, const fa_attention_desc_t* d, int64_t rows) {
+    const fa_forward_args_t forward = FA_FORWARD_ARGS_INIT;
+    const fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
+    const int64_t q = rows * d->heads_q * d->dim_qk, k = rows * d->heads_k * d->dim_qk;
+    x->forward = forward, x->backward = backward;
+    x->forward.q = tensor(q, 1), x->forward.k = tensor(k, 2), x->forward.v = tensor(k, 3), x->forward.o = tensor(q, 4);
+    x->forward.lse = (float*)malloc((size_t)(rows * d->heads_q + 1) * sizeof(float));
+    x->backward.forward = &x->forward, x->backward.dout = tensor(q, 5);
+    x->backward.dq = tensor(q, 6), x->backward.dk = tensor(k, 7), x->backward.dv = tensor(k, 8);
+}
+
+static fa_cp_t open_ranks(fa_cp_transport_t* transport, MPI_Comm ranks, fa_handle_t handle) {
+    check(fa_cp_mpi_open(ranks, transport), "MPI");
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    info.transport = transport;
+    fa_cp_t cp;
+    check(fa_cp_create(&cp, handle, &info), fa_cp_last_error(NULL));
+    return cp;
+}
+
+/* Seconds in which two ranks have sent each other `bytes`, at once; the least of the rounds. */
+static double swap(int rank, char* data, int bytes, int rounds) {
     double best = 1e30;
     for (int i = 0; i < rounds && rank < 2; i++) {
+        MPI_Request both[2];
         const double began = MPI_Wtime();
-        if (rank == 0) MPI_Send(data, bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(data, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        if (rank == 1) MPI_Send(data, bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
-        if (MPI_Wtime() - began < best) best = MPI_Wtime() - began;
+        MPI_Irecv(data, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, &both[0]);
+        MPI_Isend(data + bytes, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, &both[1]);
+        MPI_Waitall(2, both, MPI_STATUSES_IGNORE);
+        const double took = MPI_Wtime() - began;
+        if (took < best) best = took;
     }
-    return best / 2;
+    return best;
 }
 
 int main(int argc, char** argv) {
@@ -54,12 +89,8 @@ int main(int argc, char** argv) {
     cpu.backend = FA_BACKEND_CPU;
     check(fa_create(&handle, &cpu), fa_last_error(NULL));
     check(fa_param_set(handle, FA_PARAM_THREADS, 1), fa_last_error(handle));
-    fa_cp_transport_t transport;
-    check(fa_cp_mpi_open(MPI_COMM_WORLD, &transport), "MPI");
-    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
-    info.transport = &transport;
-    fa_cp_t cp;
-    check(fa_cp_create(&cp, handle, &info), fa_cp_last_error(NULL));
+    fa_cp_transport_t transport, itself;
+    fa_cp_t cp = open_ranks(&transport, MPI_COMM_WORLD, handle), alone = open_ranks(&itself, MPI_COMM_SELF, handle);
 
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_BF16;
@@ -76,42 +107,54 @@ int main(int argc, char** argv) {
     int64_t count = 0, rows = 0;
     check(fa_cp_partition(&spread, transport.rank, transport.ranks, NULL, 1, d.seqlen_q, mine, 2, &count), fa_cp_last_error(NULL));
     for (int64_t i = 0; i < count; i++) rows += mine[i].rows;
-    const int64_t q_size = rows * d.heads_q * d.dim_qk, k_size = rows * d.heads_k * d.dim_qk;
-    fa_forward_args_t forward = FA_FORWARD_ARGS_INIT;
-    forward.q = tensor(q_size, 1), forward.k = tensor(k_size, 2), forward.v = tensor(k_size, 3);
-    forward.o = tensor(q_size, 4), forward.lse = (float*)malloc((size_t)(rows * d.heads_q + 1) * sizeof(float));
-    fa_backward_args_t backward = FA_BACKWARD_ARGS_INIT;
-    backward.forward = &forward;
-    backward.dout = tensor(q_size, 5), backward.dq = tensor(q_size, 6), backward.dk = tensor(k_size, 7),
-    backward.dv = tensor(k_size, 8);
+    operands_t mine_alone, whole;
+    make_operands(&mine_alone, &d, rows);
+    make_operands(&whole, &d, transport.rank == 0 ? d.seqlen_q : 0);
 
-    const int rounds = argc > 6 ? atoi(argv[6]) : 5;
-    double best[2] = {1e30, 1e30};
-    uint64_t bytes[2] = {0, 0}, messages[2] = {0, 0};
-    for (int round = 0; round < rounds; round++)
-        for (int pass = 0; pass < 2; pass++) {
-            MPI_Barrier(MPI_COMM_WORLD);
-            const double began = MPI_Wtime();
-            check(pass == 0 ? fa_cp_forward(cp, &d, &spread, &forward) : fa_cp_backward(cp, &d, &spread, &backward),
-                  fa_cp_last_error(cp));
-            const double seconds = slowest(MPI_Wtime() - began);
-            if (seconds < best[pass]) best[pass] = seconds;
-            fa_cp_traffic(cp, &bytes[pass], &messages[pass]);
-        }
-    for (int pass = 0; pass < 2; pass++) {
-        MPI_Allreduce(MPI_IN_PLACE, &bytes[pass], 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-        MPI_Allreduce(MPI_IN_PLACE, &messages[pass], 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-    }
+    const int rounds = argc > 6 && atoi(argv[6]) > 0 && atoi(argv[6]) < MOST_ROUNDS ? atoi(argv[6]) : 7;
+    double seconds[PASSES][WAYS][MOST_ROUNDS];
+    uint64_t sent[PASSES][2] = {{0, 0}, {0, 0}};  /* bytes, messages */
+    for (int round = -1; round < rounds; round++) /* the first is not counted */
+        for (int pass = 0; pass < PASSES; pass++)
+            for (int turn = 0; turn < WAYS; turn++) {
+                const int way = round % 2 ? WAYS - 1 - turn : turn;
+                MPI_Barrier(MPI_COMM_WORLD);
+                double took = MPI_Wtime();
+                if (way == SPREAD)
+                    check(pass == FORWARD ? fa_cp_forward(cp, &d, &spread, &mine_alone.forward)
+                                          : fa_cp_backward(cp, &d, &spread, &mine_alone.backward),
+                          fa_cp_last_error(cp));
+                else if (transport.rank == 0 && way == ALONE)
+                    check(pass == FORWARD ? fa_cp_forward(alone, &d, &spread, &whole.forward)
+                                          : fa_cp_backward(alone, &d, &spread, &whole.backward),
+                          fa_cp_last_error(alone));
+                else if (transport.rank == 0)
+                    check(pass == FORWARD ? fa_forward_ex(handle, &d, &whole.forward) : fa_backward(handle, &d, &whole.backward),
+                          fa_last_error(handle));
+                took = MPI_Wtime() - took;
+                MPI_Allreduce(MPI_IN_PLACE, &took, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+                if (round >= 0) seconds[pass][way][round] = took;
+                if (way == SPREAD) fa_cp_traffic(cp, &sent[pass][0], &sent[pass][1]);
+            }
+    MPI_Allreduce(MPI_IN_PLACE, sent, 2 * PASSES, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
     enum { LARGE = 16 << 20 };
-    char* data = (char*)calloc(1, LARGE);
-    const double small = transport.ranks > 1 ? ping(transport.rank, data, 1, 200) : 0;
-    const double large = transport.ranks > 1 ? ping(transport.rank, data, LARGE, 5) : 0;
+    char* data = (char*)calloc(2, LARGE);
+    const double small = transport.ranks > 1 ? swap(transport.rank, data, 1, 200) : 0;
+    const double large = transport.ranks > 1 ? swap(transport.rank, data, LARGE, 9) : 0;
     if (transport.rank == 0) {
-        for (int pass = 0; pass < 2; pass++)
-            printf("%s of %d ranks by %s: %.4f s, %.3f MB in %llu messages\n", pass == 0 ? "forward" : "backward", transport.ranks,
-                   argv[1], best[pass], 1e-6 * (double)bytes[pass], (unsigned long long)messages[pass]);
-        if (large > 0) printf("link: %.2f GB/s, %.2f us\n", 1e-9 * LARGE / large, 1e6 * small);
+        printf("{\"method\": \"%s\", \"ranks\": %d, \"rows\": %s, \"heads\": %s, \"heads_k\": %s, \"dim\": %s", argv[1],
+               transport.ranks, argv[2], argv[3], argv[4], argv[5]);
+        for (int pass = 0; pass < PASSES; pass++) {
+            static const char* const names[] = {"core_seconds", "alone_seconds", "spread_seconds"};
+            printf(", \"%s\": {\"bytes\": %llu, \"messages\": %llu", pass == FORWARD ? "forward" : "backward",
+                   (unsigned long long)sent[pass][0], (unsigned long long)sent[pass][1]);
+            for (int way = 0; way < WAYS; way++) printf(", \"%s\": %.6g", names[way], median(seconds[pass][way], rounds));
+            printf("}");
+        }
+        printf(", \"link_gb_per_second\": %.4g, \"link_microseconds\": %.4g}\n", large > 0 ? 1e-9 * LARGE / large : 0, 1e6 * small);
     }
+    fa_cp_destroy(alone);
+    fa_cp_mpi_close(&itself);
     fa_cp_destroy(cp);
     fa_cp_mpi_close(&transport);
     fa_destroy(handle);
