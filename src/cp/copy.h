@@ -8,6 +8,16 @@ namespace cp {
 // Bytes of so many rows of all sequences and of the view's heads.
 inline int64_t bytes_of(const View& v, int64_t sequences, int64_t rows) { return sequences * rows * v.row_bytes(); }
 
+// Where keys of a segment lie in a buffer of [key][heads][dim]: from row `first` on, those of a sequence `stride` rows behind the last one's.
+struct Place {
+    int64_t first, stride;
+    View in(const View& buffer) const {
+        View v = buffer.at(0, first, 0);
+        v.batch = stride * v.row;
+        return v;
+    }
+};
+
 // Rows [row, row + rows) of each sequence to or from [sequences][rows][heads][dim] at `dense`; returns where that ends.
 char* pack(const View& from, int64_t sequences, int64_t row, int64_t rows, char* dense);
 const char* unpack(const View& to, int64_t sequences, int64_t row, int64_t rows, const char* dense);

@@ -55,16 +55,6 @@ fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group)
 void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g);
 int64_t gather_bytes(const Job& job);
 
-// Where a piece's keys lie in the buffer: from row `first` on, those of a sequence `stride` rows behind the last one's.
-struct Place {
-    int64_t first, stride;
-    View in(const View& gathered) const {
-        View v = gathered.at(0, first, 0);
-        v.batch = stride * v.row;
-        return v;
-    }
-};
-
 // Calls use(piece, place) for each range of rows with the keys that it sees.
 template <class Use>
 void each_gathered_piece(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const Use& use) {

@@ -4,11 +4,11 @@ namespace fa {
 namespace cp {
 
 Shard shard_of(const Job& job, int32_t rank, char* data) {
-    const int64_t keys = job.keys_on(rank), batch = job.packed_k ? 1 : job.d.batch;
+    const int64_t keys = travelling_keys(job, rank);
     Shares shares(data);
-    Shard shard{dense(job.k, nullptr, keys), dense(job.v, nullptr, keys), 0};
-    shard.k.data = shares.take(bytes_of(shard.k, batch, keys));
-    shard.v.data = shares.take(bytes_of(shard.v, batch, keys));
+    Shard shard{dense(job.k, nullptr, 0), dense(job.v, nullptr, 0), 0};
+    shard.k.data = shares.take(bytes_of(shard.k, 1, keys));
+    shard.v.data = shares.take(bytes_of(shard.v, 1, keys));
     shard.bytes = keys > 0 ? shares.used() : 0;
     return shard;
 }
@@ -23,9 +23,10 @@ int64_t largest_shard(const Job& job) {
 }
 
 void pack_own(const Job& job, const Shard& own) {
-    if (job.local_keys == 0) return;
-    pack(job.k, job.key_batch(), 0, job.local_keys, own.k.data);
-    pack(job.v, job.key_batch(), 0, job.local_keys, own.v.data);
+    each_travelling(job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
+        copy(job.keys_of(job.k, s), local, place.in(own.k), 0, s.count, keys.rows, false);
+        copy(job.keys_of(job.v, s), local, place.in(own.v), 0, s.count, keys.rows, false);
+    });
 }
 
 Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys) {
@@ -34,6 +35,32 @@ Range seen(const Job& job, const Segment& s, const Range& rows, const Range& key
     const int64_t band_end = band.begin + band.rows, keys_end = keys.begin + keys.rows,
                   end = band_end < keys_end ? band_end : keys_end;
     return begin < end ? Range{begin, end - begin} : Range{0, 0};
+}
+
+Ranges travelling_keys(const Job& job, const Segment& s, int32_t owner) {
+    Ranges keys = ranges_of(job.partition, s.keys, owner);
+    for (int32_t k = 0; k < keys.count; k++) {
+        int64_t begin = keys.at[k].begin + keys.at[k].rows, end = begin;
+        bool any = false;
+        for (int32_t rank = 0; rank < job.ranks; rank++) {
+            const Ranges rows = ranges_of(job.partition, s.rows, rank);
+            for (int32_t i = 0; i < rows.count && rank != owner; i++) {
+                const Range here = seen(job, s, rows.at[i], keys.at[k]);
+                if (here.rows == 0) continue;
+                if (here.begin < begin) begin = here.begin;
+                if (!any || here.begin + here.rows > end) end = here.begin + here.rows;
+                any = true;
+            }
+        }
+        keys.at[k] = {begin, end - begin};
+    }
+    return keys;
+}
+
+int64_t travelling_keys(const Job& job, int32_t owner) {
+    int64_t keys = 0;
+    for (Segments s(job); s.next();) keys += s->count * travelling_keys(job, *s, owner).rows();
+    return keys;
 }
 
 bool needs(const Job& job, int32_t rank, int32_t owner) {
@@ -75,8 +102,7 @@ int64_t ring_minimum(const Job& job) {
     int64_t sum = 0;
     for (int32_t step = 0; step + 1 < job.ranks; step++) {
         const int32_t owner = owner_at(job, step);
-        if (travels(job, owner, step + 1))
-            sum += (job.packed_k ? 1 : job.d.batch) * job.keys_on(owner) * (job.k.row_bytes() + job.v.row_bytes());
+        if (travels(job, owner, step + 1)) sum += travelling_keys(job, owner) * (job.k.row_bytes() + job.v.row_bytes());
     }
     return sum;
 }

@@ -6,7 +6,12 @@
 namespace fa {
 namespace cp {
 
-// A rank's keys and values in a message: [sequence][key][heads][dim] each, or packed.
+// What of a rank's keys of a segment others see: each of its ranges, cut down to that.
+Ranges travelling_keys(const Job& job, const Segment& s, int32_t owner);
+// Of all sequences.
+int64_t travelling_keys(const Job& job, int32_t owner);
+
+// A rank's keys and values in a message: what travels of each segment in turn, [sequence][key][heads][dim] each, values behind all keys.
 struct Shard {
     View k, v;
     int64_t bytes;
@@ -29,21 +34,37 @@ int64_t ring_minimum(const Job& job);
 // Which keys of `keys` the rows see.
 Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys);
 
-// Calls use(piece, segment's index, range's index, batch, key) for each range of rows with what it sees of the owner's keys, which
-// begin at `batch` and `key` of the shard.
+// Calls use(segment, range of keys, its first local row, its place in the rank's shard) for what travels of this rank's keys.
+template <class Use>
+void each_travelling(const Job& job, const Use& use) {
+    int64_t base = 0;
+    for (Segments s(job); s.next();) {
+        const Ranges keys = travelling_keys(job, *s, job.rank);
+        int64_t local = 0, at = base;
+        for (int32_t k = 0; k < keys.count; at += keys.at[k].rows, local += s->own_keys.at[k++].rows)
+            use(*s, keys.at[k], local + keys.at[k].begin - s->own_keys.at[k].begin, Place{at, keys.rows()});
+        base += s->count * keys.rows();
+    }
+}
+
+// Calls use(piece, segment's index, range's index, in) for each range of rows with what it sees of the owner's keys. in(own, shard): the piece's
+// part of a tensor of the rank's own keys, or of one that lies as the owner's shard does.
 template <class Use>
 void each_ring_piece(Job* job, int32_t owner, const Shard& shard, const Use& use) {
-    int64_t base = 0;  // the owner's first packed key of the segment
+    const bool own = owner == job->rank;
+    int64_t base = 0;
     for (Segments s(*job); s.next();) {
-        const Ranges keys = ranges_of(job->partition, s->keys, owner);
-        const int64_t batch = job->packed_k ? 0 : s->first;
-        int64_t local_key = base;
+        const Ranges keys = own ? s->own_keys : travelling_keys(*job, *s, owner);
+        int64_t local_key = 0;
         for (int32_t k = 0; k < keys.count; local_key += keys.at[k++].rows) {
             int64_t local_row = 0;
             for (int32_t i = 0; i < s->own_rows.count; local_row += s->own_rows.at[i++].rows) {
                 const Range here = seen(*job, *s, s->own_rows.at[i], keys.at[k]);
                 if (here.rows == 0) continue;
                 const int64_t key = local_key + here.begin - keys.at[k].begin;
+                const auto in = [&](const View& of_own, const View& of_shard) {
+                    return own ? job->keys_of(of_own, *s).at(0, key, 0) : Place{base + key, keys.rows()}.in(of_shard);
+                };
                 Piece p{};
                 p.segment = &*s;
                 p.rows = s->own_rows.at[i];
@@ -51,12 +72,12 @@ void each_ring_piece(Job* job, int32_t owner, const Shard& shard, const Use& use
                 p.local_row = local_row;
                 p.heads = job->d.heads_q;
                 p.q = job->rows_of(job->q, *s).at(0, local_row, 0);
-                p.k = shard.k.at(batch, key, 0);
-                p.v = shard.v.at(batch, key, 0);
-                use(p, s.index(), i, batch, key);
+                p.k = in(job->k, shard.k);
+                p.v = in(job->v, shard.v);
+                use(p, s.index(), i, in);
             }
         }
-        if (job->packed_k) base += keys.rows();
+        base += s->count * keys.rows();
     }
 }
 

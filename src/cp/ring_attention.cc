@@ -99,7 +99,7 @@ fa_status_t run(Job* job) {
         pass_on(*job, step, here, coming, &group);
         FA_TRY(group.start());
         each_ring_piece(job, owner, shard_of(*job, owner, here),
-                        [&](const Piece& piece, int64_t segment, int32_t range, int64_t, int64_t) {
+                        [&](const Piece& piece, int64_t segment, int32_t range, const auto&) {
                             compute_piece(job, piece, p, p.begun + 2 * segment + range);
                         });
         FA_TRY(group.wait("keys and values of the rank before"));

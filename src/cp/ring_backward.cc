@@ -10,16 +10,17 @@ struct Pair {
     View dk, dv;  // f32; data is NULL where a gradient is not wanted
     int64_t bytes;
 };
-// Of a rank's keys: [sequence][key][heads][dim] each, or packed.
-Pair pair_of(const Job& job, int32_t rank, char* data) {
-    const int64_t keys = job.keys_on(rank), batch = job.key_batch();
+Pair lay_out_pair(const Job& job, int64_t sequences, int64_t keys, char* data) {
     Shares shares(data);
     Pair p{wide(job.k, nullptr, keys), wide(job.v, nullptr, keys), 0};
-    if (job.g.dk) p.dk.data = shares.take(bytes_of(p.dk, batch, keys));
-    if (job.g.dv) p.dv.data = shares.take(bytes_of(p.dv, batch, keys));
+    if (job.g.dk) p.dk.data = shares.take(bytes_of(p.dk, sequences, keys));
+    if (job.g.dv) p.dv.data = shares.take(bytes_of(p.dv, sequences, keys));
     p.bytes = keys > 0 ? shares.used() : 0;
     return p;
 }
+// Of what travels of a rank's keys, as its shard lies; and of this rank's own: [sequence][key][heads][dim] each, or packed.
+Pair pair_of(const Job& job, int32_t rank, char* data) { return lay_out_pair(job, 1, travelling_keys(job, rank), data); }
+Pair own_pair(const Job& job, char* data) { return lay_out_pair(job, job.key_batch(), job.local_keys, data); }
 
 int64_t largest_pair(const Job& job) {
     int64_t largest = 0;
@@ -37,8 +38,8 @@ struct Own {
 Own lay_out(const Job& job, Shares* shares) {
     Own own{wide(job.q, nullptr, job.local_rows), {}};
     if (job.g.dq) own.dq.data = shares->take(bytes_of(own.dq, job.row_batch(), job.local_rows));
-    char* const keys = shares->take(pair_of(job, job.rank, nullptr).bytes);
-    own.keys = pair_of(job, job.rank, keys);
+    char* const keys = shares->take(own_pair(job, nullptr).bytes);
+    own.keys = own_pair(job, keys);
     return own;
 }
 
@@ -52,17 +53,18 @@ fa_status_t prepare(Job* job) {
     return FA_OK;
 }
 
-void clear(const Job& job, const Pair& p, int32_t rank) {
-    cp::clear(p.dk, job.key_batch(), job.keys_on(rank));
-    cp::clear(p.dv, job.key_batch(), job.keys_on(rank));
+void clear(const Pair& p, int64_t sequences, int64_t keys) {
+    cp::clear(p.dk, sequences, keys);
+    cp::clear(p.dv, sequences, keys);
 }
 
+// totals: of the owner's keys, or of this rank's own.
 void compute(Job* job, int32_t owner, const Shard& shard, const View& all_dq, const Pair& totals) {
-    each_ring_piece(job, owner, shard, [&](Piece p, int64_t, int32_t, int64_t batch, int64_t key) {
+    each_ring_piece(job, owner, shard, [&](Piece p, int64_t, int32_t, const auto& in) {
         p.o = job->rows_of(job->o, *p.segment).at(0, p.local_row, 0);
         p.lse = job->lse_of(job->lse, *p.segment).at(0, 0, p.local_row);
         const View dq = job->rows_of(all_dq, *p.segment).at(0, p.local_row, 0);
-        differentiate(job, p, {dq, totals.dk.at(batch, key, 0), totals.dv.at(batch, key, 0), nullptr});
+        differentiate(job, p, {dq, in(totals.dk, totals.dk), in(totals.dv, totals.dv), nullptr});
     });
 }
 
@@ -77,6 +79,13 @@ Return return_at(const Job& job, int32_t step) {
     return {owner, from, needs(job, job.rank, owner), needs(job, from, job.rank)};
 }
 
+void add_received(const Job& job, const Pair& received, const Pair& own) {
+    each_travelling(job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
+        if (own.dk.data) copy(place.in(received.dk), 0, job.keys_of(own.dk, s), local, s.count, keys.rows, true);
+        if (own.dv.data) copy(place.in(received.dv), 0, job.keys_of(own.dv, s), local, s.count, keys.rows, true);
+    });
+}
+
 void finish(Job* job, const Own& own) {
     const bool accumulates = job->accumulates();
     put(own.dq, job->dq, job->d.q_dtype, accumulates, job->row_batch(), job->local_rows);
@@ -89,7 +98,7 @@ fa_status_t run(Job* job) {
     Shares shares(slab[kLocal].data);
     const Own own = lay_out(*job, &shares);
     cp::clear(own.dq, job->row_batch(), job->local_rows);
-    clear(*job, own.keys, job->rank);
+    clear(own.keys, job->key_batch(), job->local_keys);
     differentiate_sinks(job);
     char *here = slab[kSend].data, *coming = slab[kReceive].data;
     char *now = slab[kPartial].data, *before = slab[kGradientSend].data;
@@ -105,12 +114,11 @@ fa_status_t run(Job* job) {
         FA_TRY(group.start());
         if (step < job->ranks) {
             const Pair totals = step == 0 ? own.keys : pair_of(*job, owner, now);
-            if (step > 0) clear(*job, totals, owner);
+            if (step > 0) clear(totals, 1, travelling_keys(*job, owner));
             compute(job, owner, shard_of(*job, owner, here), own.dq, totals);
         }
         FA_TRY(group.wait("keys and values of the rank before, and gradients"));
-        if (back.received && received.dk.data) add(own.keys.dk, job->key_batch(), 0, job->local_keys, received.dk.data);
-        if (back.received && received.dv.data) add(own.keys.dv, job->key_batch(), 0, job->local_keys, received.dv.data);
+        if (back.received) add_received(*job, received, own.keys);
         char* const sent = here;
         here = coming;
         coming = sent;
@@ -137,7 +145,7 @@ int64_t bytes(const Job& job) {
 int64_t minimum(const Job& job) {
     return ring_minimum(job) + returned(job, [](const Job& j, int32_t rank) {
                const Pair p = pair_of(j, rank, nullptr);
-               return j.key_batch() * j.keys_on(rank) * ((j.g.dk ? p.dk.row_bytes() : 0) + (j.g.dv ? p.dv.row_bytes() : 0));
+               return travelling_keys(j, rank) * ((j.g.dk ? p.dk.row_bytes() : 0) + (j.g.dv ? p.dv.row_bytes() : 0));
            });
 }
 
