@@ -168,7 +168,6 @@ TEST(CpFaults, CreateChecksItsArguments) {
     EXPECT_EQ(FA_OK, fa_cp_destroy(nullptr));
     info.flags = 2, refused(FA_UNSUPPORTED_FIELD, "info.flags is 0x2"), info.flags = 0;
     info.timeout_ms = -2, refused(FA_INVALID_ARGUMENT, "info.timeout_ms is -2"), info.timeout_ms = 0;
-    info.struct_size = 8, refused(FA_INVALID_ARGUMENT, "struct_size of fa_cp_create_info_t is 8"), info.struct_size = sizeof info;
     info.transport = nullptr, refused(FA_INVALID_ARGUMENT, "fa_cp_transport_t is NULL"), info.transport = &transport;
     transport.rank = 2, refused(FA_INVALID_ARGUMENT, "transport.rank is 2"), transport.rank = 0;
     transport.ranks = 0, refused(FA_INVALID_ARGUMENT, "transport.ranks is 0"), transport.ranks = 2;
@@ -177,6 +176,46 @@ TEST(CpFaults, CreateChecksItsArguments) {
     EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_create(nullptr, handle, &info));
     EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_forward(nullptr, nullptr, nullptr, nullptr));
     EXPECT_EQ(FA_INVALID_ARGUMENT, fa_cp_traffic(nullptr, nullptr, nullptr));
+}
+
+// Sizes that nobody set, in each struct that a caller fills: refused by every call that reads one, with nothing touched.
+TEST(CpFaults, F84_sizes_of_structs) {
+    const Handle handle = make_handle();
+    StandIn room(1);
+    fa_cp_transport_t transport = room.transport(0);
+    fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+    info.transport = &transport;
+    fa_cp_t cp = nullptr;
+    fa_cp_desc_t spread = FA_CP_DESC_INIT;
+    spread.shard = FA_CP_SHARD_ROWS;
+    Case c = small();
+    const auto refused = [&](fa_status_t status, fa_cp_t of, const char* name, uint32_t size) {
+        EXPECT_EQ(FA_INVALID_ARGUMENT, status) << name << " " << size;
+        const std::string start = std::string("struct_size of ") + name + " is " + std::to_string(size) + ":";
+        EXPECT_EQ(0u, std::string(fa_cp_last_error(of)).find(start)) << fa_cp_last_error(of);
+    };
+    const auto untouched = [&](auto init, uint32_t size, const char* name) {
+        const std::vector<unsigned char> before(8192, 0xa5);
+        std::vector<unsigned char> memory = before;
+        refused(init(memory.data(), size), nullptr, name, size);
+        EXPECT_EQ(before, memory) << name << " " << size;
+    };
+    fa_cp_t good = nullptr;
+    ASSERT_EQ(FA_OK, fa_cp_create(&good, handle, &info));
+    for (const uint32_t size : {0u, 1u, 4u, 8u, 4097u, 0x40000000u, 0xccccccccu, 0xffffffffu}) {
+        info.struct_size = size, refused(fa_cp_create(&cp, handle, &info), nullptr, "fa_cp_create_info_t", size);
+        info.struct_size = sizeof info;
+        transport.struct_size = size, refused(fa_cp_create(&cp, handle, &info), nullptr, "fa_cp_transport_t", size);
+        transport.struct_size = sizeof transport;
+        spread.struct_size = size, refused(fa_cp_forward(good, &c.d, &spread, &c.a), good, "fa_cp_desc_t", size);
+        EXPECT_EQ(nullptr, cp);
+        untouched([](void* at, uint32_t n) { return fa_cp_create_info_init(static_cast<fa_cp_create_info_t*>(at), n); }, size,
+                  "fa_cp_create_info_t");
+        untouched([](void* at, uint32_t n) { return fa_cp_transport_init(static_cast<fa_cp_transport_t*>(at), n); }, size,
+                  "fa_cp_transport_t");
+        untouched([](void* at, uint32_t n) { return fa_cp_desc_init(static_cast<fa_cp_desc_t*>(at), n); }, size, "fa_cp_desc_t");
+    }
+    EXPECT_EQ(FA_OK, fa_cp_destroy(good));
 }
 
 }  // namespace

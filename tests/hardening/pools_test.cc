@@ -2,7 +2,9 @@
 #include <fenv.h>
 #include <sched.h>
 #include <signal.h>
+#include <time.h>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -128,6 +130,26 @@ TEST(Pools, OwnIsOneForAllHandles) {
     });
     EXPECT_GE(threads, 0);
     EXPECT_LE(threads, usable_cpus() - 1);
+}
+
+// Between calls the process costs no CPU: a thread that waited by spinning would have a core, or its share of one.
+TEST(Pools, F91_threads_sleep_between_calls) {
+    const auto cpu_ms = [] {
+        timespec t;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+        return double(t.tv_sec) * 1e3 + double(t.tv_nsec) / 1e6;
+    };
+    const fa_handle_t handle = make_handle();
+    Workload w(Op::forward, kPoolRows);
+    double spent = 0;
+    for (int i = 0; i < 10; i++) {
+        EXPECT_EQ(w.run(handle), FA_OK) << fa_last_error(handle);
+        const double before = cpu_ms();
+        std::this_thread::sleep_for(std::chrono::milliseconds(40));
+        spent += cpu_ms() - before;
+    }
+    EXPECT_LT(spent, 40) << "in 400 ms of pauses";
+    EXPECT_EQ(fa_destroy(handle), FA_OK);
 }
 
 TEST(Pools, OwnIsThereAgainInAChild) {
