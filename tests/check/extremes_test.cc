@@ -107,6 +107,40 @@ TEST_P(Extremes, F75_lowest_bias_removes_its_key) {
     });
 }
 
+// Factor times bias is what counts, however large the one and small the other.
+TEST_P(Extremes, LargestAndSmallestFactorsOfTheBias) {
+    FA_USE_ISA(handle, GetParam());
+    const struct {
+        float factor, bias;
+    } moderate[] = {{FLT_MAX, 3e-39f}, {-FLT_MAX, 3e-39f}, {1e30f, 1e-30f}, {1e-30f, -2e30f},
+                    {FLT_MIN, 1e38f},  {1e-45f, FLT_MAX},  {0, FLT_MAX}};
+    each_kernel([&](int32_t dtype, int64_t rows) {
+        Case c = two_sequences(dtype, rows, FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE);
+        dense_pairs(c.d, c.d.bias_stride);
+        c.bind(rng);
+        c.fill_normal(rng);
+        const auto set = [&](float factor, const std::function<double(int64_t, int64_t)>& bias) {
+            c.bias_scale.as<float>()[0] = c.bias_scale.as<float>()[1] = factor;
+            c.set_bias([&](int64_t, int64_t, int64_t i, int64_t j) { return bias(i, j); });
+        };
+        for (const auto& x : moderate) {
+            set(x.factor, [&](int64_t i, int64_t j) { return (i + j) % 3 * double(x.bias) / 2; });
+            ASSERT_EQ(run_and_check(handle, c), "") << x.factor << " * " << x.bias;
+        }
+        // Below the range a key is removed, as by −∞.
+        const auto some = [](int64_t i, int64_t j) { return i == 1 || j % 3 == 1; };
+        set(1, [&](int64_t i, int64_t j) { return some(i, j) ? -kInf : 0; });
+        const auto removed = run(c);
+        for (const float factor : {-FLT_MAX, -3e38f, FLT_MAX}) {
+            set(factor, [&](int64_t i, int64_t j) { return some(i, j) ? std::copysign(1.0, -double(factor)) : 0; });
+            EXPECT_EQ(run(c), removed) << factor << c.describe();
+        }
+        set(FLT_MAX, [](int64_t i, int64_t j) { return i == 1 && j == 5 ? 1 : 0; });  // as +∞
+        run(c);
+        EXPECT_TRUE(std::isnan(lse_at(c, 0, 0, 1)) && !std::isnan(lse_at(c, 0, 0, 0))) << c.describe();
+    });
+}
+
 // The steepest slope leaves each row the key that it stands on, the other way round the farthest one.
 TEST_P(Extremes, SteepestSlopes) {
     FA_USE_ISA(handle, GetParam());
