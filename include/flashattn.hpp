@@ -297,7 +297,8 @@ struct ForwardArgs {
     Span<const int32_t> key_list_count{}; /* (reserved) entries to read; without: list_max */
     Span<const int32_t> full_list{}; /* (reserved) blocks where masks do not act */
     Span<const int32_t> full_list_count{}; /* (reserved) */
-    Span<const float> alibi_slopes{}; /* [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes */
+    /* [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes */
+    Span<const float> alibi_slopes{};
     Span<const float> sinks{}; /* [heads_q] logits */
     Span<const int32_t> causal_offset{}; /* [batch] */
     Span<const int32_t> cu_seqlens_q{}; /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */

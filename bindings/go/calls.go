@@ -54,7 +54,7 @@ type Forward struct {
 	FullList []int32
 	// FullListCount: (reserved)
 	FullListCount []int32
-	// AlibiSlopes: [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes
+	// AlibiSlopes: [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
 	AlibiSlopes []float32
 	// Sinks: [heads_q] logits
 	Sinks []float32

@@ -49,8 +49,8 @@ const (
 	// ThreadPoolOpenmp: a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
 	// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
 	// after a team of the parent's own, which the library cannot see. They also end the process where the system
-	// refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
-	// moment. A build without OpenMP: FA_UNSUPPORTED
+	// refuses them a thread: the library starts as many beforehand, and asks for no more than it got, but if
+	// others take the last in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 	ThreadPoolOpenmp ThreadPool = C.FA_POOL_OPENMP
 	// ThreadPoolOwn: one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
 	// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call

@@ -204,6 +204,14 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     return FA_OK;
 }
 
+// Keys that lie one upon the other have no bytes that would bound their number.
+static fa_status_t check_keys(const fa_attention_desc_t& d, Message* m) {
+    int64_t keys;
+    if (!__builtin_mul_overflow(d.batch * d.heads_q, d.seqlen_k, &keys)) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "seqlen_k is %lld: expected batch * heads_q * seqlen_k, %lld * %lld * %lld, below 2^63",
+                ll(d.seqlen_k), ll(d.batch), ll(d.heads_q), ll(d.seqlen_k));
+}
+
 // After how many sequences and heads a bias or a mask repeats, at most all.
 static fa_status_t check_period(const char* field, int64_t period[2], const fa_attention_desc_t& d, Message* m) {
     const int64_t extent[2] = {d.batch, d.heads_q};
@@ -407,6 +415,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
     FA_TRY(lay_tensors(p, op, m));
+    if (attends(op)) FA_TRY(check_keys(d, m));
     if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
     return FA_OK;
 }

@@ -98,6 +98,10 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     BackwardParams& x = plan->params;
     set_problem(p, &x);
     x.padded_rows = padded_rows_of(p);
+    // Packed rows may be more than the blocks of their longest sequence tell. Fewer than this overflow nothing below.
+    if (x.padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
+        return fail(m, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
+                    (long long)x.padded_rows, (long long)d.heads_q);
     x.features = features_of(p, false, false);
     const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;

@@ -21,7 +21,7 @@ struct RowsPlan : Plan {
 };
 
 fa_status_t check_rows(int64_t rows, int rows_per_block, const char* name, Message* m) {
-    if (ceil_div(rows, rows_per_block) < kMaxBlocks) return FA_OK;
+    if (rows <= (kMaxBlocks - 1) * rows_per_block) return FA_OK;
     return fail(m, FA_UNSUPPORTED, "%lld rows and heads: %s takes fewer than %lld in one launch", (long long)rows, name,
                 (long long)(kMaxBlocks * rows_per_block));
 }

@@ -228,6 +228,11 @@ std::vector<Rule<Forward>> products() {
             [](D d) { d.batch = 0, d.heads_q = d.heads_k = d.seqlen_q = INT32_MAX, d.dim_qk = d.dim_v = 1; }),
         row(plain, I, "seqlen_q is 2147483647: expected batch * heads_q * seqlen_q",
             [](D d) { d.heads_q = d.batch = d.seqlen_q = INT32_MAX, d.heads_k = 1; }),
+        row(plain, I, "seqlen_k is 2147483647: expected batch * heads_q * seqlen_k, 33554432 * 1024 * 2147483647, below 2^63",
+            [](D d) {
+                d.batch = 1 << 25, d.heads_q = d.heads_k = 1 << 10, d.seqlen_q = 1, d.seqlen_k = INT32_MAX;
+                d.strided = FA_STRIDED_K | FA_STRIDED_V, d.k_stride[3] = d.v_stride[3] = 1;
+            }),
         row(plain, I, "q is", [](D d) { d.strided = FA_STRIDED_Q, set4(d.q_stride, INT64_MAX / 4, 32, 8, 1); }),
         row(plain, I, "q is", [](D d) { d.strided = FA_STRIDED_Q, d.q_stride[0] = d.q_stride[1] = INT64_MAX, d.q_stride[3] = 1; }),
         row(plain, I, "k is", [](D d) { d.strided = FA_STRIDED_K, set4(d.k_stride, 80, INT64_MAX / 3, 8, 1); }),

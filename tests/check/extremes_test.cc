@@ -321,6 +321,25 @@ TEST_P(Extremes, LargestAndSmallestOScale) {
 
 INSTANTIATE_TEST_SUITE_P(Isa, Extremes, testing::ValuesIn(isas_under_test()), [](const auto& info) { return isa_name(info.param); });
 
+TEST(ExtremesOfGradients, SteepestSlopes) {
+    const Handle handle = make_handle();
+    Rng rng(93);
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
+        for (const float slope : {1e20f, 1e30f, 2.35e38f}) {
+            Case c = shaped({1, 2, 1, 40, 70, 32, 32}, dtype);
+            c.d.operands |= FA_OPERAND_ALIBI;
+            c.d.alignment = FA_ALIGN_TOP_LEFT;
+            c.bind(rng);
+            c.fill_normal(rng);
+            c.alibi.as<float>()[0] = c.alibi.as<float>()[1] = slope;
+            BackwardCase b(std::move(c));
+            ASSERT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+            b.bind(rng);
+            b.fill_normal(rng);
+            ASSERT_EQ(run_and_check(handle, b), "") << slope;
+        }
+}
+
 // A program's own LSE may be below the range, too: its row has no keys.
 TEST(ExtremesOfGradients, F75_lowest_lse_has_no_gradient) {
     const Handle handle = make_handle();

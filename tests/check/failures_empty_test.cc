@@ -262,6 +262,34 @@ TEST(Failures, F78_empty_calls_do_not_count_their_sequences) {
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
 }
 
+// Tensors whose rows lie one upon the other have few bytes and any number of rows: what backends count of those must not overflow.
+TEST(Failures, F92_rows_without_number) {
+    const Handle handle = make_handle();
+    uint64_t bytes = 0;
+    fa_attention_desc_t d = countless();
+    d.batch = 1, d.heads_q = d.heads_k = d.total_q = std::numeric_limits<int32_t>::max(), d.seqlen_q = d.seqlen_k = 1;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_CU_SEQLENS_Q;
+    d.strided = FA_STRIDED_Q | FA_STRIDED_K | FA_STRIDED_V | FA_STRIDED_O | FA_STRIDED_LSE;
+    d.q_stride[3] = d.k_stride[3] = d.v_stride[3] = d.o_stride[3] = 1;
+    for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16}) {
+        d.q_dtype = dtype;
+        const fa_status_t status = fa_workspace_size(handle, &d, FA_OP_BACKWARD, &bytes);
+        EXPECT_EQ(status, testing_the_cpu() ? FA_OK : FA_UNSUPPORTED) << handle.error();
+        EXPECT_LT(bytes, uint64_t(1) << 62) << handle.error();
+    }
+    // Keys without number, which one kernel or another would take by blocks of heads.
+    d.operands = FA_OPERAND_LSE, d.total_q = 0;
+    d.batch = 1 << 24, d.heads_q = d.heads_k = 1 << 7, d.seqlen_k = std::numeric_limits<int32_t>::max();
+    const fa_status_t status = fa_workspace_size(handle, &d, FA_OP_BACKWARD, &bytes);
+    EXPECT_EQ(status, testing_the_cpu() ? FA_OK : FA_UNSUPPORTED) << handle.error();
+    d.batch = 1 << 30;
+    for (const int32_t op : {FA_OP_FORWARD, FA_OP_BACKWARD}) {
+        if (op == FA_OP_FORWARD) d.strided &= ~uint32_t(FA_STRIDED_O | FA_STRIDED_LSE), d.o_stride[3] = 0;
+        else d.strided |= FA_STRIDED_O | FA_STRIDED_LSE, d.o_stride[3] = 1;
+        EXPECT_EQ(fa_workspace_size(handle, &d, op, &bytes), FA_INVALID_ARGUMENT) << handle.error();
+    }
+}
+
 // Unused slots, pages and padding hold NaN (the case fills them so); values of k and v there must not leak as 0 · NaN.
 TEST(Failures, F38_F39_nan_in_unused_slots) {
     const Handle handle = make_handle();

@@ -30,6 +30,7 @@
  * Errors. Each call returns a status; fa_last_error(h) is the sentence behind it: which field, its value, what was expected.
  * *Invalid* (the call can never be right) is not *unsupported* (it is right, but this backend lacks it). An error found before
  * work starts leaves every output untouched, and the handle stays usable. The library never prints, exits or aborts.
+ * OpenMP's runtime ends the process where the system refuses it a thread; it has threads only where FA_POOL_OPENMP was chosen.
  *
  * Threads. Different handles may be used from different threads; one handle from two threads at once is detected and gives
  * FA_INVALID_STATE. On the CPU a call shares its work with threads of a pool (FA_PARAM_THREAD_POOL), and with as many as it can get:
@@ -230,8 +231,8 @@ enum { /* thread pool */
     FA_POOL_OPENMP = 1, /* a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
                            a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
                            after a team of the parent's own, which the library cannot see. They also end the process where the system
-                           refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
-                           moment. A build without OpenMP: FA_UNSUPPORTED */
+                           refuses them a thread: the library starts as many beforehand, and asks for no more than it got, but if
+                           others take the last in between, the process ends. A build without OpenMP: FA_UNSUPPORTED */
     FA_POOL_OWN = 2,    /* one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
                            where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
                            waits for none that is slow to wake. Safe across fork() */
@@ -573,7 +574,7 @@ typedef struct fa_forward_args_s {
     const int32_t* key_list_count;  /* (reserved) entries to read; without: list_max */
     const int32_t* full_list;       /* (reserved) blocks where masks do not act */
     const int32_t* full_list_count; /* (reserved) */
-    const float* alibi_slopes;      /* [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes */
+    const float* alibi_slopes;      /* [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes */
     const float* sinks;             /* [heads_q] logits */
     const int32_t* causal_offset;   /* [batch] */
     const int32_t* cu_seqlens_q;    /* [batch + 1], not decreasing, within total_q; sequence b has rows [cu[b], cu[b + 1]) */

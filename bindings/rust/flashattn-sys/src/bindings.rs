@@ -120,8 +120,8 @@ pub const FA_POOL_AUTO: i32 = 0;
 /// a team for each calling thread, whose threads wait as OMP_WAIT_POLICY says; the calling thread alone inside
 /// a parallel region and in a child of fork() whose parent had made calls: runtimes hang there, GNU's also
 /// after a team of the parent's own, which the library cannot see. They also end the process where the system
-/// refuses them a thread; the library tries beforehand, which helps unless others take the last in just that
-/// moment. A build without OpenMP: FA_UNSUPPORTED
+/// refuses them a thread: the library starts as many beforehand, and asks for no more than it got, but if
+/// others take the last in between, the process ends. A build without OpenMP: FA_UNSUPPORTED
 pub const FA_POOL_OPENMP: i32 = 1;
 /// one for all handles of the process, of at most one thread for each CPU but one, and none of them at work
 /// where the calling threads fill the CPUs. They sleep within microseconds after their last work, and a call
@@ -551,7 +551,7 @@ pub struct fa_forward_args_t {
     pub full_list: *const i32,
     /// (reserved)
     pub full_list_count: *const i32,
-    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes
+    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
     pub alibi_slopes: *const f32,
     /// [heads_q] logits
     pub sinks: *const f32,

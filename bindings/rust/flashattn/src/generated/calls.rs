@@ -44,7 +44,7 @@ operands! {
     input i32 full_list FA_OPERAND_FULL_LIST;
     /// (reserved)
     input i32 full_list_count FA_OPERAND_FULL_LIST_COUNT;
-    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; see fa_alibi_slopes
+    /// [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
     input f32 alibi_slopes FA_OPERAND_ALIBI;
     /// [heads_q] logits
     input f32 sinks FA_OPERAND_SINKS;
