@@ -1,7 +1,9 @@
 // flashattn verify: every kernel that this machine can run, against plain loops over doubles.
+#include <fnmatch.h>
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include "commands.h"
 #include "json.h"
 #include "library.h"
@@ -50,16 +52,25 @@ std::string bound_of(const Checked& r) {
     return "rounding";
 }
 
-void print(const Machine& machine, const std::vector<Checked>& results) {
+std::vector<std::string> row_of(const Checked& r) {
+    std::vector<std::string> row = {r.trial, bound_of(r)};
+    for (const Outcome& o : r.outcomes) row.push_back(cell_of(o));
+    return row;
+}
+
+// A table whose rows are printed as they come.
+Table table_of(const Machine& machine, const std::vector<Trial>& trials) {
     std::vector<std::string> titles = {"case", "bound"};
     for (const Kernel& k : machine.kernels) titles.push_back(k.name);
     Table table(titles, 1);
-    for (const Checked& r : results) {
-        std::vector<std::string> row = {r.trial, bound_of(r)};
-        for (const Outcome& o : r.outcomes) row.push_back(cell_of(o));
-        table.add(row);
-    }
+    for (const Trial& trial : trials) table.widen({trial.name});
+    table.widen(std::vector<std::string>(titles.size(), scientific(kWidest) + " ✓"));
     table.print(std::cout);
+    std::cout.flush();
+    return table;
+}
+
+void print_faults(const Machine& machine, const std::vector<Checked>& results) {
     std::cout
         << "\nErrors against fp64: the relative norm of the error of o, or of all gradients; \"share\": the largest error of any "
            "element\n"
@@ -92,14 +103,25 @@ Json json_of(const Machine& machine, const std::vector<Checked>& results) {
     return cases;
 }
 
-void verify(bool json) {
+// Cases whose names contain the pattern, in which * and ? stand for anything, as in a shell.
+std::vector<Trial> trials_like(const std::string& pattern) {
+    const std::string anywhere = "*" + pattern + "*";
+    std::vector<Trial> trials;
+    for (auto* const some : {forward_trials, backward_trials, cache_trials})
+        for (Trial& t : some())
+            if (fnmatch(anywhere.c_str(), t.name.c_str(), 0) == 0) trials.push_back(std::move(t));
+    if (trials.empty()) fail("--only ", pattern, ": no case has such a name");
+    return trials;
+}
+
+void verify(bool json, const std::string& only) {
     const auto start = std::chrono::steady_clock::now();
+    const std::vector<Trial> trials = trials_like(only);
     Machine machine;
-    std::vector<Trial> trials = forward_trials();
-    for (auto* const more : {backward_trials, cache_trials})
-        for (Trial& t : more()) trials.push_back(std::move(t));
     std::vector<Checked> results;
     int64_t passed = 0, failed = 0, unsupported = 0;
+    std::optional<Table> table;
+    if (!json) table = table_of(machine, trials);
     {
         Progress progress(trials.size());
         for (const Trial& trial : trials) {
@@ -109,6 +131,10 @@ void verify(bool json) {
                 ++(o.passed() ? passed : o.supported ? failed : unsupported);
                 results.back().outcomes.push_back(o);
             });
+            if (!table) continue;
+            progress.clear();
+            table->print_row(std::cout, row_of(results.back()));
+            std::cout.flush();
         }
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -122,7 +148,7 @@ void verify(bool json) {
                        {"cases", json_of(machine, results)}});
         print_json(report);
     } else {
-        print(machine, results);
+        print_faults(machine, results);
         std::cout << "\n"
                   << passed << " passed, " << failed << " failed, " << unsupported << " not supported, in "
                   << engineering(seconds, "s") << "\n";
@@ -135,11 +161,16 @@ void verify(bool json) {
 }  // namespace
 
 void add_verify(CLI::App& app) {
-    const auto json = std::make_shared<bool>(false);
+    struct Options {
+        bool json = false;
+        std::string only;
+    };
+    const auto o = std::make_shared<Options>();
     CLI::App& c =
         *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
-    c.add_flag("--json", *json, "Print JSON");
-    c.callback([json] { verify(*json); });
+    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")->type_name("PATTERN");
+    c.add_flag("--json", o->json, "Print JSON");
+    c.callback([o] { verify(o->json, o->only); });
 }
 
 }  // namespace tool

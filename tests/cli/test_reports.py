@@ -210,6 +210,23 @@ class Verify(ReportCase):
         self.assertNotIn("\r", done.stderr)
         self.assertEqual(len(done.stderr.splitlines()), len(report["cases"]))
 
+    def test_only_some(self):
+        report = json.loads(self.run_tool("verify", "--json", "--only", "bf16*causal").stdout)
+        names = [c["name"] for c in report["cases"]]
+        self.assertTrue(names)
+        for name in names:
+            self.assertRegex(name, "bf16.*causal")
+        done = self.run_tool("verify", "--only", "no such case")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "flashattn: --only no such case: no case has such a name\n")
+
+    def test_verdicts_come_one_by_one(self):
+        with subprocess.Popen([TOOL, "verify"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            self.assertRegex(process.stdout.readline(), "^case +bound +cpu generic")
+            self.assertRegex(process.stdout.readline(), "✓")
+            self.assertIsNone(process.poll(), "the second line came with the last")
+            process.kill()
+
     def test_a_bar_on_a_terminal(self):
         try:
             terminal, its_end = os.openpty()
