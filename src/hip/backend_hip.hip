@@ -4,14 +4,14 @@
 #include "gpu/backend_gpu.h"
 #include "gpu/instances_bwd_simt.h"
 #include "gpu/instances_simt.h"
-#if FA_HIP_MATRIX
+#ifdef __HIP__
 #include "hip/matrix_hip.h"
 #include "gpu/instances_transposed.h"
 #endif
 
 template <class Mma, int width>
 fa::gpu::Instances fa::gpu::mma_instances() {
-#if FA_HIP_MATRIX
+#ifdef __HIP__
     if constexpr (kTransposed<Mma>) return transposed_instances<Mma, width>();
 #endif
     return {};

@@ -4,10 +4,7 @@
 // machine has no part in it, as many an integrated one. So the functions that this start-up code calls are defined here, and the
 // runtime is only ever given the one part that fits.
 #pragma once
-#include <hip/hip_runtime.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <string.h>
+#include "hip/runtime.h"
 
 namespace fa {
 namespace rt {
@@ -62,10 +59,10 @@ static inline const void* code_for(const char* device) {
 }
 
 static inline hipError_t load_code(int device, hipModule_t* module) {
-    hipDeviceProp_t p;
-    const hipError_t s = hipGetDeviceProperties(&p, device);
+    DeviceProperties p;
+    const hipError_t s = get_properties(&p, device);
     if (s != hipSuccess) return s;
-    const void* code = code_for(p.gcnArchName);
+    const void* code = code_for(p.arch);
     return code ? hipModuleLoadData(module, code) : hipErrorNoBinaryForGpu;
 }
 

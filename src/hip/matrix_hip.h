@@ -92,7 +92,7 @@ FA_DEVICE float exchange(float x, int mask) {
         return __builtin_bit_cast(float, __builtin_amdgcn_permlanex16(r, r, 0x76543210, 0xfedcba98, false, false));
     }
 #endif
-    return __shfl_xor(x, mask, lanes);
+    return device::shuffle_xor(x, mask);
 }
 
 FA_DEVICE uint32_t cvt_pk_f16(float low, float high) {
@@ -128,7 +128,7 @@ __device__ void cp_async_commit();
 FA_DEVICE float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
 FA_DEVICE float reciprocal_fast(float x) { return __builtin_amdgcn_rcpf(x); }
 FA_DEVICE int warp_uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
-FA_DEVICE bool warp_any(bool x) { return __any(x); }
+FA_DEVICE bool warp_any(bool x) { return device::any(x); }
 // Products and loads of shared memory stay on their side of this; vector instructions may cross it. Left alone the compiler loads all
 // of a tile's fragments first, and spills.
 FA_DEVICE void order_products() { __builtin_amdgcn_sched_barrier(0x406); }

@@ -1,7 +1,7 @@
 // rt_cuda.h's names in HIP: what the device text under src/gpu needs of a GPU, for kernels and for the host. Waves have 32 or 64
 // lanes, so shuffles say among how many lanes they work. What mma kernels need besides is in matrix_hip.h.
 #pragma once
-#include <hip/hip_runtime.h>
+#include "hip/device.h"
 #include <flashattn.h>
 #include <stdio.h>
 #include "backend/backend.h"
@@ -26,33 +26,30 @@ constexpr int32_t kBackend = FA_BACKEND_HIP;
 constexpr char kName[] = "hip";
 constexpr char kVendor[] = "AMD";
 constexpr bool kArchKernels = false;   // see arch_kernel.h
-// Are MFMA and WMMA kernels compiled? Clang 15, which Debian 12's hipcc calls, crashes on them, and nvcc has no such instructions.
-#if defined(__HIP__) && __clang_major__ >= 19
-#define FA_HIP_MATRIX 1
-constexpr bool kAmdKernels = true;
+#ifdef __HIP__
+constexpr bool kAmdKernels = true;     // are MFMA and WMMA kernels compiled?
 #else
-#define FA_HIP_MATRIX 0
-constexpr bool kAmdKernels = false;
+constexpr bool kAmdKernels = false;    // nvcc, which compiles this for the tests, has no such instructions
 #endif
 constexpr int kWideRows = 32;          // of the SIMT kernel's widest tile: what a thread's registers hold without spilling
 constexpr int kWideStudyColumns = 64;  // of the study baselines' widest tile, likewise
 
-FA_DEVICE int thread() { return int(threadIdx.x); }
-FA_DEVICE int threads() { return int(blockDim.x); }
-FA_DEVICE int64_t block() { return int64_t(blockIdx.y) * gridDim.x + blockIdx.x; }
-FA_DEVICE void barrier() { __syncthreads(); }
+FA_DEVICE int thread() { return int(device::thread()); }
+FA_DEVICE int threads() { return int(device::threads()); }
+FA_DEVICE int64_t block() { return device::block(); }
+FA_DEVICE void barrier() { device::barrier(); }
 // Among groups of 16 or 32 lanes, whatever the size of a wave.
-FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor(x, mask, 16); }
-FA_DEVICE float shuffle_xor32(float x, int mask) { return __shfl_xor(x, mask, 32); }
+FA_DEVICE float shuffle_xor16(float x, int mask) { return device::shuffle_xor(x, mask); }
+FA_DEVICE float shuffle_xor32(float x, int mask) { return device::shuffle_xor(x, mask); }
 // Four floats at an address that is a multiple of 16 bytes.
+struct alignas(16) Float4 {
+    float x[4];
+};
 FA_DEVICE void load4(const float* p, float* to) {
-    const float4 v = *reinterpret_cast<const float4*>(p);
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
+    const Float4 v = *reinterpret_cast<const Float4*>(p);
+    FA_UNROLL for (int i = 0; i < 4; i++) to[i] = v.x[i];
 }
-FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<float4*>(p) = make_float4(from[0], from[1], from[2], from[3]); }
+FA_DEVICE void store4(float* p, const float* from) { *reinterpret_cast<Float4*>(p) = {{from[0], from[1], from[2], from[3]}}; }
 // Two floats as a pair of 2-byte ones, rounded to nearest.
 FA_DEVICE uint32_t pack_f16(float low, float high) { return f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16; }
 FA_DEVICE uint32_t pack_bf16(float low, float high) { return f32_to_bf16(low) | uint32_t(f32_to_bf16(high)) << 16; }
@@ -69,7 +66,8 @@ constexpr Status kSuccess = hipSuccess;
 
 static inline bool out_of_memory(Status s) { return s == hipErrorOutOfMemory; }
 static inline const char* text(Status s) { return hipGetErrorString(s); }
-static inline Status clear_error() { return hipGetLastError(); }
+// Also where no runtime is.
+static inline Status clear_error() { return has_runtime() ? hipGetLastError() : kSuccess; }
 
 struct Device {
     char name[128];
@@ -92,9 +90,11 @@ static inline gpu::MatrixUnit matrix_unit(const char* arch) {
 
 // Why devices cannot be counted.
 static inline fa_status_t no_device(Status s, Message* m) {
+    if (!has_runtime()) return fail(m, FA_BACKEND_INCOMPATIBLE, "%s", runtime_fault());
     return fail(m, FA_BACKEND_INCOMPATIBLE, "the AMD driver does not start: %s", text(s));
 }
 static inline Status device_count(int* n) {
+    if (!has_runtime()) return hipErrorNoDevice;
     const Status s = hipGetDeviceCount(n);
     if (s != hipErrorNoDevice) return s;
     (void)hipGetLastError();
@@ -104,15 +104,15 @@ static inline Status device_count(int* n) {
 static inline Status current_device(int* device) { return hipGetDevice(device); }
 static inline Status set_device(int device) { return hipSetDevice(device); }
 static inline Status describe(int device, Device* d) {
-    hipDeviceProp_t p;
-    const Status s = hipGetDeviceProperties(&p, device);
+    DeviceProperties p;
+    const Status s = get_properties(&p, device);
     if (s != kSuccess) return s;
     snprintf(d->name, sizeof d->name, "%.127s", p.name);
-    snprintf(d->arch, sizeof d->arch, "%.63s", p.gcnArchName);
-    d->multiprocessors = p.multiProcessorCount;
-    d->memory = p.totalGlobalMem;
-    d->shared_per_block = p.sharedMemPerBlock;
-    d->matrix = matrix_unit(p.gcnArchName);
+    snprintf(d->arch, sizeof d->arch, "%.63s", p.arch);
+    d->multiprocessors = p.multiprocessors;
+    d->memory = p.memory;
+    d->shared_per_block = p.shared_per_block;
+    d->matrix = matrix_unit(p.arch);
     return kSuccess;
 }
 
@@ -126,7 +126,7 @@ static inline StreamOwner stream_owner() { return {}; }
 static inline bool owns(StreamOwner*, int, Stream) { return true; }
 // The legacy stream gives an error while any blocking stream is captured: nothing can be waited for then, either.
 static inline bool capturing(Stream s) {
-    hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+    int status = hipStreamCaptureStatusNone;
     const Status asked = hipStreamIsCapturing(s, &status);
     if (asked != kSuccess) return clear_error(), asked == hipErrorStreamCaptureImplicit;
     return status != hipStreamCaptureStatusNone;
@@ -147,24 +147,15 @@ static inline void finish(Event* e) {
     *e = nullptr;
 }
 
-// May kernels on `device` read this address? Pageable memory only where the device says so. ROCm 5 knows no pageable
-// address, and calls it invalid.
+// May kernels on `device` read this address? Pageable memory only where the device says so. ROCm 5 calls such an address invalid.
 static inline Status accessible(const void* p, int device, bool* yes) {
-    hipPointerAttribute_t a;
-    Status s = hipPointerGetAttributes(&a, p);
+    PointerAttributes a;
+    Status s = get_attributes(&a, p);
     int can = 1;
-    if (s == hipErrorInvalidValue) {
-        clear_error();
-        s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
-    } else if (s == kSuccess) {
-#if HIP_VERSION_MAJOR < 6
-        const hipMemoryType type = a.memoryType;
-#else
-        const hipMemoryType type = a.type;
-        if (type == hipMemoryTypeUnregistered) s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
-#endif
-        if (type == hipMemoryTypeDevice && !a.isManaged && a.device != device) s = hipDeviceCanAccessPeer(&can, device, a.device);
-    }
+    const bool unknown = s == hipErrorInvalidValue;
+    if (unknown) clear_error();
+    if (unknown || (s == kSuccess && is_unregistered(a))) s = hipDeviceGetAttribute(&can, hipDeviceAttributePageableMemoryAccess, device);
+    else if (s == kSuccess && is_device_memory(a) && !a.managed && a.device != device) s = hipDeviceCanAccessPeer(&can, device, a.device);
     *yes = can != 0;
     return s;
 }

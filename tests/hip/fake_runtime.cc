@@ -1,9 +1,13 @@
-// libamdhip64 for machines without an AMD GPU: as many devices as FAKE_GPUS names (gfx90a:sramecc+:xnack-,gfx1036), memory that is the
-// host's, and launches that only check what they are given. It ends the process where ROCm 5 would: when a fat binary is registered.
+// libamdhip64 for machines without an AMD GPU, as of ROCm FAKE_ROCM (5, 6 or 7, whose structs and values differ): as many devices as
+// FAKE_GPUS names (gfx90a:sramecc+:xnack-,gfx1036), memory that is the host's, and launches that only check what they are given.
+// Written from AMD's manuals, without the module's own declarations. It ends the process where ROCm 5 would: when a fat binary is registered.
 //
-// FAKE_FAULT = driver, malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written.
+// FAKE_FAULT = driver, malloc, launch or load makes those calls fail. FAKE_LOG names a file to which launches are written. FAKE_MEMORY =
+// host, peer or pageable is what every pointer is said to be; managed memory without it. FAKE_LAUNCHER names a library that runs kernels
+// (tests/machine_code/launcher.cc); without it none runs.
+#include <dlfcn.h>
 #include <elf.h>
-#include <hip/hip_runtime_api.h>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +16,58 @@
 
 namespace {
 
+using hipError_t = int;
+using hipStream_t = void*;
+using hipEvent_t = void*;
+enum : int {
+    hipSuccess = 0,
+    hipErrorInvalidValue = 1,
+    hipErrorOutOfMemory = 2,
+    hipErrorInvalidConfiguration = 9,
+    hipErrorInsufficientDriver = 35,
+    hipErrorNoDevice = 100,
+    hipErrorInvalidDevice = 101,
+    hipErrorNoBinaryForGpu = 209,
+    hipErrorNotFound = 500,
+    hipErrorLaunchFailure = 719,
+};
+
+// The beginning of hipDeviceProp_t up to ROCm 5, and since.
+struct PropertiesR0000 {
+    char name[256];
+    size_t totalGlobalMem, sharedMemPerBlock;
+    int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate, memoryClockRate, memoryBusWidth;
+    size_t totalConstMem;
+    int major, minor, multiProcessorCount, l2CacheSize, maxThreadsPerMultiProcessor, computeMode, clockInstructionRate;
+    unsigned arch;
+    int concurrentKernels, pciDomainID, pciBusID, pciDeviceID;
+    size_t maxSharedMemoryPerMultiProcessor;
+    int isMultiGpuBoard, canMapHostMemory, gcnArch;
+    char gcnArchName[256];
+    char rest[140];
+};
+struct PropertiesR0600 {
+    char name[256], uuid[16], luid[8];
+    unsigned luidDeviceNodeMask;
+    size_t totalGlobalMem, sharedMemPerBlock;
+    int regsPerBlock, warpSize;
+    size_t memPitch;
+    int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
+    size_t totalConstMem;
+    int major, minor;
+    size_t textureAlignment, texturePitchAlignment;
+    int deviceOverlap, multiProcessorCount;
+    char others[768];
+    char gcnArchName[256];
+    char rest[312];
+};
+struct Attributes {
+    int type, device;
+    void *devicePointer, *hostPointer;
+    int isManaged;
+    unsigned allocationFlags;
+};
+
 constexpr size_t kSharedPerBlock = 64 << 10;
 thread_local int current = 0;
 
@@ -19,7 +75,8 @@ struct Module {
     const char* elf;
 };
 struct Kernel {
-    std::string name;
+    const char* elf;
+    std::string name, target;
 };
 
 std::vector<std::string> devices() {
@@ -40,15 +97,24 @@ bool faulty(const char* what) {
 
 template <class... Args>
 void log(const char* format, Args... args) {
-    FILE* file = fopen(getenv("FAKE_LOG"), "a");
+    const char* const name = getenv("FAKE_LOG");
+    if (!name) return;
+    FILE* file = fopen(name, "a");
     fprintf(file, format, args...);
     fclose(file);
 }
 
 // The processor numbers of the AMDGPU ELF header, from LLVM's manual.
 unsigned machine_of(const std::string& arch) {
+    const struct {
+        const char* name;
+        unsigned number;
+    } machines[] = {{"gfx90a", 0x3f},  {"gfx942", 0x4c},  {"gfx950", 0x4f},  {"gfx1030", 0x36}, {"gfx1100", 0x41},
+                    {"gfx1101", 0x46}, {"gfx1102", 0x47}, {"gfx1151", 0x4a}, {"gfx1200", 0x48}, {"gfx1201", 0x4e}};
     const std::string processor = arch.substr(0, arch.find(':'));
-    return processor == "gfx90a" ? 0x3f : processor == "gfx1030" ? 0x36 : 0;
+    for (const auto& machine : machines)
+        if (processor == machine.name) return machine.number;
+    return 0;
 }
 
 // Does the ELF file hold this symbol?
@@ -65,6 +131,18 @@ bool has_symbol(const char* elf, const std::string& name) {
     return false;
 }
 
+template <class Properties>
+hipError_t properties(Properties* p, int device) {
+    if (device < 0 || device >= int(devices().size())) return hipErrorInvalidDevice;
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "Fake %d", FAKE_ROCM);
+    snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", devices()[size_t(device)].c_str());
+    p->multiProcessorCount = 104;
+    p->totalGlobalMem = size_t(3) << 33;
+    p->sharedMemPerBlock = kSharedPerBlock;
+    return hipSuccess;
+}
+
 }  // namespace
 
 extern "C" {
@@ -72,9 +150,8 @@ extern "C" {
 void** __hipRegisterFatBinary(const void*) { abort(); }
 void __hipRegisterFunction(void**, const void*, char*, const char*, unsigned, void*, void*, void*, void*, int*) { abort(); }
 void __hipUnregisterFatBinary(void**) { abort(); }
-hipError_t __hipPopCallConfiguration(dim3*, dim3*, size_t*, hipStream_t*) { abort(); }
-hipError_t hipLaunchKernel(const void*, dim3, dim3, void**, size_t, hipStream_t) { abort(); }
 
+hipError_t hipRuntimeGetVersion(int* version) { return *version = FAKE_ROCM * 10000000 + 221153, hipSuccess; }
 hipError_t hipGetDeviceCount(int* n) {
     if (faulty("driver")) return hipErrorInsufficientDriver;
     *n = int(devices().size());
@@ -86,16 +163,11 @@ hipError_t hipSetDevice(int device) {
     current = device;
     return hipSuccess;
 }
-hipError_t hipGetDeviceProperties(hipDeviceProp_t* p, int device) {
-    if (device < 0 || device >= int(devices().size())) return hipErrorInvalidDevice;
-    memset(p, 0, sizeof *p);
-    strcpy(p->name, "Fake");
-    snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", devices()[size_t(device)].c_str());
-    p->multiProcessorCount = 104;
-    p->totalGlobalMem = size_t(1) << 30;
-    p->sharedMemPerBlock = kSharedPerBlock;
-    return hipSuccess;
-}
+// Later libraries keep the old function for old programs.
+hipError_t hipGetDeviceProperties(PropertiesR0000* p, int device) { return properties(p, device); }
+#if FAKE_ROCM >= 6
+hipError_t hipGetDevicePropertiesR0600(PropertiesR0600* p, int device) { return properties(p, device); }
+#endif
 hipError_t hipGetLastError() { return hipSuccess; }
 const char* hipGetErrorString(hipError_t s) {
     return s == hipErrorNoBinaryForGpu  ? "no code"
@@ -105,51 +177,64 @@ const char* hipGetErrorString(hipError_t s) {
 }
 hipError_t hipMalloc(void** p, size_t bytes) {
     if (faulty("malloc")) return hipErrorOutOfMemory;
-    *p = malloc(bytes);
-    return hipSuccess;
+    return posix_memalign(p, 256, bytes) == 0 ? hipSuccess : hipErrorOutOfMemory;
 }
 hipError_t hipFree(void* p) { return free(p), hipSuccess; }
-hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind, hipStream_t) {
+hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, int, hipStream_t) {
     return memmove(to, from, bytes), hipSuccess;
 }
 hipError_t hipStreamSynchronize(hipStream_t) { return hipSuccess; }
-hipError_t hipStreamIsCapturing(hipStream_t, hipStreamCaptureStatus* s) { return *s = hipStreamCaptureStatusNone, hipSuccess; }
+hipError_t hipStreamIsCapturing(hipStream_t, int* status) { return *status = 0, hipSuccess; }
 hipError_t hipStreamWaitEvent(hipStream_t, hipEvent_t, unsigned) { return hipSuccess; }
-hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned) { return *e = reinterpret_cast<hipEvent_t>(malloc(1)), hipSuccess; }
+hipError_t hipEventCreateWithFlags(hipEvent_t* e, unsigned) { return *e = malloc(1), hipSuccess; }
 hipError_t hipEventRecord(hipEvent_t, hipStream_t) { return hipSuccess; }
 hipError_t hipEventSynchronize(hipEvent_t) { return hipSuccess; }
 hipError_t hipEventDestroy(hipEvent_t e) { return free(e), hipSuccess; }
-hipError_t hipPointerGetAttributes(hipPointerAttribute_t* a, const void*) {
+hipError_t hipPointerGetAttributes(Attributes* a, const void*) {
+    constexpr int host = FAKE_ROCM < 6 ? 0 : 1, device = FAKE_ROCM < 6 ? 1 : 2, unregistered = 0;
+    const char* word = getenv("FAKE_MEMORY");
+    const std::string memory = word ? word : "";
     memset(a, 0, sizeof *a);
-    a->isManaged = 1;
+    if (memory == "pageable" && FAKE_ROCM < 6) return hipErrorInvalidValue;
+    a->device = memory == "pageable" ? -2 : 1;  // of pinned memory it is where that was allocated
+    a->type = memory == "pageable" ? unregistered : memory == "host" ? host : device;
+    a->isManaged = memory.empty();
     return hipSuccess;
 }
 hipError_t hipDeviceCanAccessPeer(int* can, int, int) { return *can = 0, hipSuccess; }
-hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t, int) { return *value = 0, hipSuccess; }
+hipError_t hipDeviceGetAttribute(int* value, int, int) { return *value = 0, hipSuccess; }
 
-hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+hipError_t hipModuleLoadData(void** module, const void* image) {
     if (faulty("load")) return hipErrorOutOfMemory;
     const auto* header = static_cast<const Elf64_Ehdr*>(image);
     const unsigned machine = header->e_flags & 0xff;
     if (memcmp(image, ELFMAG, SELFMAG) != 0 || machine != machine_of(devices()[size_t(current)])) abort();  // as ROCm may
     log("load %s\n", devices()[size_t(current)].c_str());
-    *module = reinterpret_cast<hipModule_t>(new Module{static_cast<const char*>(image)});
+    *module = new Module{static_cast<const char*>(image)};
     return hipSuccess;
 }
-hipError_t hipModuleGetFunction(hipFunction_t* f, hipModule_t module, const char* name) {
-    const char* elf = reinterpret_cast<Module*>(module)->elf;
+hipError_t hipModuleGetFunction(void** f, void* module, const char* name) {
+    const char* elf = static_cast<Module*>(module)->elf;
     if (!has_symbol(elf, name) || !has_symbol(elf, std::string(name) + ".kd")) return hipErrorNotFound;
-    *f = reinterpret_cast<hipFunction_t>(new Kernel{name});
+    *f = new Kernel{elf, name, devices()[size_t(current)]};
     return hipSuccess;
 }
-hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+hipError_t hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                                  unsigned shared, hipStream_t, void** arguments, void** extra) {
     if (faulty("launch")) return hipErrorLaunchFailure;
     const bool fits = uint64_t(gx) * bx <= UINT32_MAX && gy <= UINT16_MAX && gz == 1 && bx <= 1024 && by == 1 && bz == 1;
     if (!fits || gx == 0 || gy == 0 || shared > kSharedPerBlock || !arguments || !arguments[0] || extra)
         return hipErrorInvalidConfiguration;
-    log("launch %s %llu x %u\n", reinterpret_cast<Kernel*>(f)->name.c_str(), static_cast<unsigned long long>(gx) * gy, bx);
-    return hipSuccess;
+    log("launch %s %llu x %u\n", static_cast<Kernel*>(f)->name.c_str(), static_cast<unsigned long long>(gx) * gy, bx);
+    const char* const launcher = getenv("FAKE_LAUNCHER");
+    if (!launcher) return hipSuccess;
+    static void* const library = dlopen(launcher, RTLD_NOW);
+    using Launch = int (*)(const void* elf, const char* target, const char* kernel, unsigned gx, unsigned gy, unsigned threads, unsigned shared,
+                           void** arguments);
+    const auto launch = library ? reinterpret_cast<Launch>(dlsym(library, "launch_kernel")) : nullptr;
+    if (!launch) return fprintf(stderr, "FAKE_LAUNCHER: %s\n", dlerror()), hipErrorLaunchFailure;
+    const Kernel& k = *static_cast<Kernel*>(f);
+    return launch(k.elf, k.target.c_str(), k.name.c_str(), gx, gy, bx, shared, arguments) == 0 ? hipSuccess : hipErrorLaunchFailure;
 }
 
 }  // extern "C"

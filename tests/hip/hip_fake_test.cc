@@ -1,5 +1,7 @@
-// The module against a runtime that pretends to have GPUs (fake_runtime.cc; the test's environment puts it before the real one): which code
-// it loads for which device, by which names it finds its kernels, what it launches, and what becomes of failures.
+// The module against a runtime that pretends to have GPUs (fake_runtime.cc; the test's environment puts that of one version of ROCm before
+// the real one): which code it loads for which device, by which names it finds its kernels, what it launches, and what becomes of failures.
+// The same module meets each version.
+#include <dlfcn.h>
 #include <flashattn.h>
 #include <unistd.h>
 #include <algorithm>
@@ -12,7 +14,10 @@ namespace {
 
 class Fake : public testing::Test {
   protected:
-    void SetUp() override { setenv("FAKE_LOG", log_.c_str(), 1); }
+    void SetUp() override {
+        setenv("FAKE_LOG", log_.c_str(), 1);
+        setenv("FLASHATTN_BACKEND_DIR", HIP_MODULE_DIR, 1);
+    }
     ~Fake() override {
         fa_destroy(handle);
         unlink(log_.c_str());
@@ -34,6 +39,11 @@ class Fake : public testing::Test {
         unlink(log_.c_str());
         return text.str();
     }
+    // As the runtime names its devices: with its version.
+    static std::string name() {
+        const std::string path = getenv("LD_LIBRARY_PATH");
+        return "Fake " + path.substr(path.size() - 1);
+    }
     fa_handle_t handle = nullptr;
 
   private:
@@ -41,11 +51,49 @@ class Fake : public testing::Test {
 };
 
 TEST_F(Fake, EachDeviceGetsItsCode) {
-    const char* const gpus = "gfx90a:sramecc+:xnack-,gfx1030,gfx90a:sramecc-:xnack+,gfx1030";
+    const char* const gpus = "gfx90a:sramecc+:xnack-,gfx1100,gfx90a:sramecc-:xnack+,gfx1100";
     EXPECT_EQ(create(gpus, 0), FA_OK) << fa_last_error(nullptr);
     EXPECT_EQ(log(), "load gfx90a:sramecc+:xnack-\n");
     for (const int32_t device : {2, 1, 3, 0}) EXPECT_EQ(create(gpus, device), FA_OK) << fa_last_error(nullptr);
-    EXPECT_EQ(log(), "load gfx90a:sramecc-:xnack+\nload gfx1030\nload gfx1030\n") << "once for each device";
+    EXPECT_EQ(log(), "load gfx90a:sramecc-:xnack+\nload gfx1100\nload gfx1100\n") << "once for each device";
+}
+
+// Whatever the layout that this version's properties have.
+TEST_F(Fake, PropertiesAreRead) {
+    ASSERT_EQ(create("gfx1100,gfx90a:sramecc+:xnack-", 1), FA_OK) << fa_last_error(nullptr);
+    fa_device_info_t info;
+    info.struct_size = sizeof info;
+    ASSERT_EQ(fa_device_info(FA_BACKEND_HIP, 1, &info), FA_OK) << fa_last_error(nullptr);
+    EXPECT_EQ(std::string(info.name), name());
+    EXPECT_EQ(std::string(info.arch), "gfx90a:sramecc+:xnack-");
+    EXPECT_EQ(info.compute_units, 104);
+    EXPECT_EQ(info.memory_bytes, uint64_t(3) << 33);
+}
+
+// The runtime that a program has loaded from elsewhere, as PyTorch does, is the one that knows its memory: it is taken, though another
+// version is found first.
+TEST_F(Fake, LoadedRuntimeIsTaken) {
+    const std::string other = name() == "Fake 6" ? "5" : "6";
+    ASSERT_TRUE(dlopen((HIP_FAKES "/" + other + "/libamdhip64.so." + other).c_str(), RTLD_NOW)) << dlerror();
+    EXPECT_EQ(create("gfx1036"), FA_BACKEND_INCOMPATIBLE);
+    EXPECT_EQ(std::string(fa_last_error(nullptr)),
+              "this build of the hip backend has no code for Fake " + other + " (gfx1036): no code");
+}
+
+// What a pointer's attributes say has other values in each version.
+TEST_F(Fake, MemoryThatTheDeviceCannotRead) {
+    ASSERT_EQ(create("gfx90a,gfx1100"), FA_OK) << fa_last_error(nullptr);
+    Forward f;
+    plain(&f);
+    for (const char* memory : {"pageable", "peer", "host"}) {
+        setenv("FAKE_MEMORY", memory, 1);
+        f.a.q = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(f.a.q) ^ 256);  // another: what was seen is remembered
+        const bool readable = memory[0] == 'h';
+        EXPECT_EQ(f.run(handle), readable ? FA_OK : FA_INVALID_ARGUMENT) << memory << ": " << fa_last_error(handle);
+        const bool refused = std::string(fa_last_error(handle)).find(": device 0 cannot read that address") != std::string::npos;
+        EXPECT_EQ(refused, !readable) << memory << ": " << fa_last_error(handle);
+    }
+    unsetenv("FAKE_MEMORY");
 }
 
 // An integrated GPU that nobody compiles for stands beside a good one: the good one works.
@@ -55,7 +103,7 @@ TEST_F(Fake, DeviceWithoutCode) {
         EXPECT_EQ(create(gpus, device), FA_BACKEND_INCOMPATIBLE);
         const std::string arch = device == 1 ? "gfx1036" : device == 2 ? "gfx9" : "gfx90a1";
         EXPECT_EQ(std::string(fa_last_error(nullptr)),
-                  "this build of the hip backend has no code for Fake (" + arch + "): no code");
+                  "this build of the hip backend has no code for " + name() + " (" + arch + "): no code");
     }
     EXPECT_EQ(create(gpus, 0), FA_OK) << fa_last_error(nullptr);
     EXPECT_EQ(create(gpus, 4), FA_NO_DEVICE);
@@ -69,10 +117,10 @@ TEST_F(Fake, AutoPassesOverWhatHasNoCode) {
     EXPECT_EQ(backend, FA_BACKEND_CPU);
     char text[2048] = "";
     EXPECT_EQ(fa_explain(handle, nullptr, 0, text, sizeof text), FA_OK);
-    EXPECT_NE(std::string(text).find("passed over hip: this build of the hip backend has no code for Fake (gfx1036)"),
+    EXPECT_NE(std::string(text).find("passed over hip: this build of the hip backend has no code for " + name() + " (gfx1036)"),
               std::string::npos)
         << text;
-    EXPECT_EQ(create("gfx1030", 0, FA_BACKEND_AUTO), FA_OK);
+    EXPECT_EQ(create("gfx1100", 0, FA_BACKEND_AUTO), FA_OK);
     EXPECT_EQ(fa_param_get(handle, FA_INFO_BACKEND, &backend), FA_OK);
     EXPECT_EQ(backend, FA_BACKEND_HIP);
 }
@@ -117,11 +165,49 @@ TEST_F(Fake, EveryKernelIsFound) {
         rotary_padded(&rotary);
         EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
         all += log();
-        for (const char* kernel : {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE",
-                                   "forward_simtILi1ELi8EE", "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows",
-                                   "merge_split_states", "write_scores", "merge_rows", "append_rows", "rotate_rows"})
+        for (const char* kernel :
+             {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE", "forward_simtILi1ELi8EE",
+              "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows", "merge_split_states",
+              "write_scores", "merge_rows", "append_rows", "rotate_rows"})
             EXPECT_NE(all.find(kernel), std::string::npos) << kernel << " was not launched:\n" << all;
     }
+}
+
+// Matrix cores serve f16 and bf16 where the device has them in a form that kernels are written for, and the SIMT kernel elsewhere.
+TEST_F(Fake, MatrixKernelsAreLaunched) {
+    std::istringstream targets(HIP_TARGETS);
+    int with_matrix = 0, device = 0;
+    for (std::string target; std::getline(targets, target, ','); device++) {
+        ASSERT_EQ(create(HIP_TARGETS, device), FA_OK) << fa_last_error(nullptr);
+        const bool mfma = target == "gfx942", wmma = target.find("gfx11") == 0 || target.find("gfx12") == 0;
+        const char* const instruction = mfma ? "Mfma" : target.find("gfx12") == 0 ? "WmmaGfx12" : "WmmaGfx11";
+        with_matrix += mfma || wmma;
+        for (const int32_t dtype : {FA_F16, FA_BF16})
+            for (const int64_t dim : {64, 128, 256})
+                for (const int64_t rows : {1, 200}) {
+                    Forward f;
+                    plain(&f);
+                    f.d.q_dtype = f.d.k_dtype = f.d.v_dtype = f.d.o_dtype = dtype;
+                    f.d.dim_qk = f.d.dim_v = dim;
+                    f.d.seqlen_q = rows;
+                    f.d.seqlen_k = 512;
+                    f.a.q = reinterpret_cast<void*>(int64_t(1) << 41);
+                    f.a.k = reinterpret_cast<void*>(int64_t(1) << 42);
+                    f.a.v = reinterpret_cast<void*>(int64_t(1) << 43);
+                    f.a.o = reinterpret_cast<void*>(int64_t(1) << 44);
+                    log();
+                    ASSERT_EQ(f.run(handle), FA_OK) << fa_last_error(handle);
+                    const std::string launched = log();
+                    const bool matrix = mfma || (wmma && dim <= 128);
+                    EXPECT_EQ(launched.find("forward_mma") != std::string::npos, matrix)
+                        << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find(instruction) != std::string::npos, matrix)
+                        << target << " dim " << dim << ": " << launched;
+                    EXPECT_EQ(launched.find("forward_simt") != std::string::npos, !matrix)
+                        << target << " dim " << dim << ": " << launched;
+                }
+    }
+    EXPECT_GT(with_matrix, 0) << "none of " HIP_TARGETS " has matrix kernels";
 }
 
 // A row of a grid has fewer than 2^32 threads.

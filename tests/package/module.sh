@@ -10,7 +10,7 @@ alone() { # alone LOG OPTION…
 }
 ! alone "$scratch/log" -DFA_MODULE=vulkan || fail "FA_MODULE=vulkan is taken"
 grep -q 'FA_MODULE is "vulkan": expected cuda, hip or nothing' "$scratch/log" || { cat "$scratch/log"; fail "FA_MODULE=vulkan: no such sentence"; }
-command -v hipcc >/dev/null || exit 77
+command -v clang++-19 >/dev/null && command -v ld.lld-19 >/dev/null || exit 77
 alone "$scratch/log" -DFA_MODULE=hip -DFA_HIP_ARCHITECTURES=gfx1030 -DCMAKE_INSTALL_PREFIX="$scratch/hip" || { cat "$scratch/log"; fail "configure"; }
 "$cmake" --build "$scratch/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "build"; }
 "$cmake" --install "$scratch/build" >/dev/null

@@ -1,7 +1,7 @@
 // hip/code.h for NVIDIA GPUs: finding a kernel on the current device, which CUDA does by itself. Stands before the real header when
 // nvcc compiles the HIP module.
 #pragma once
-#include <hip/hip_runtime.h>
+#include "hip/runtime.h"
 
 namespace fa {
 namespace rt {
