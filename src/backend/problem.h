@@ -1,7 +1,7 @@
 // The resolved problem: what core hands to a backend once a call has been checked.
 #pragma once
 #include <flashattn.h>
-#include "backend/storage_types.h"
+#include "backend/options.h"
 #include "spec/mask.h"
 #include "spec/numerics.h"
 
@@ -15,8 +15,11 @@ struct Problem {
     int64_t kv_heads;      // pairs of a k and a v head that query heads share; what kernels call a kv head is the number of one
     int64_t group;         // query heads per kv head
     int64_t pages_per_row; // ceil(seqlen_k / page_size), 0 without pages
+    uint64_t options;      // in use, see options.def
 
     constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
+    // Does a kernel family implement all that the call asks for?
+    constexpr bool within(const Implements& list) const { return (d.operands & ~list.operands) == 0 && (options & ~list.options) == 0; }
     constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
@@ -27,8 +30,6 @@ struct Problem {
     // The heads of a pair.
     constexpr int64_t k_head(int64_t kv_head) const { return d.heads_k == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_k); }
     constexpr int64_t v_head(int64_t kv_head) const { return d.heads_v == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_v); }
-    // Are k and v of one type, and have they as many heads?
-    constexpr bool uniform_kv() const { return d.v_dtype == d.k_dtype && d.heads_v == d.heads_k; }
 };
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing
@@ -37,7 +38,6 @@ struct Problem {
 struct ScoreFactor {
     float q, product;
 };
-constexpr float kSmallScale = 0x1p-20f;
 static inline ScoreFactor score_factor(float factor) {
     const float size = fabsf(factor);
     if (size == 0.f || (size >= kSmallScale && size <= 1.f)) return {factor, 1.f};
@@ -46,8 +46,6 @@ static inline ScoreFactor score_factor(float factor) {
     const float mantissa = frexpf(factor, &exponent);
     return {mantissa, ldexpf(1.f, exponent)};
 }
-// May a kernel multiply with the scale, other factors and powers of two in any order? Others work as the formulas are written.
-FA_FN bool mild_scale(float scale) { return scale == 0.f || (fabsf(scale) >= kSmallScale && fabsf(scale) <= 1.f / kSmallScale); }
 // Does log2 e times the scale have all of its digits?
 FA_FN bool plain_scale(float scale) { return scale == 0.f || fabsf(scale) >= kSmallestNormal; }
 
@@ -63,21 +61,12 @@ FA_FN int64_t bias_row(const Problem& p, int64_t batch, int64_t head, int64_t ro
 FA_FN int64_t mask_row(const Problem& p, int64_t batch, int64_t head, int64_t row) {
     return pair_row(p.d.mask_period, p.d.mask_stride, batch, head, row);
 }
-// Is the mask, if there is one, a byte for each key of a sequence from the first on?
-static inline bool plain_mask(const Problem& p) { return p.d.mask_dtype == 0 && p.d.mask_keys == 0; }
 // The first key that a mask of the last keys has a column for: all before it are kept.
 FA_FN int64_t first_masked_key(int64_t mask_keys, int64_t seqlen_k) { return mask_keys > 0 ? seqlen_k - mask_keys : 0; }
 // A mask's column, in bits or in bytes, of the row that begins at `row`. Columns before the first are kept.
 FA_FN bool mask_keeps(const uint8_t* row, int64_t step, bool bits, int64_t column) {
     if (column < 0) return true;
     return bits ? row[(column >> 3) * step] >> (column & 7) & 1 : row[column * step] != 0;
-}
-// Does a bias or a mask repeat along sequences or heads in any other way than by a stride of 0?
-static inline bool repeats_pairs(const Problem& p) {
-    const auto repeats = [&](const int64_t period[2], const int64_t stride[4]) {
-        return (period[0] < p.d.batch && stride[0] != 0) || (period[1] < p.d.heads_q && stride[1] != 0);
-    };
-    return repeats(p.d.bias_period, p.d.bias_stride) || repeats(p.d.mask_period, p.d.mask_stride);
 }
 // A bias times its head's factor. −∞ removes the key whatever the factor is.
 FA_FN float scaled_bias(float bias, float scale) { return bias == kNegInf ? kNegInf : scale * bias; }

@@ -417,6 +417,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     FA_TRY(lay_tensors(p, op, m));
     if (attends(op)) FA_TRY(check_keys(d, m));
     if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
+    p->options = attends(op) ? options_of(d) : 0;
     return FA_OK;
 }
 

@@ -135,4 +135,16 @@ fa_status_t check_reserved(const fa_append_kv_args_t& a, Message* m) {
     return a.rotary_begin ? later("rotary_begin", ll(a.rotary_begin), "a rotation behind the first dims", m) : FA_OK;
 }
 
+uint64_t reserved_operands() {
+    uint64_t all = 0;
+    for (const Bits& row : kOperandsLater) all |= row.bits;
+    return all;
+}
+
+bool is_reserved_field(size_t offset) {
+    for (const Field& f : kFields)
+        if (f.offset == offset) return f.what != nullptr;
+    return false;
+}
+
 }  // namespace fa

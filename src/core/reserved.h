@@ -13,4 +13,8 @@ fa_status_t check_reserved(const fa_attention_desc_t&, int32_t op, Message*);
 fa_status_t check_reserved(const fa_rotary_args_t&, Message*);
 fa_status_t check_reserved(const fa_append_kv_args_t&, Message*);
 
+// For tests, which must reach all others: the reserved operands, and whether a field, by its offset, is reserved altogether.
+uint64_t reserved_operands();
+bool is_reserved_field(size_t offset);
+
 }  // namespace fa

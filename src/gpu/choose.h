@@ -9,11 +9,6 @@ namespace fa {
 namespace gpu {
 namespace {
 
-// Whether one factor serves all keys of a sequence and kv head.
-bool is_per_head(const Problem& p, uint64_t operand, const int64_t stride[4]) {
-    return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
-}
-
 // Bytes of a key's k and v of one head.
 int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
@@ -40,22 +35,28 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool b
     return {};
 }
 
-// Do mma kernels know what is done to its scores? Not a factor of the bias, a bias or mask that repeats, bits or a mask of the last keys.
-bool mma_score_mod(const Problem& p) { return !p.has(FA_OPERAND_BIAS_SCALE) && !repeats_pairs(p) && plain_mask(p); }
+// What mma kernels implement: the forward's, with k and v of q's type or of 8 bits, and the backward's.
+constexpr uint64_t kMmaScoreOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_RNG_STATE;
+constexpr uint64_t kMmaOptions = option::bands | option::schedule | option::softcap | option::dropout_p;
+constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
+                                        FA_OPERAND_SCORES,
+                                    kMmaOptions | FA_V_IN_K};
+constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
+// Those of them without anything to do to scores and probabilities beside products and bands.
+constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
+                                     kMmaForward.options & ~(option::softcap | option::dropout_p)};
+constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
-// The mma kernels that take a call; none: it has a score mod of SIMT kernels alone, a q of 8 bits, k or v in blocks, a v of another type or other heads than k's, factors
-// for single keys, pages or queries, wide heads, sizes beyond 2^31, or a scale that is not mild, or it needs smaller probabilities than
-// they keep: where dropout has removed the large ones, or coarse values below them are 0, an output of wider range than the
-// probabilities shows what has become of the small ones.
+// The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, k or v in blocks, wide heads, sizes
+// beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
+// an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
     const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
-    if (!mma_score_mod(p) || !p.uniform_kv() || !mild_scale(d.scale) || (d.k_dtype != d.q_dtype && !bytes) || p.has(FA_OPERAND_Q_DESCALE) ||
-        !is_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) || !is_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride) ||
-        (!bytes && p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE)) ||
-        (drops && d.q_dtype == FA_F32) || ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit ||
-        d.seqlen_q * p.group >= limit || (p.paged() && d.num_pages >= limit))
+    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (d.k_dtype != d.q_dtype && !bytes) || (drops && d.q_dtype == FA_F32) ||
+        ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
+        (p.paged() && d.num_pages >= limit))
         return {};
     return mma_instances_of(device, d.q_dtype, bytes);
 }
@@ -96,7 +97,7 @@ const Instance& choose_instance(const rt::Device& device, const Problem& p) {
 bool plain_backward(const Problem& p, bool aligned) {
     int64_t any = p.d.dim_qk | p.d.dim_v;
     for (int i = 0; i < 3; i++) any |= p.d.q_stride[i] | p.d.k_stride[i] | p.d.v_stride[i];
-    return aligned && plain_scores(p) && any * type_bytes(p.d.q_dtype) % 16 == 0;
+    return aligned && p.within(kPlainScores) && any * type_bytes(p.d.q_dtype) % 16 == 0;
 }
 
 // The backward's mma kernel for a call, that spans its heads; NULL: none.
@@ -112,8 +113,7 @@ const BackwardInstance* mma_backward_for(const rt::Device& device, const Problem
             }
         return nullptr;
     };
-    if (device.matrix != MatrixUnit::mma_sync || !mma_score_mod(p) || !p.uniform_kv() || !mild_scale(p.d.scale) || p.d.k_dtype != p.d.q_dtype)
-        return nullptr;
+    if (device.matrix != MatrixUnit::mma_sync || !p.within(kMmaBackward) || p.d.k_dtype != p.d.q_dtype) return nullptr;
     if (p.d.seqlen_q >= limit || p.d.seqlen_k >= limit) return nullptr;
     if (p.d.q_dtype == FA_F16) return narrowest(backward_lists_of<MmaSync<F16>>().width);
     if (p.d.q_dtype == FA_BF16) return narrowest(backward_lists_of<MmaSync<Bf16>>().width);
@@ -197,7 +197,7 @@ bool prefers_splits(const rt::Device& device, const Problem& p, int64_t rows) {
     const int64_t tiles = d.batch * d.heads_q * ceil_div(d.seqlen_q, rows);
     const bool cut_short = d.flags & FA_WINDOW || d.chunk > 0 || (p.causal() && d.alignment != FA_ALIGN_BOTTOM_RIGHT);
     if (type_bytes(d.q_dtype) == 1) return false;  // no mma kernel has an 8-bit q
-    if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !plain_scores(p)) return false;
+    if (2 * tiles > device.multiprocessors || d.num_splits == 1 || cut_short || !p.within(kPlainScores)) return false;
     const Instance& kernel = choose_instance(device, p);
     const double alone = kStart + double(rows * d.seqlen_k) * double(2 * (d.dim_qk + d.dim_v)) / kFlopsPerUs;
     return kMargin *

@@ -109,11 +109,6 @@ FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     return features | (unaligned ? kUnalignedRows : 0);
 }
 
-// Is there nothing to do to scores and probabilities beside products and bands?
-FA_FN bool plain_scores(const Problem& p) {
-    return p.d.softcap == 0 && p.d.dropout_p == 0 && !p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
-}
-
 FA_DEVICE float apply_softcap(float softcap, float s) { return softcap > 0 ? softcap * tanhf(s / softcap) : s; }
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.

@@ -62,7 +62,7 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
     }
     const uint64_t none = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
                           FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
-    EXPECT_EQ(operands, kEveryOperand & ~none);
+    EXPECT_EQ(operands, every_operand() & ~none);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0xeu | 0xf << 8 | 0xf << 16);

@@ -3,6 +3,8 @@
 #pragma once
 #include <gtest/gtest.h>
 #include <cstdlib>
+#include "core/operands.h"
+#include "core/reserved.h"
 #include "support/handle.h"
 #include "support/rng.h"
 
@@ -16,8 +18,7 @@ inline uint64_t number_from(const char* variable, uint64_t otherwise) {
 }
 
 // The operands that backends have; the header's others are reserved.
-constexpr uint64_t kEveryOperand = FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
-                                   FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | ((FA_OPERAND_RNG_STATE << 1) - FA_OPERAND_ALIBI);
+inline uint64_t every_operand() { return fa::kAllOperands & ~fa::reserved_operands(); }
 
 // One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, and five of blocks.
 inline uint64_t type_bit(int32_t dtype) {

@@ -1,4 +1,5 @@
 // Random forward calls against the oracle, with guard pages around every buffer.
+#include <algorithm>
 #include "check/random_seeds.h"
 #include "support/random_case.h"
 
@@ -37,22 +38,44 @@ TEST(RandomCase, OneBySeed) {
     EXPECT_EQ(run_one(make_handle(), seed), "");
 }
 
-// The generator itself: every option turns up, alone and together, in the default run.
+// The fields of the descriptor, all that there are (see options.def), and which of them some case has set.
+struct FieldSeen {
+    const char* name;
+    size_t offset, bytes;
+    bool set = false;
+
+    void look(const fa_attention_desc_t& d) {
+        const char* const begin = reinterpret_cast<const char*>(&d) + offset;
+        set |= std::any_of(begin, begin + bytes, [](char c) { return c != 0; });
+    }
+};
+std::vector<FieldSeen> every_field() {
+    return {
+#define FA_FIELD(field) {#field, offsetof(fa_attention_desc_t, field), sizeof(fa_attention_desc_t::field)},
+#define FA_OPTION(field, used) FA_FIELD(field)
+#include "backend/options.def"
+    };
+}
+
+// The generator itself: every option turns up, alone and together, in the default run; a reserved field never does.
 TEST(RandomCase, ReachesEveryOption) {
     uint64_t operands = 0;
     uint32_t flags = 0, strided = 0;
     bool mixed_types = false, mixed_heads = false;
     uint64_t types = 0;
     int alignments = 0, stages = 0, algorithms = 0;
+    std::vector<FieldSeen> fields = every_field();
     for (uint64_t n = 0; n < 3000; n++) {
         const Case c = random_case(derive(kDefaultSeed, 0, n));
+        for (FieldSeen& field : fields) field.look(c.d);
         operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
         types |= type_bit(c.d.q_dtype) | type_bit(c.d.k_dtype) << 16 | type_bit(c.d.v_dtype) << 32 | type_bit(c.d.o_dtype) << 48;
         const oracle::Reading r = c.reading();
         mixed_types |= r.v_dtype != r.k_dtype, mixed_heads |= r.heads_v != r.heads_k;
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
     }
-    EXPECT_EQ(operands, kEveryOperand);
+    for (const FieldSeen& field : fields) EXPECT_NE(field.set, fa::is_reserved_field(field.offset)) << field.name;
+    EXPECT_EQ(operands, every_operand());
     EXPECT_EQ(flags, (FA_V_IN_K << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
     EXPECT_EQ(types, 0x003f'0fff'0fff'003eu);

@@ -280,8 +280,11 @@ class Generator {
             if (rng.chance(0.25)) stride[axis] = 0;
     }
 
-    void stride_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
+    // A factor a row, said in either way, and its type.
+    void lay_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4], int64_t (&block)[2], int32_t& dtype) {
         if (!has(operand)) return;
+        if (rng.chance(0.3)) block[0] = 1;
+        if (rng.chance(0.3)) dtype = FA_F32;
         random_strides(rng, 3, tensor.count.data(), 1, stride);
         for (int64_t& s : stride)
             if (rng.chance(0.4)) s = 0;
@@ -302,9 +305,9 @@ class Generator {
         if (has(FA_OPERAND_BIAS)) stride_pairs(r.bias_tensor, true, d.bias_stride);
         if (has(FA_OPERAND_MASK)) stride_pairs(r.mask_tensor, true, d.mask_stride);
         if (has(FA_OPERAND_SCORES)) stride_pairs(r.scores_tensor, false, d.scores_stride);
-        stride_descale(FA_OPERAND_Q_DESCALE, r.q_descale_tensor, d.q_descale_stride);
-        stride_descale(FA_OPERAND_K_DESCALE, r.k_descale_tensor, d.k_descale_stride);
-        stride_descale(FA_OPERAND_V_DESCALE, r.v_descale_tensor, d.v_descale_stride);
+        lay_descale(FA_OPERAND_Q_DESCALE, r.q_descale_tensor, d.q_descale_stride, d.q_descale_block, d.q_descale_dtype);
+        lay_descale(FA_OPERAND_K_DESCALE, r.k_descale_tensor, d.k_descale_stride, d.k_descale_block, d.k_descale_dtype);
+        lay_descale(FA_OPERAND_V_DESCALE, r.v_descale_tensor, d.v_descale_stride, d.v_descale_block, d.v_descale_dtype);
     }
 
     void data() {

@@ -30,7 +30,11 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 }  // namespace
 
 bool use_matrix_backward(const Problem& p, const Kernels& k) {
-    return k.matrix && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16 && mild_scale(p.d.scale);
+    constexpr Implements list = {FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
+                                     FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
+                                 option::bands | option::schedule | option::softcap | option::dropout_p | option::bias_period |
+                                     option::mask_period | option::mask_dtype | option::mask_keys};
+    return k.matrix && p.within(list) && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16;
 }
 
 MatrixShape operand_shape(int64_t dim) {

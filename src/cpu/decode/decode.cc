@@ -56,14 +56,22 @@ int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int6
 // Floats of a tile's q in either form.
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
 
+// What the method implements, and what it does by matrix instructions.
+constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
+                                    FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
+                                    kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
+                                    option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
+                                    option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride};
+constexpr Implements kMatrixDecode = {kDecode.operands, kDecode.options & ~(option::v_dtype | option::heads_v | option::scale |
+                                                                            option::k_descale_stride | option::v_descale_stride)};
+
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
-    if (!k.matrix || !k.matrix->decode || d.q_dtype != FA_BF16 || !p.uniform_kv() || !(d.k_dtype == FA_BF16 || type_bytes(d.k_dtype) == 1))
-        return false;
-    if (d.dim_qk % 32 != 0 || d.dim_v % 32 != 0 || rows < min_matrix_rows(d.k_dtype) || !mild_scale(d.scale)) return false;
-    return descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) &&
-           descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride);
+    if (!k.matrix || !k.matrix->decode || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16) return false;
+    if (d.k_dtype != FA_BF16 && type_bytes(d.k_dtype) != 1) return false;
+    return d.dim_qk % 32 == 0 && d.dim_v % 32 == 0 && rows >= min_matrix_rows(d.k_dtype);
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
 
@@ -417,7 +425,8 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 
 }  // namespace
 
-Method decode_method(const Problem& p, const Kernels& k) {
+bool decode_method(const Problem& p, const Kernels& k, Method* m) {
+    if (!p.within(kDecode)) return false;
     const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
     const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v)));
@@ -425,15 +434,16 @@ Method decode_method(const Problem& p, const Kernels& k) {
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2;
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
-    return {.name = "decode",
-            .rows = int(rows),
-            .panel = int(panel),
-            .panel_of_heads = true,
-            .method_bytes = scratch,
-            .o_row_major = true,
-            .pack_q = pack_decode_q,
-            .mainloop = decode_mainloop,
-            .matrix = use_matrix(p, k)};
+    *m = {.name = "decode",
+          .rows = int(rows),
+          .panel = int(panel),
+          .panel_of_heads = true,
+          .method_bytes = scratch,
+          .o_row_major = true,
+          .pack_q = pack_decode_q,
+          .mainloop = decode_mainloop,
+          .matrix = use_matrix(p, k)};
+    return true;
 }
 
 }  // namespace cpu

@@ -176,11 +176,8 @@ void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.
 static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMaxBaseE ? factor : __builtin_nanf(""); }
 
-// Whether a de-scale operand has one factor for all keys of a head, which can be taken out of the products.
-bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride);
-
-// decode/decode.cc: few query rows for a kv head.
-Method decode_method(const Problem& p, const Kernels& k);
+// decode/decode.cc: few query rows for a kv head; false where the call does not suit.
+bool decode_method(const Problem& p, const Kernels& k, Method* m);
 
 // matrix/forward_matrix.cc: products of tiles of 16-bit values; false where the CPU or the call does not suit.
 bool matrix_method(const Problem& p, const Kernels& k, Method* m);

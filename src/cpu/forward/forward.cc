@@ -219,7 +219,7 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
     const int64_t rows = p.d.seqlen_q * p.group;
     if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
-    s.decode = decode_method(p, k);
+    if (!decode_method(p, k, &s.decode)) return;
     if (rows <= s.decode.rows) s.method = s.decode;
     else matrix_method(p, k, &s.method);
 }

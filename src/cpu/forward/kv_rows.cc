@@ -95,10 +95,6 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
     }
 }
 
-bool descale_per_head(const Problem& p, uint64_t operand, const int64_t* stride) {
-    return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !p.paged()));
-}
-
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
     const KvTensor s = kv_tensor(c, operand);
     for (int j = 0; j < keys;) {

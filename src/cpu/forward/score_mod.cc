@@ -14,7 +14,8 @@ KeyBand band_within(const QueryTile& t, int64_t position, int64_t key, int keys)
 }
 
 bool unit_key_stride(const Problem& p) {
-    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || (p.d.mask_stride[3] == 1 && plain_mask(p)));
+    if (p.options & (option::mask_dtype | option::mask_keys)) return false;
+    return (!p.has(FA_OPERAND_BIAS) || p.d.bias_stride[3] == 1) && (!p.has(FA_OPERAND_MASK) || p.d.mask_stride[3] == 1);
 }
 
 void scale_line(float scale, float* line, int count) {

@@ -289,19 +289,23 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], states[i]);
 }
 
+// What the method implements; with values rounded to bf16 v's type is its own.
+constexpr Implements kMatrix = {FA_OPERAND_LSE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS |
+                                    FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
+                                    FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                option::bands | option::schedule | FA_V_IN_K | option::softcap | option::bias_period | option::mask_period};
+constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option::v_dtype};
+
 }  // namespace
 
 bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const fa_attention_desc_t& d = p.d;
+    const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
     if (!k.matrix || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
-    if (rounds_q_to_bf16(d) ? d.heads_k != d.heads_v : !p.uniform_kv() || (d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
+    if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
-    if (d.dropout_p > 0 || p.has(FA_OPERAND_Q_DESCALE) || !mild_scale(d.scale) || !plain_mask(p)) return false;
-    if (!descale_per_head(p, FA_OPERAND_K_DESCALE, d.k_descale_stride) ||
-        !descale_per_head(p, FA_OPERAND_V_DESCALE, d.v_descale_stride))
-        return false;
     const MatrixShape s = shape_of(p);
     *m = {.name = "matrix",
           .rows = kRowBlock,
@@ -314,7 +318,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
           .mainloop = matrix_mainloop,
           .write_o = d.o_dtype == FA_BF16 ? write_o : nullptr,
           .speed = k.matrix->speed,
-          .rounds_q = rounds_q_to_bf16(d)};
+          .rounds_q = rounds_q};
     const int64_t heads = d.batch * d.heads_k, steps = max_steps(p);
     if (d.seqlen_q * p.group > kRowBlock && steps <= kMaxPackedBytes / (step_values(s) * 2) / max_of(heads, 1)) {
         m->shared_bytes = heads * steps * step_values(s) * 2;

@@ -15,17 +15,14 @@ const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel)
 // With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
 // comes, and those kernels find a factor for each tile.
 constexpr int64_t kMinRows = 128;
-// The operands that the kernels read, or that change nothing for them; a new one goes to bwd_mma.h until it is listed here.
-// FA_OPERAND_RNG_STATE is read with dropout only, FA_OPERAND_SCORES by the forward only.
-constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q |
-                               FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K |
-                               FA_OPERAND_RNG_STATE | FA_OPERAND_SCORES;
+// What the kernels implement. FA_OPERAND_RNG_STATE is read with dropout only.
+constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
+                                  option::bands | option::schedule};
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.uniform_kv() || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
+    if (!device.sm90 || !p.within(kBackward) || !(d.scale > 0) || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
-    if (p.has(~kOperands) || d.dropout_p > 0 || d.softcap > 0 || !(d.scale > 0 && mild_scale(d.scale))) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || padded_rows_of(p) * d.heads_q >= kMaxExtent ||

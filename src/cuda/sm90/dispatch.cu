@@ -47,21 +47,12 @@ bool softcap_polynomial_fits(const Problem& p) {
 
 // With fewer rows the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
-// The operands that the kernels read, or that change nothing for them: a new one goes to fwd_mma.h until it is listed here.
-// FA_OPERAND_RNG_STATE is read with dropout only.
-constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
-                               FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K |
-                               FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE;
-
-// The same for an 8-bit q: its factors, and those of k and v, of which a sequence and a head have one each.
-constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
-bool one_factor_per_head(const Problem& p) {
-    const auto fits = [&](uint64_t operand, const int64_t stride[4], bool pages) {
-        return !p.has(operand) || (stride[1] == 0 && (stride[0] == 0 || !pages));
-    };
-    return fits(FA_OPERAND_Q_DESCALE, p.d.q_descale_stride, false) && fits(FA_OPERAND_K_DESCALE, p.d.k_descale_stride, p.paged()) &&
-           fits(FA_OPERAND_V_DESCALE, p.d.v_descale_stride, p.paged());
-}
+// What the kernels implement: with an 8-bit q also its factors, and those of k and v, of which a sequence and a head have one each.
+// FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
+constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
+                                     FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                 option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
+constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kForward.options};
 
 // The types that there are kernels for: q, k and v alike, and o like them or f32; with 8 bits f32, f16 or bf16.
 bool types_fit(const fa_attention_desc_t& d) {
@@ -80,18 +71,14 @@ int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.uniform_kv() || !types_fit(d)) return false;
-    const uint64_t operands = kOperands | (type_bytes(d.q_dtype) == 1 ? kDescaleOperands : 0);
-    if (p.has(~operands) || !one_factor_per_head(p) || d.dropout_p > 0 || !(d.scale > 0 && mild_scale(d.scale)) ||
-        (d.softcap > 0 && !softcap_polynomial_fits(p)))
-        return false;
-    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI) || repeats_pairs(p) || !plain_mask(p))) return false;
+    if (!device.sm90 || !types_fit(d) || !p.within(type_bytes(d.q_dtype) == 1 ? kByteForward : kForward)) return false;
+    if (!(d.scale > 0) || (d.softcap > 0 && !softcap_polynomial_fits(p))) return false;
+    if (p.has(FA_OPERAND_MASK) && (d.softcap > 0 || p.has(FA_OPERAND_ALIBI))) return false;
     // With left padding a block of keys would begin within a page.
     if (p.paged() &&
         (d.page_size % kMinPageChunk != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
         return false;
-    // A fixed split size promises bits that do not depend on the longest sequence.
-    if (d.num_splits > 1 || d.split_size > 0 || d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
+    if (d.seqlen_q < kMinRows || d.seqlen_k < 1) return false;
     if (d.dim_qk > 256 || d.dim_v > 256 || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
         rows_of_q(p) < 1 || rows_of_k(p) < 1 || d.batch * d.heads_q * ceil_div(d.seqlen_q, kMinRows) >= kMaxExtent)

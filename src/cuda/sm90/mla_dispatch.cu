@@ -25,9 +25,9 @@ constexpr ArchKernel kList[] = {
 };
 const LatentKernel& latent_kernel(const ArchKernel& arch_kernel) { return *static_cast<const LatentKernel*>(arch_kernel.impl); }
 
-constexpr uint64_t kOperands = FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_K |
-                               FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE |
-                               FA_OPERAND_RNG_STATE;
+constexpr Implements kLatentForward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | (kSequenceOperands & ~(FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q)) |
+                                           FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                       FA_CAUSAL | option::schedule | FA_V_IN_K};
 
 int64_t rows_of(const Problem& p) { return p.d.seqlen_q * p.d.heads_q; }
 int64_t tiles_of(const Problem& p) { return ceil_div(rows_of(p), 64); }
@@ -43,9 +43,7 @@ bool can_implement(const rt::Device& device, const Problem& p) {
     if (!device.sm90 || !p.v_in_k() || d.heads_k != 1 || d.dim_v != 512 || (d.dim_qk != 576 && d.dim_qk != 512)) return false;
     if ((d.q_dtype != FA_F16 && d.q_dtype != FA_BF16) || d.k_dtype != d.q_dtype || (d.o_dtype != d.q_dtype && d.o_dtype != FA_F32))
         return false;
-    if (p.has(~kOperands) || d.flags & FA_WINDOW || d.chunk > 0 || d.softcap > 0 || d.dropout_p > 0 ||
-        !(d.scale > 0 && mild_scale(d.scale)))
-        return false;
+    if (!p.within(kLatentForward) || !(d.scale > 0)) return false;
     // A block of keys lies in one page.
     if (p.paged() && (d.page_size % 64 != 0 || p.has(FA_OPERAND_LEFTPAD_K) || d.num_pages < 1 || d.num_pages >= kMaxExtent))
         return false;
