@@ -86,7 +86,12 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     if (memory == nullptr) return fail(m, FA_OUT_OF_MEMORY, "no memory for a handle of %zu bytes", sizeof(fa_handle_s));
     fa_handle_s& h = *new (memory) fa_handle_s{};
     if (logged) h.log = log_of(info, env);
-    h.host = {kBackendAbi, allocate, release, log_from_backend, &h.log, env.openmp_stack_bytes};
+    h.host = {.abi = kBackendAbi,
+              .allocate = allocate,
+              .release = release,
+              .log = log_from_backend,
+              .log_context = &h.log,
+              .openmp_stack_bytes = env.openmp_stack_bytes};
     h.owner = current_process();
     h.device = info.device;
     h.memory = info.memory;

@@ -9,9 +9,9 @@ enum class Owner { core, backend };
 struct Parameter {
     int32_t key;
     Owner owner;
-    bool read_only;
+    bool read_only = false;
     const char* name;
-    int64_t min, max, initial;
+    int64_t min = 0, max, initial = 0;
     const char* doc;
 };
 

@@ -36,7 +36,7 @@ std::set<std::string> listed_kernels() {
 #undef FA_MMA_8BIT
 #undef FA_MMA_32BIT
     if (is_hopper()) {
-        names.insert("fold_cluster");
+        names.insert("merge_in_cluster");
 #define FA_PAIR_true "_pair"
 #define FA_PAIR_false ""
 #define FA_MOD_none ""
@@ -69,7 +69,7 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
         names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : d.q_dtype == FA_E4M3 ? " e4m3" : " bf16";
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
-    if (together) names.push_back("fold_cluster");
+    if (together) names.push_back("merge_in_cluster");
     if (split) names.push_back(words.find("merge_split_rows") != std::string::npos ? "merge_split_rows" : "merge_splits");
     if (scores) names.push_back("write_scores");
     if (split && scores) names.push_back("merge_split_states");

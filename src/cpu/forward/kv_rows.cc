@@ -66,8 +66,18 @@ KvTensor kv_tensor(const Call& c, KvOperand operand) {
     const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
     const Problem& p = *c.p;
     if (operand == KvOperand::k)
-        return {c.a->k, p.d.k_dtype, p.d.k_stride, factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale), p.d.k_descale_stride, p.d.dim_qk};
-    return {c.a->v, p.d.v_dtype, p.d.v_stride, factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale), p.d.v_descale_stride, p.d.dim_v};
+        return {.data = c.a->k,
+                .dtype = p.d.k_dtype,
+                .stride = p.d.k_stride,
+                .descale = factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale),
+                .descale_stride = p.d.k_descale_stride,
+                .dim = p.d.dim_qk};
+    return {.data = c.a->v,
+            .dtype = p.d.v_dtype,
+            .stride = p.d.v_stride,
+            .descale = factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale),
+            .descale_stride = p.d.v_descale_stride,
+            .dim = p.d.dim_v};
 }
 
 int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {

@@ -9,14 +9,16 @@ namespace gpu {
 namespace {
 
 using Traits = Sm90WideBackwardTraits;
-constexpr Sm90BackwardKernel kKernel{Traits::kHeadDim,
-                                     BwdVariant::wide,
-                                     Traits::kThreads,
-                                     Traits::kSharedBytes,
-                                     backward_wide_sm90,
-                                     prepare_sm90<Traits::kHeadDim>,
-                                     finish_sm90<Traits::kHeadDim, Traits::kBlockM>,
-                                     nullptr};
+constexpr Sm90BackwardKernel kKernel{
+    .max_dim = Traits::kHeadDim,
+    .variant = BwdVariant::wide,
+    .threads = Traits::kThreads,
+    .shared_bytes = Traits::kSharedBytes,
+    .kernel = backward_wide_sm90,
+    .prepare = prepare_sm90<Traits::kHeadDim>,
+    .finish = finish_sm90<Traits::kHeadDim, Traits::kBlockM>,
+    .add_split = nullptr,
+};
 constexpr ArchBackwardKernel kList[] = {{"bwd_sm90_256", Traits::kBlockM, Traits::kBlockN, Traits::kHeadDim, &kKernel}};
 
 }  // namespace

@@ -98,9 +98,11 @@ Window window_of(const Problem& p) {
 // The mask operand as it will be packed, at the end of a call's workspace; NULL: only to learn how many bytes that takes.
 PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
     const int64_t* const stride = p.d.mask_stride;
-    const int m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM)),
-              n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
-    PackedMask m{nullptr, nullptr, int(stride[0] ? p.d.batch : 1), int(stride[1] ? p.d.heads_q : 1), m_blocks, n_blocks};
+    PackedMask m{};
+    m.sequences = int(stride[0] ? p.d.batch : 1);
+    m.heads = int(stride[1] ? p.d.heads_q : 1);
+    m.m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM));
+    m.n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
     const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
     *bytes = kArchKernelBytes + spans + uint64_t(m.words()) * sizeof(uint2);
     if (!memory) return m;
@@ -112,7 +114,13 @@ PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
 rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt::Stream stream) {
     const int64_t* const t = p.d.mask_stride;
     const bool words = t[3] == 1 && (t[0] | t[1] | t[2]) % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 4 == 0;
-    const PackParams x{to, from, {t[0], t[1], t[2], t[3]}, int(p.d.seqlen_q), int(p.d.seqlen_k), words};
+    PackParams x{};
+    x.to = to;
+    x.from = from;
+    for (int i = 0; i < 4; i++) x.stride[i] = t[i];
+    x.rows = int(p.d.seqlen_q);
+    x.keys = int(p.d.seqlen_k);
+    x.words = words;
     const rt::Status s = cudaMemsetAsync(to.spans, 0, size_t(to.all_tiles()) * sizeof(int2), stream);
     return s == rt::kSuccess ? rt::launch(pack_mask, ceil_div(to.words(), kPackThreads), kPackThreads, 0, stream, x) : s;
 }

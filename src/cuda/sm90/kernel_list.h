@@ -1,5 +1,5 @@
 // What the host knows of a compiled forward kernel for sm_90a, and the lists of them. kernels.def names the kernels; CMake makes
-// translation units of a few kernels each from it (forward_unit.cu.in), and dispatch.cu chooses among all of them.
+// translation units of a few kernels each from it (fwd_unit.cu.in), and dispatch.cu chooses among all of them.
 #pragma once
 #include "cuda/rt_cuda.h"
 #include "gpu/arch_kernel.h"
