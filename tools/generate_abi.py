@@ -5,7 +5,8 @@ operands of the safe crate and of Go, the header for C++, the assertions of its 
 generate_abi.py           writes the files
 generate_abi.py --check   fails where a file would change
 
-Either fails, and writes nothing, when the header did not only grow since a release: each tests/abi/v*/flashattn.h must be part of it.
+Either fails, and writes nothing, when the header, or flashattn_cp.h beside it, did not only grow since a release: what tests/abi/v* has
+of each must be part of it.
 """
 import argparse
 import json
@@ -48,7 +49,7 @@ def clang_reads(clang, header):
     """The declarations of the header, and an enumeration of its macros' values."""
     macros = [(name, "ull" in first + rest) for name, first, rest in MACRO.findall(header.read_text())]
     values = "".join(f"value_of_{name} = {name}," for name, _ in macros)
-    source = f"#include <flashattn.h>\nenum : unsigned long long {{ {values} }};\n"
+    source = f"#include <{header.name}>\nenum : unsigned long long {{ {values or 'value_of_nothing'} }};\n"
     options = ["-x", "c", "-std=c11", "-w", "-fsyntax-only", "-Xclang", "-ast-dump=json"]
     read = subprocess.run([clang, *options, "-I", header.parent, "-"], input=source, capture_output=True, text=True)
     if read.returncode:
@@ -107,8 +108,10 @@ def main(arguments):
 
     abi = read_header(options.clang, options.header)
     faults = []
-    for release in sorted((root / "tests" / "abi").glob("v*/flashattn.h")):
-        faults += [f"{release.parent.name}: {fault}" for fault in what_did_not_grow(read_header(options.clang, release), abi)]
+    spread = read_header(options.clang, options.header.with_name("flashattn_cp.h"))
+    for name, now in (("flashattn.h", abi), ("flashattn_cp.h", spread)):
+        for release in sorted((root / "tests" / "abi").glob(f"v*/{name}")):
+            faults += [f"{release.parent.name}: {fault}" for fault in what_did_not_grow(read_header(options.clang, release), now)]
     if not faults:
         for name, text in (generate_abi_texts.files(abi) | generate_calls.files(abi, options.header)).items():
             path = root / name

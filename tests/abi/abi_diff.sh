@@ -1,8 +1,8 @@
 #!/bin/sh
-# What a program sees of the library, as libabigail reads it from the debugging information of the core, against the dump of the version in
-# tests/abi: whatever is gone or has changed is a fault, structs that grew included. For these, which abi.Generated allows, a new version
-# gets a dump of its own. Then a field changes its type, and that must be noticed.
-#   abi_diff.sh CXX ROOT DUMP
+# What a program sees of a library, as libabigail reads it from the debugging information of its code (of libflashattn: the core's), against
+# the dump of the version in tests/abi: whatever is gone or has changed is a fault, structs that grew included. For these, which
+# abi.Generated allows, a new version gets a dump of its own. Then a field changes its type, and that must be noticed.
+#   abi_diff.sh CXX ROOT DUMP             DUMP is named after the library: libflashattn.abi or libflashattn-cp.abi
 #   abi_diff.sh --write CXX ROOT DUMP     writes the dump
 set -eu
 write=
@@ -10,13 +10,19 @@ write=
 cxx=$1 root=$2 dump=$3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-for source in "$root"/src/core/*.cc; do echo "#include \"$source\""; done >"$folder/core.cc"
+library=$(basename "$dump" .abi)
+case $library in
+    libflashattn) sources=$(ls "$root"/src/core/*.cc) map=core/flashattn.map header=flashattn.h field=parts ;;
+    libflashattn-cp) sources=$(grep -l "^fa_status_t fa_cp_" "$root"/src/cp/*.cc) map=cp/flashattn-cp.map header=flashattn_cp.h field=timeout_ms ;;
+    *) echo "$dump: of which library?" && exit 2 ;;
+esac
+for source in $sources; do echo "#include \"$source\""; done >"$folder/all.cc"
 
-# dump_of INCLUDE FILE: the core alone; what it calls elsewhere stays undefined.
+# dump_of INCLUDE FILE: these sources alone; what they call elsewhere stays undefined.
 dump_of() {
     (cd "$folder" && "$cxx" -std=c++17 -w -g -O0 -fPIC -fvisibility=hidden -DFA_BACKEND_DIR='""' -I"$1" -I"$root/src" -shared -Wl,-z,undefs \
-        -Wl,-soname,libflashattn.so.0 -Wl,--version-script="$root/src/core/flashattn.map" core.cc -o core.so)
-    abidw --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --drop-private-types --headers-dir "$1" --out-file "$2" "$folder/core.so"
+        -Wl,-soname,$library.so.0 -Wl,--version-script="$root/src/$map" all.cc -o all.so)
+    abidw --no-corpus-path --no-comp-dir-path --no-show-locs --no-elf-needed --drop-private-types --headers-dir "$1" --out-file "$2" "$folder/all.so"
 }
 if [ -n "$write" ]; then dump_of "$root/include" "$dump"; exit; fi
 
@@ -24,7 +30,7 @@ dump_of "$root/include" "$folder/now.abi"
 abidiff --no-added-syms "$dump" "$folder/now.abi"
 
 cp -r "$root/include" "$folder/include"
-sed -i 's/^    int64_t parts; /    uint64_t parts; /' "$folder/include/flashattn.h"
+sed -i "s/^    int64_t $field; /    uint64_t $field; /" "$folder/include/$header"
 dump_of "$folder/include" "$folder/changed.abi"
 ! abidiff "$dump" "$folder/changed.abi" >"$folder/log" || { echo "a field that changed its type was not noticed"; exit 1; }
-grep -q "type of 'int64_t parts' changed" "$folder/log"
+grep -q "type of 'int64_t $field' changed" "$folder/log"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The shared library exports the functions of the header, no more and no less, under the version they came with; and it needs no
-# C++ library. Usage: exports.sh NM READELF LIBRARY HEADER SYMBOLS
+# A shared library exports the functions of its header, no more and no less, under the version they came with; and it needs no
+# C++ library. Usage: exports.sh NM READELF LIBRARY HEADER SYMBOLS SONAME
 set -eu
-nm=$1 readelf=$2 library=$3 header=$4 symbols=$5
+nm=$1 readelf=$2 library=$3 header=$4 symbols=$5 soname=$6
 exported=$("$nm" -D --defined-only "$library" | awk '$2 != "A" {print $3}' | LC_ALL=C sort)
 if [ "$exported" != "$(cat "$symbols")" ]; then
     echo "exported symbols differ from $symbols:"
@@ -17,4 +17,4 @@ if [ "$declared" != "$listed" ]; then
     exit 1
 fi
 if "$readelf" -d "$library" | grep -E 'NEEDED.*(libstdc\+\+|libgcc_s|libc\+\+)'; then exit 1; fi
-"$readelf" -d "$library" | grep -q 'SONAME.*\[libflashattn\.so\.0\]'
+"$readelf" -d "$library" | grep -qF "Library soname: [$soname]"

@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 generate, clang = sys.argv[1:]
-HEADER = (Path(generate).resolve().parents[1] / "include" / "flashattn.h").read_text()
+INCLUDE = Path(generate).resolve().parents[1] / "include"
+HEADERS = {name: (INCLUDE / name).read_text() for name in ("flashattn.h", "flashattn_cp.h")}
 
-# what of the header becomes what, and what is said of it
+# what of a header becomes what, and what is said of it
 CHANGES = (
     ("FA_CAUSAL = 1 << 0,", "FA_CAUSAL = 1 << 9,", "FA_CAUSAL has changed"),
     ("FA_CAUSAL = 1 << 0,", "FA_CAUSAL = 1,", "FA_CAUSAL has changed"),
@@ -23,14 +24,19 @@ CHANGES = (
     ("(void* user, int32_t level, const char* message)", "(void* user, const char* message)", "fa_log_fn has changed"),
     ("} fa_device_info_t;", "    uint64_t later;\n} fa_device_info_t;", "is not what the header says"),
     ("FA_BIT = 48,", "FA_BIT = 48, FA_LATER = 49,", "is not what the header says"),
+    ("FA_CP_LAYOUT_ZIGZAG = 1 ", "FA_CP_LAYOUT_ZIGZAG = 2 ", "FA_CP_LAYOUT_ZIGZAG has changed"),
+    ("    int64_t timeout_ms; ", "    uint64_t timeout_ms; ", "fa_cp_create_info_t has changed"),
+    ("    int64_t begin;\n", "", "fa_cp_range_t has changed"),
+    ("FA_API fa_status_t fa_cp_destroy(fa_cp_t cp);", "", "fa_cp_destroy is gone"),
 )
 
 faults = 0
 for old, new, sentence in CHANGES:
-    assert HEADER.count(old) == 1, old
+    assert sum(text.count(old) for text in HEADERS.values()) == 1, old
     with tempfile.TemporaryDirectory() as folder:
+        for name, text in HEADERS.items():
+            Path(folder, name).write_text(text.replace(old, new))
         header = Path(folder, "flashattn.h")
-        header.write_text(HEADER.replace(old, new))
         run = subprocess.run([sys.executable, generate, "--check", "--clang", clang, "--header", header], capture_output=True, text=True)
     grew = sentence.startswith("is not")
     if run.returncode != 1 or sentence not in run.stdout or grew == ("v0.2: " in run.stdout):

@@ -1,0 +1,204 @@
+/* libflashattn-cp: one attention over several processes (context parallelism). This header is its manual; flashattn.h is the
+ * core's.
+ *
+ *     fa_cp_transport_t transport;
+ *     fa_cp_mpi_open(MPI_COMM_WORLD, &transport);                 of flashattn_cp_mpi.h
+ *     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
+ *     info.transport = &transport;
+ *     fa_cp_create(&cp, handle, &info);
+ *     fa_cp_desc_t spread = FA_CP_DESC_INIT;
+ *     spread.shard = FA_CP_SHARD_ROWS; spread.layout = FA_CP_LAYOUT_ZIGZAG;
+ *     fa_cp_partition(&spread, rank, ranks, NULL, 1, 8192, mine, 2, &count);        which rows of the sequence are mine
+ *     fa_cp_forward(cp, &desc, &spread, &args);                                     q, k, v and o: my rows alone
+ *     fa_cp_backward(cp, &desc, &spread, &gradients);                               dq, dk and dv, too
+ *
+ * A rank is a process, or a thread with a handle of its own. All ranks make the same calls in the same order: calls are collective.
+ *
+ * What every rank says alike: the attention descriptor of the whole problem (seqlen_q, seqlen_k, total_q and total_k count all
+ * ranks' rows), the fa_cp_desc_t beside it, and the arrays cu_seqlens_q, cu_seqlens_k and causal_offset, which hold whole sequences
+ * as well. Strides and `strided` are the local tensors' and may differ. Each call begins with an exchange of what ranks are about
+ * to do: if they differ, every rank gets FA_PEERS_DISAGREE; if a rank refuses its arguments, it gets its own status and the others
+ * FA_PEER_FAILED. It ends with an exchange of statuses. So either every rank gets FA_OK, or every rank that still runs gets another
+ * status, and no wait for a peer is longer than the time limit. One thing no exchange can settle: who loses the very last message
+ * learns it alone, in this call, and its peers in the next.
+ *
+ * Statuses, sentences, sized structs and the ABI follow the core's rules. */
+#ifndef FLASHATTN_CP_H
+#define FLASHATTN_CP_H
+
+#include <flashattn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ----------------------------------------------------------------------------------------------------------- the transport */
+
+enum { FA_CP_SEND = 1, FA_CP_RECEIVE = 2 };
+
+/* Moves `bytes` to or from one peer. Two ranks list the messages between them in the same order. An array's
+ * element, hence frozen. */
+typedef struct fa_cp_message_s {
+    int32_t peer;
+    int32_t direction; /* FA_CP_SEND or FA_CP_RECEIVE */
+    uint64_t bytes;    /* 1 … 2^30: the library cuts longer ones */
+    void* data;        /* not written when sent */
+    uint64_t tag;      /* the same on both sides; those that are in flight at once differ in their low 15 bits */
+} fa_cp_message_t;
+
+/* How ranks talk to each other: a table of functions, which a program takes from flashattn_cp_mpi.h or writes itself. The library
+ * calls them from the thread that called it. Statuses: FA_OK, FA_TIMEOUT, FA_PEER_FAILED (also for a message of another length than
+ * the receiver expects), FA_OUT_OF_MEMORY; any other counts as FA_PEER_FAILED. */
+typedef struct fa_cp_transport_s {
+    uint32_t struct_size;
+    uint32_t flags; /* none yet: 0. Messages lie in host memory */
+    int32_t rank;   /* 0 … ranks − 1 */
+    int32_t ranks;
+    void* user;     /* outlives the fa_cp_t */
+    /* Starts all messages as one group and returns at once; the array itself is read during the call alone. The messages' memory
+       belongs to the transport until a wait has returned FA_OK. */
+    fa_status_t (*start)(void* user, const fa_cp_message_t* messages, int64_t count, uint64_t* ticket);
+    /* FA_OK when all of the group are done, which frees the ticket; FA_TIMEOUT after timeout_ms (−1: no limit); FA_PEER_FAILED. */
+    fa_status_t (*wait)(void* user, uint64_t ticket, int64_t timeout_ms);
+    /* Starts the gathering of `bytes` bytes of every rank into to[ranks][bytes]. NULL: the library uses start. */
+    fa_status_t (*all_gather)(void* user, const void* from, void* to, uint64_t bytes, uint64_t* ticket);
+    /* After a failure: gives up all that was started, so that no memory of the library is touched any more. NULL: there is no such
+       way, as with MPI; fa_cp_destroy then leaves the buffers allocated, since a late message may still come. */
+    void (*abandon)(void* user);
+} fa_cp_transport_t;
+
+#define FA_CP_TRANSPORT_INIT {sizeof(fa_cp_transport_t), 0, 0, 0, NULL, NULL, NULL, NULL, NULL}
+FA_API fa_status_t fa_cp_transport_init(fa_cp_transport_t* transport, uint32_t struct_size);
+
+/* ------------------------------------------------------------------------------------------------------------------ the object */
+
+typedef struct fa_cp_s* fa_cp_t;
+
+typedef struct fa_cp_create_info_s {
+    uint32_t struct_size;
+    uint32_t flags;                     /* none yet: 0 */
+    const fa_cp_transport_t* transport; /* copied */
+    int64_t timeout_ms;                 /* longest wait for a peer, which may be computing meanwhile; 0: 60,000; −1: none */
+} fa_cp_create_info_t;
+
+#define FA_CP_CREATE_INFO_INIT {sizeof(fa_cp_create_info_t), 0, NULL, 0}
+FA_API fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t struct_size);
+
+/* Borrows the handle, which outlives the fa_cp_t and whose tensors lie in host memory (FA_BACKEND_CPU, or FA_MEMORY_HOST on a GPU).
+ * Not collective. On failure *cp is NULL and fa_cp_last_error(NULL) has the sentence. Errors: FA_INVALID_ARGUMENT,
+ * FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (device memory), FA_OUT_OF_MEMORY. */
+FA_API fa_status_t fa_cp_create(fa_cp_t* cp, fa_handle_t handle, const fa_cp_create_info_t* info);
+/* Frees the object and its buffers, which it keeps between calls; neither handle nor transport. NULL is fine. Not collective. */
+FA_API fa_status_t fa_cp_destroy(fa_cp_t cp);
+/* The sentence behind the last failed call, "" after one that succeeded. With NULL: the calling thread's last message from a
+ * function that has no fa_cp_t. */
+FA_API const char* fa_cp_last_error(fa_cp_t cp);
+
+/* ---------------------------------------------------------------------------------------------------------------- who has what */
+
+enum { /* shard: what is spread over the ranks; required */
+    FA_CP_SHARD_ROWS = 1, /* rows of q and o, keys of k and v: training, prefill */
+    FA_CP_SHARD_KEYS = 2  /* keys alone: decoding from a cache that is spread. Each rank has all of q and gets all of o */
+};
+
+enum { /* layout, with FA_CP_SHARD_ROWS: who has which rows of a sequence, and which keys */
+    FA_CP_LAYOUT_CONTIGUOUS = 0, /* rank r: part r of `ranks` */
+    FA_CP_LAYOUT_ZIGZAG = 1      /* rank r: parts r and 2 · ranks − 1 − r of 2 · ranks: equal work for each under a causal mask */
+};
+
+enum { /* method */
+    FA_CP_METHOD_AUTO = 0,       /* Ulysses where it can, else all-gather; with FA_CP_SHARD_KEYS merge */
+    FA_CP_METHOD_ULYSSES = 1,    /* each rank computes all rows of its share of the heads. `ranks` divides heads_k and heads_v; no
+                                    bias, no mask. Bits: one device's, if split_size is set */
+    FA_CP_METHOD_ALL_GATHER = 2, /* each rank computes its rows with the keys that they see, which are gathered in chunks of heads.
+                                    Bits: one device's, if split_size is set and each range of rows has more than 16 · heads_k /
+                                    heads_q */
+    FA_CP_METHOD_RING = 3,       /* k and v of the ranks pass from rank to rank; partial results are merged in f32. Memory for two
+                                    ranks' keys instead of all. Bits: the same every time with as many ranks. No chunk */
+    FA_CP_METHOD_MERGE = 4       /* FA_CP_SHARD_KEYS: each rank's partial o (f32) and LSE are gathered and merged in order of rank.
+                                    Bits: the same every time with as many ranks, and on every rank. No chunk */
+};
+
+/* How the problem is spread. Fields are the same on all ranks. */
+typedef struct fa_cp_desc_s {
+    uint32_t struct_size;
+    uint32_t flags;     /* none yet: 0 */
+    int32_t shard;      /* FA_CP_SHARD_… */
+    int32_t layout;     /* FA_CP_LAYOUT_… */
+    int32_t method;     /* FA_CP_METHOD_… */
+    int32_t head_chunk; /* all-gather: k heads gathered at once, a multiple of heads_k / gcd(heads_k, heads_v) that divides heads_k;
+                           0: as many as keep the buffer of keys below 64 MiB */
+    int64_t block;      /* parts begin at multiples of it; 0: 1 */
+} fa_cp_desc_t;
+
+#define FA_CP_DESC_INIT {sizeof(fa_cp_desc_t), 0, 0, 0, 0, 0, 0}
+FA_API fa_status_t fa_cp_desc_init(fa_cp_desc_t* spread, uint32_t struct_size);
+
+/* Rows [begin, begin + rows) of a sequence, which lie on a rank from its row `local` on: a row of the packed tensor if there is a
+ * cu_seqlens, else of the sequence. An array's element, hence frozen. */
+typedef struct fa_cp_range_s {
+    int64_t sequence;
+    int64_t begin;
+    int64_t rows;
+    int64_t local;
+} fa_cp_range_t;
+
+/* The rows of one rank, in ascending order, none of them empty and at most two for a sequence: for loaders of data, position
+ * numbers and labels. cu_seqlens: [batch + 1] in host memory, not decreasing; NULL: each sequence has seqlen rows, which is 0
+ * otherwise. Keys are spread in the same way by their own lengths. A rank's tensor is [batch][its rows of a sequence][heads][dim],
+ * or packed [its rows of all][heads][dim]. Part p of n of a sequence of length L begins at row min(L, block · floor(p · ceil(L /
+ * block) / n)). Writes *count ranges, of which `capacity` is the most (2 · batch always suffices); ranges NULL with capacity 0:
+ * *count alone. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD. */
+FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int32_t ranks, const int32_t* cu_seqlens,
+                                   int64_t batch, int64_t seqlen, fa_cp_range_t* ranges, int64_t capacity, int64_t* count);
+
+/* ------------------------------------------------------------------------------------------------------------------- the calls */
+
+/* fa_forward_ex over all ranks; collective. With one rank it is that call.
+ *
+ * FA_CP_SHARD_ROWS: q and o hold the rank's rows, k and v the rank's keys, as fa_cp_partition says; LSE has the rank's rows. Rows
+ * of bias and mask are the rank's, in the order in which they lie in q's sequence; their columns are all keys of the sequence.
+ * alibi_slopes, sinks and o_scale are whole. Dense strides follow from the local tensors. Operands: FA_OPERAND_LSE, _BIAS, _MASK,
+ * _ALIBI, _SINKS, _CAUSAL_OFFSET, _CU_SEQLENS_Q, _CU_SEQLENS_K, _O_SCALE.
+ *
+ * FA_CP_SHARD_KEYS: k, v and what describes them (seqlen_k, total_k, kv_batch, pages, factors, seqused_k, cu_seqlens_k, leftpad_k,
+ * kv_batch_idx, the types of k and v, bias and mask with the rank's own keys as columns) are the rank's own and may differ. A
+ * sequence's keys are those of rank 0, then those of rank 1, and so on; positions count through all. q, o, LSE and all else are
+ * whole and the same everywhere. Operands: all of the core's but FA_OPERAND_SCORES and _RNG_STATE.
+ *
+ * FA_UNSUPPORTED with more than one rank: dropout, FA_V_IN_K, FA_ALGORITHM_STANDARD and _FLASH1, other operands than those named, a
+ * workspace.
+ * After FA_TIMEOUT, FA_PEER_FAILED of the transport, or memory that is exhausted amid a call, ranks no longer know where their
+ * peers are: outputs are undefined and all further calls give FA_INVALID_STATE; destroy the object and make a new one over a new
+ * transport. */
+FA_API fa_status_t fa_cp_forward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
+                                 const fa_forward_args_t* args);
+
+/* fa_backward over all ranks, with FA_CP_SHARD_ROWS; collective. With one rank it is that call.
+ *
+ * args->forward: the args of fa_cp_forward, with o and LSE as it wrote them; the method may be another. dout, dlse and dq have
+ * the rank's rows, dk and dv the rank's keys: what the rows of all ranks give to a key is added in f32 and rounded once. dsinks is
+ * whole, the same on every rank. Dense strides follow from the local tensors.
+ *
+ * All ranks give the same of dq, dk, dv, dsinks and dlse, and the same FA_BACKWARD_ACCUMULATE; a rank without rows or keys gives
+ * any pointer, which is not followed.
+ *
+ * Bits: Ulysses has one device's; all-gather and the ring the same every time with as many ranks.
+ * FA_UNSUPPORTED with more than one rank: dbias, FA_CP_SHARD_KEYS, and what fa_cp_forward refuses. Failures: as there. */
+FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread,
+                                  const fa_backward_args_t* args);
+
+/* Method, this rank's share, and the bytes that it sends in a call and the least that the method could, in words; why a call would
+ * be refused otherwise, with the status. Not collective. op: FA_OP_FORWARD or FA_OP_BACKWARD; args: that call's, of which the int32
+ * arrays are read; text: as fa_explain has it. Errors: those of the call. */
+FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
+                                 const void* args, char* text, uint64_t n);
+
+/* What this rank sent in the last call, the exchanges of statuses included. Either pointer may be NULL. */
+FA_API fa_status_t fa_cp_traffic(fa_cp_t cp, uint64_t* bytes_sent, uint64_t* messages_sent);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
