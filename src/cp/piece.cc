@@ -26,21 +26,33 @@ fa_status_t checked(Job* job, fa_status_t status) {
     return fail(&job->cp->message, status, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
 }
 
-// Row i of the piece stands on key i + off of the piece.
+// Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does, and a
+// causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
 static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_forward_args_t* a) {
-    int32_t* offset = static_cast<int32_t*>(grow(job->cp, kOffsets, uint64_t(p.segment->count) * sizeof(int32_t)));
-    if (!offset) return job->computed = FA_OUT_OF_MEMORY;
+    const auto offset_of = [&](int64_t b) { return job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin; };
+    int64_t least = offset_of(0), most = least;
     for (int64_t b = 0; b < p.segment->count; b++) {
-        const int64_t off = job->diagonal(*p.segment, p.segment->first + b) + p.rows.begin - p.keys.begin;
+        const int64_t off = offset_of(b);
         if (off < INT32_MIN || off > INT32_MAX) {
             job->computed =
                 fail(&job->cp->message, FA_UNSUPPORTED, "causal_offset[%lld] puts a row %lld keys from its part: expected 31 bits",
                      ll(p.segment->first + b), ll(off));
             return job->computed;
         }
-        offset[b] = int32_t(off);
+        least = off < least ? off : least;
+        most = off > most ? off : most;
     }
-    d->alignment = FA_ALIGN_EXPLICIT;
+    if (least >= p.keys.rows - 1) d->flags &= ~uint32_t(FA_CAUSAL);
+    const bool nothing = (d->flags & (FA_CAUSAL | FA_WINDOW)) == 0 && d->chunk == 0 && !(d->operands & FA_OPERAND_ALIBI),
+               one = least == most;
+    d->alignment = nothing                                    ? FA_ALIGN_UNSET
+                   : one && most == 0                         ? FA_ALIGN_TOP_LEFT
+                   : one && most == p.keys.rows - p.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
+                                                              : FA_ALIGN_EXPLICIT;
+    if (d->alignment != FA_ALIGN_EXPLICIT) return FA_OK;
+    int32_t* offset = static_cast<int32_t*>(grow(job->cp, kOffsets, uint64_t(p.segment->count) * sizeof(int32_t)));
+    if (!offset) return job->computed = FA_OUT_OF_MEMORY;
+    for (int64_t b = 0; b < p.segment->count; b++) offset[b] = int32_t(offset_of(b));
     d->operands |= FA_OPERAND_CAUSAL_OFFSET;
     a->causal_offset = offset;
     return FA_OK;
