@@ -46,10 +46,11 @@ def initial(shape: Shape, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 class Model:
     """attention: causal, on (batch, rows, heads, dim). attention(q, k, v) gives out, saved; attention.backward(dout, q, k, v, saved)
-    gives dq, dk, dv."""
+    gives dq, dk, dv. positions: where the rows that this model sees stand in their context; None: at its beginning."""
 
-    def __init__(self, shape: Shape, weights: dict[str, np.ndarray], attention) -> None:
+    def __init__(self, shape: Shape, weights: dict[str, np.ndarray], attention, positions: np.ndarray | None = None) -> None:
         self.shape, self.weights, self.attention = shape, weights, attention
+        self.positions = np.arange(shape.context) if positions is None else positions
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
         return self._forward(tokens)[0]
@@ -62,7 +63,7 @@ class Model:
 
     def _forward(self, tokens):
         w = self.weights
-        x = w["token"][tokens] + w["position"][: tokens.shape[1]]
+        x = w["token"][tokens] + w["position"][self.positions[: tokens.shape[1]]]
         blocks = []
         for n in range(self.shape.layers):
             x, saved = self._block(x, n)
@@ -80,7 +81,7 @@ class Model:
         np.add.at(dtable, tokens, dx)
         gradients["token"] = dtable
         gradients["position"] = np.zeros_like(self.weights["position"])
-        gradients["position"][: tokens.shape[1]] = dx.sum(0)
+        gradients["position"][self.positions[: tokens.shape[1]]] = dx.sum(0)
         return gradients
 
     def _block(self, x, n):

@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import flashattn
@@ -31,15 +32,21 @@ def documentation() -> str:
     return "".join(c for c in text if c in common)
 
 
+def batches_of(data: np.ndarray, shape: Shape, steps: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Characters, and those that follow them."""
+    for _ in range(steps):
+        begins = rng.integers(0, len(data) - shape.context, BATCH)
+        rows = np.stack([data[b : b + shape.context + 1] for b in begins])
+        yield rows[:, :-1], rows[:, 1:]
+
+
 def train(attention, shape: Shape, data: np.ndarray, steps: int, seed: int) -> tuple[Model, list[float], float]:
     rng = np.random.default_rng(seed)
     model = Model(shape, initial(shape, rng), attention)
     adam = Adam(model.weights, steps)
     losses, start = [], time.perf_counter()
-    for step in range(steps):
-        begins = rng.integers(0, len(data) - shape.context, BATCH)
-        rows = np.stack([data[b : b + shape.context + 1] for b in begins])
-        loss, gradients = model.loss_and_gradients(rows[:, :-1], rows[:, 1:])
+    for step, (tokens, targets) in enumerate(batches_of(data, shape, steps, rng)):
+        loss, gradients = model.loss_and_gradients(tokens, targets)
         adam.update(gradients)
         losses.append(loss)
         if step % 50 == 0 or step == steps - 1:

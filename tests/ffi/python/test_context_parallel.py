@@ -3,6 +3,9 @@ installed or libflashattn-cp is not found."""
 
 import multiprocessing
 import os
+import pathlib
+import subprocess
+import sys
 import tempfile
 import traceback
 import unittest
@@ -214,6 +217,13 @@ class ContextParallel(unittest.TestCase):
 
     def test_a_model_learns_as_on_one_process(self):
         self.assertEqual({}, on_processes(3, "same_losses"))
+
+    def test_a_language_model_in_four_processes_has_the_losses_of_one(self):
+        program = pathlib.Path(__file__).resolve().parents[3] / "examples" / "tiny_gpt" / "train_parallel.py"
+        for method in ("ulysses", "ring"):
+            command = [sys.executable, program, "--steps", "4", "--method", method]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_process_that_differs_fails_or_is_silent(self):
         self.assertEqual({}, on_processes(2, "faults"))
