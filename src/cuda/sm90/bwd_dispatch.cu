@@ -40,9 +40,8 @@ bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p
 // Which calls a kernel takes of those that any takes.
 bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
     if (h.variant == BwdVariant::general) return true;
-    if (deterministic(p)) return false;
     if (h.variant == BwdVariant::wide) return true;
-    if (!has_uniform_lengths(p)) return false;
+    if (deterministic(p) || !has_uniform_lengths(p)) return false;
     // All rows see a key, and the keys of every block are seen.
     const MaskRule rule = rule_of_all(p);
     const int64_t rows = p.d.seqlen_q, last = (p.d.seqlen_k - 1) / 128 * 128;
@@ -63,6 +62,7 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
     return max_of(cache / bytes, int64_t(1));
 }
 
+int turns_of(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 4 : 1; }
 int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
 
 // How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
@@ -90,7 +90,10 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
     // long ones.
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
     const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
-    o.sections = differ ? max_of(o.heads / interleaved, int64_t(1)) : o.heads;
+    // In a fixed order of sums, each block of a head begins one addition later than the one before: those of the heads that are at
+    // work together go in step, and so do the ones that follow them.
+    const int64_t alike = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
+    o.sections = max_of(o.heads / (differ ? interleaved : alike), int64_t(1));
     o.section = o.heads / o.sections;
     // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
     // any.
@@ -135,7 +138,7 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 }
 
 uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows) * sizeof(uint32_t);
+    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * turns_of(backward_kernel(arch_kernel))) * sizeof(uint32_t);
     const Schedule schedule = schedule_of(arch_kernel, device, p);
     const int64_t partials = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys *
                          backward_kernel(arch_kernel).max_dim;

@@ -34,7 +34,10 @@ FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<HeadDim, BlockM, variant>::kThreads
         rt::setmaxnreg_dec<24>();
         if (threadIdx.x == 0) backward_producer<Traits, BlockM>(a);
         else if (!Traits::kGeneral && threadIdx.x >= 32) return preprocess_next_part<Traits, HeadDim>(a);
-        else if (Traits::kGeneral && threadIdx.x == 32 && a.dq_semaphore) reduce_dq_in_order<Traits, BlockM>(a);
+        else if (Traits::kGeneral && threadIdx.x == 32 && a.dq_semaphore)
+            reduce_dq_in_order<Traits, BlockM>(
+                a, Traits::shared().block[0],
+                {Traits::dq_tile(), Traits::shared().barrier.dq_full, Traits::shared().barrier.dq_empty, 0});
         else return;
     } else {
         rt::setmaxnreg_inc<240>();

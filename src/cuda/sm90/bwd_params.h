@@ -88,7 +88,8 @@ struct Sm90BackwardParams {
     PreprocessAhead preprocess;
     Split split;
     RowRule rule;              // of all sequences, where those have the same lengths
-    uint32_t* dq_semaphore;    // deterministic: [heads_q][padded_rows / kBlockM] blocks of keys whose dq has been added; NULL: in any order
+    // Deterministic: [heads_q][padded_rows / kBlockM][kDqTurns] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
+    uint32_t* dq_semaphore;
 };
 
 // A block of keys, as producer and consumers know it. Its blocks of rows are [m_block_min, m_block_max), of which
@@ -104,7 +105,7 @@ struct alignas(16) KeyBlockInfo {
 
 // Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key,
 // whose blocks of keys are all seen, and whose dq is added in any order: no row has to be zeroed, no semaphore awaited. wide: heads
-// of up to 256 dims, in any order, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
+// of up to 256 dims, by pairs of CTAs that share what they load (bwd_wide_kernel.h).
 enum class BwdVariant { general, plain, wide };
 
 constexpr int kMaxSharedBytes = 232448;  // that a CTA may have
@@ -119,6 +120,7 @@ struct Sm90BackwardTraits {
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kDqRows = kPanels == 1 ? BlockM / 2 : BlockM;
     static constexpr int kDqParts = kPanels == 1 ? 8 : HeadDim / 16;  // one warp's accumulators each
+    static constexpr int kDqTurns = kPair ? 4 : 1;  // deterministic: each warpgroup of a pair adds its own dims
     struct Barriers {
         uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages], ds_full[kStages],
             ds_empty[kStages];

@@ -95,10 +95,11 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
     }
 }
 
-// How many blocks of keys add their dq to a block of rows before this one does, deterministic calls adding from right to left
-// (reverse_order) or from left to right. Counted for a row that sees keys.
+// How many blocks of keys, or pairs of them, add their dq to a block of rows before this one does, deterministic calls adding from
+// right to left (reverse_order) or from left to right. Counted for a row that sees keys.
 template <class Traits, int rows>
 FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_block) {
+    constexpr int keys = Traits::kBlockN * Traits::kClusterSize;
     const int row =
         reverse_order ? min(min((m_block + 1) * rows, t.q_len), t.valid_row_max) - 1 : max(m_block * rows, t.valid_row_min);
     int begin = row - t.rule.end + 1, end = row - t.rule.begin + 1;
@@ -106,28 +107,36 @@ FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_
         const int chunk = (row + t.rule.off) / t.rule.chunk * t.rule.chunk;
         begin = max(begin, chunk), end = min(end, chunk + t.rule.chunk);
     }
-    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / Traits::kBlockN - t.key0 / Traits::kBlockN
-                                  : t.key0 / Traits::kBlockN - max(begin, 0) / Traits::kBlockN);
+    return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / keys - t.key0 / keys : t.key0 / keys - max(begin, 0) / keys);
 }
 
-// Adds dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of its own does it: neither the
-// polling, nor the wait until the sums have arrived, which must come before the semaphore is raised, then keeps wgmma waiting.
+// Where consumers leave a part of dq of a block of rows, one of the kDqTurns that take turns by themselves.
+template <class Traits>
+struct DqStaging {
+    static constexpr int kBytes = Traits::kBlockM * Traits::kPanels * 256 / Traits::kDqTurns;
+    uint32_t buffer;
+    uint64_t &full, &empty;
+    int part;
+};
+
+// Adds that part of dq of all steps to memory, each when the semaphore of its block of rows says so. A thread of
+// its own does it: neither the polling, nor the wait until the sums have arrived, which must come before the semaphore is raised,
+// then keeps wgmma waiting.
 template <class Traits, int rows>
-FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a) {
-    typename Traits::Barriers& b = Traits::shared().barrier;
-    const KeyBlockInfo& t = Traits::shared().block[0];
+FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a, const KeyBlockInfo& t, DqStaging<Traits> from) {
     const int blocks_of_head = int(a.x.padded_rows / rows);
     int dq_block = t.kv_head * int(a.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
     for (int left = (t.m_block_max - t.m_block_min) * int(a.x.group), phase = 0; left > 0; left--, phase ^= 1) {
         const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
-        while (rt::ld_acquire(a.dq_semaphore + dq_block) != own) {
+        const int64_t turn = int64_t(dq_block) * Traits::kDqTurns + from.part;
+        while (rt::ld_acquire(a.dq_semaphore + turn) != own) {
         }
-        rt::mbarrier_wait(Traits::smem_addr(&b.dq_full), phase);
-        rt::tma_reduce_add(a.x.dq_acc + int64_t(dq_block) * (Traits::kDqBytes / 4), Traits::dq_tile(), Traits::kDqBytes);
+        rt::mbarrier_wait(Traits::smem_addr(&from.full), phase);
+        rt::tma_reduce_add(a.x.dq_acc + turn * (from.kBytes / 4), from.buffer, from.kBytes);
         rt::bulk_wait_group_read();
-        rt::mbarrier_arrive(Traits::smem_addr(&b.dq_empty));
+        rt::mbarrier_arrive(Traits::smem_addr(&from.empty));
         rt::bulk_wait_group();
-        rt::red_release_add(a.dq_semaphore + dq_block, 1);
+        rt::red_release_add(a.dq_semaphore + turn, 1);
         m_block++, dq_block++;
         if (m_block == t.m_block_max) {
             m_block = t.m_block_min;

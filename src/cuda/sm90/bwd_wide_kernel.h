@@ -34,6 +34,7 @@ FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams 
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (warp == 1) find_row_ranges<Traits>();
         else if (threadIdx.x == 0) wide_producer<Traits>(a, rank);
+        else if (a.dq_semaphore && warp >= 2 && threadIdx.x % 32 == 0) wide_reduce_dq_in_order<Traits>(a, rank, warp - 2);
         else return;
     } else {
         wait_for_kv<Traits>();

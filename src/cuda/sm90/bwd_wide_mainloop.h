@@ -132,18 +132,22 @@ struct WideWarpgroup {
         rt::wgmma_wait<1>();
         rt::keep_in_registers(p), rt::keep_in_registers(acc);
     }
-    // To memory, through the warp's staging buffer.
+    // To memory, through the warp's staging buffer, by itself or by reduce_dq_in_order.
     FA_MEMBER void reduce_dq(uint32_t staging, const float (&acc_dq)[32]) const {
         FA_UNROLL for (int i = 0; i < 8; i++)
             rt::st_shared_v4(staging + i * 512 + lane * 16, acc_dq + 4 * i);
         rt::fence_proxy_async_shared();
         __syncwarp();
-        if (lane == 0)
+        if (lane != 0) return;
+        if (a.dq_semaphore) rt::mbarrier_arrive(Traits::smem_addr(&barrier.dq_full[warpgroup]));
+        else
             rt::tma_reduce_add(a.x.dq_acc + (int64_t(dq_block) * 16 + rank * 8 + warpgroup * 4 + warp) * (Traits::kWarpBytes / 4),
                                staging, Traits::kWarpBytes);
     }
+    // Until dQ of the step before has left the staging buffer.
     FA_MEMBER void wait_for_staging() const {
-        if (lane == 0) rt::bulk_wait_group_read();
+        if (a.dq_semaphore) rt::mbarrier_wait(Traits::smem_addr(&barrier.dq_empty[warpgroup]), single_stage.phase ^ 1);
+        else if (lane == 0) rt::bulk_wait_group_read();
         __syncwarp();
     }
 };
@@ -157,7 +161,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
     const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min),
               m_block_full_max = rt::warp_uniform(wg.t.m_block_full_max);
     const float scale = a.x.scale * kLog2e;
-    const uint32_t staging = Traits::p_tile() + wg.warp * Traits::kWarpBytes;
+    const uint32_t staging = Traits::dq_staging(0) + wg.warp * Traits::kWarpBytes;
     float acc_s[32], acc_dq[32], acc_dv[Traits::kHeadDim / 2];
     uint32_t p[16];
 
@@ -243,7 +247,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4;
     const uint32_t p = Traits::p_tile() + wg.warp * Traits::kWarpBytes + wg.lane * 16,
-                   staging = Traits::dq_tile() + wg.warp * Traits::kWarpBytes;
+                   staging = Traits::dq_staging(1) + wg.warp * Traits::kWarpBytes;
     // dS of a warp's 16 keys: rows of 128 bytes, their 16-byte units swizzled.
     const uint32_t own_ds = wg.warp * 2048,
                    ds_piece = Traits::ds_tile() + own_ds + (wg.lane % 16) * 128 + ((wg.lane / 16) ^ (wg.lane % 8)) * 16;

@@ -14,6 +14,7 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64
     static constexpr int kWarpBytes = 16 * kBlockM * 4;  // of dq, or of P: a warp's accumulators
     struct Barriers {
         uint64_t k_full, v_full, q_full[kStages], q_empty[kStages], do_full, do_empty, p_full, p_empty, ds_full, ds_empty;
+        uint64_t dq_full[2], dq_empty[2];  // deterministic: of the warpgroups' staging buffers of dq
     };
     struct Shared {
         float lse_log2[kStages][kBlockM], delta[kBlockM];
@@ -34,6 +35,7 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64
     FA_MEMBER static uint32_t peer_ds_tile() { return ds_tile() + kPanelBytes; }
     FA_MEMBER static uint32_t p_tile() { return peer_ds_tile() + kPanelBytes; }
     FA_MEMBER static uint32_t dq_tile() { return p_tile() + 4 * kWarpBytes; }
+    FA_MEMBER static uint32_t dq_staging(int warpgroup) { return warpgroup ? dq_tile() : p_tile(); }  // P has been read by then
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
@@ -45,6 +47,7 @@ struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64
         rt::mbarrier_init(smem_addr(&b.do_full), 1), rt::mbarrier_init(smem_addr(&b.do_empty), 8 + 4 + 128);
         rt::mbarrier_init(smem_addr(&b.p_full), 128), rt::mbarrier_init(smem_addr(&b.p_empty), 128);
         rt::mbarrier_init(smem_addr(&b.ds_full), 4), rt::mbarrier_init(smem_addr(&b.ds_empty), 16);
+        for (int i = 0; i < 2; i++) rt::mbarrier_init(smem_addr(b.dq_full + i), 4), rt::mbarrier_init(smem_addr(b.dq_empty + i), 1);
         rt::fence_mbarrier_init();
     }
     // Of the peer CTA's block: its first key, and how many keys exist.

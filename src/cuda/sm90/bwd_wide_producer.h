@@ -1,5 +1,6 @@
 // The producer warps of the backward kernel for heads of 136 to 256 dims: one thread loads k, v, and each block of rows, of which
-// both CTAs of the pair load one half and multicast it; another warp finds the rows that see each key.
+// both CTAs of the pair load one half and multicast it; another warp finds the rows that see each key; and for deterministic calls
+// two threads add dq to memory in a fixed order.
 #pragma once
 #include "cuda/sm90/bwd_wide_params.h"
 
@@ -14,6 +15,15 @@ FA_DEVICE void find_row_ranges() {
     for (int i = int(threadIdx.x) % 32; i < Traits::kBlockN; i += 32)
         s.row_range[i] = rows_seeing(t.rule, t.key0 + i, i < t.valid_keys, t.q_len);
     rt::mbarrier_arrive(Traits::smem_addr(&s.barrier.k_full));
+}
+
+// Each warpgroup's dq by a thread of its own: P waits for its place, and so must not wait for the other warpgroup's dq.
+template <class Traits>
+FA_DEVICE void wide_reduce_dq_in_order(const Sm90BackwardParams& a, int rank, int warpgroup) {
+    typename Traits::Barriers& b = Traits::shared().barrier;
+    reduce_dq_in_order<Traits, Traits::kBlockM>(
+        a, Traits::shared().block,
+        {Traits::dq_staging(warpgroup), b.dq_full[warpgroup], b.dq_empty[warpgroup], 2 * rank + warpgroup});
 }
 
 template <class Traits>
