@@ -26,12 +26,11 @@ std::set<std::string> listed_kernels() {
         for (const char* columns : {"64", "128"}) add(std::string("bwd_mma_") + columns + dtype), add(std::string("bwd_mma_plain_") + columns + dtype);
         if (std::string(dtype) != " f32") add(std::string("bwd_mma_256") + dtype);
     }
-    for (const char* columns : {"64", "128"}) {
+    for (const char* dtype : {" f16", " bf16"}) {
         if (!is_hopper()) continue;
-        add(std::string("bwd_sm90_") + columns + " bf16");
-        names.insert(std::string("bwd_sm90_") + columns + "_plain bf16");  // adds dq in any order
+        for (const char* columns : {"64", "128", "256"}) add(std::string("bwd_sm90_") + columns + dtype);
+        for (const char* columns : {"64", "128"}) names.insert(std::string("bwd_sm90_") + columns + "_plain" + dtype);  // adds dq in any order
     }
-    if (is_hopper()) names.insert("bwd_sm90_256 bf16");  // so does this
     return names;
 }
 
@@ -116,9 +115,46 @@ TEST_F(EveryBackwardKernel, AgreesWithTheOracle) {
     }
 }
 
+// Scores, values and upstream gradients at their worst, as BackwardHostile has them, for kernels that want many rows and keys; and what
+// leaves f16's range when it is multiplied.
+class BackwardAtItsWorst : public Gpu, public testing::WithParamInterface<std::pair<int32_t, int64_t>> {};
+
+TEST_P(BackwardAtItsWorst, ElementByElement) {
+    const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
+    const auto [dtype, dim] = GetParam();
+    for (int how = 0; how < 11; how++) {
+        Rng rng(derive(257, uint64_t(how)));
+        Case c = shaped({1, 2, 1, 200, 330, dim, dim}, dtype);
+        if (how % 2) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+        c.bind(rng);
+        c.fill_normal(rng);
+        const auto normal = [&](double size) { return [&rng, size](int64_t, int64_t, int64_t, int64_t) { return size * rng.normal(); }; };
+        if (how == 0) c.set_q(normal(30)), c.set_k(normal(30));
+        if (how == 1) c.set_k([](int64_t, int64_t, int64_t, int64_t) { return 1.0; });
+        if (how == 2) c.set_k([&](int64_t, int64_t, int64_t j, int64_t) { return j == 77 ? 60.0 : rng.normal(); });
+        if (how == 3) c.set_k([](int64_t, int64_t, int64_t j, int64_t) { return 0.05 * double(j); });
+        if (how == 4) c.set_v([&](int64_t, int64_t, int64_t, int64_t) { return (rng.chance(0.5) ? 1 : -1) * 200.0; });
+        if (how == 5) c.set_v(normal(1e-6));
+        if (how == 6) c.set_v(normal(3000));
+        BackwardCase b(std::move(c));
+        ASSERT_EQ(b.run_forward(forward), FA_OK) << forward.error();
+        b.gives_dlse = how == 10;
+        b.bind(rng);
+        b.fill_normal(rng, how == 7 ? 1e-6 : how == 8 ? 1000 : 1);
+        if (how == 9) b.set_dout([&](int64_t, int64_t, int64_t i, int64_t) { return std::ldexp(rng.normal(), int(i % 11) - 8); });
+        if (how == 10) b.set_dlse([&](int64_t, int64_t, int64_t) { return 1e4 * rng.normal(); });
+        EXPECT_EQ(run_on_device(handle, b), "") << how << "\n" << b.describe();
+    }
+}
+INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, BackwardAtItsWorst,
+                         testing::Values(std::pair(FA_F16, 64), std::pair(FA_F16, 128), std::pair(FA_F16, 256), std::pair(FA_BF16, 64),
+                                         std::pair(FA_BF16, 128), std::pair(FA_BF16, 256)),
+                         [](const auto& info) { return (info.param.first == FA_F16 ? "F16_" : "Bf16_") + std::to_string(info.param.second); });
+
 struct LongCall {
     Shape shape;
     bool masked;
+    int32_t dtype = FA_BF16;
 };
 void PrintTo(const LongCall& call, std::ostream* out) { *out << call.shape.batch * call.shape.heads_q << " heads, " << call.shape.rows << " rows"; }
 
@@ -128,7 +164,7 @@ class SeveralRounds : public Gpu, public testing::WithParamInterface<LongCall> {
 TEST_P(SeveralRounds, AgreeWithTheOracle) {
     const Handle handle = make_handle(), forward = make_handle(FA_MEMORY_HOST);
     Rng rng(256);
-    Case c = shaped(GetParam().shape, FA_BF16);
+    Case c = shaped(GetParam().shape, GetParam().dtype);
     if (GetParam().masked) causal(c, FA_ALIGN_TOP_LEFT);
     c.bind(rng);
     c.fill_normal(rng);
@@ -138,9 +174,11 @@ TEST_P(SeveralRounds, AgreeWithTheOracle) {
 INSTANTIATE_TEST_SUITE_P(EveryBackwardKernel, SeveralRounds,
                          testing::Values(LongCall{{1, 56, 56, 2050, 540, 8, 8}, false},    // many blocks, some of them split
                                          LongCall{{2, 25, 25, 4100, 260, 8, 8}, true},     // longest first
+                                         LongCall{{2, 25, 25, 4100, 260, 8, 8}, true, FA_F16},
                                          LongCall{{1, 437, 437, 300, 300, 8, 8}, true},    // in two sections of heads, the second has one more
                                          LongCall{{2, 51, 17, 600, 600, 8, 8}, true},      // grouped heads
                                          LongCall{{1, 90, 90, 530, 380, 72, 8}, false},    // wider heads
+                                         LongCall{{1, 90, 90, 530, 380, 72, 8}, false, FA_F16},
                                          LongCall{{1, 3, 3, 1100, 500, 72, 8}, false},     // one round, all of it split
                                          LongCall{{1, 6, 6, 300, 4200, 8, 8}, false},      // few steps a block
                                          LongCall{{1, 2, 1, 2100, 4200, 8, 8}, false}));   // one round, rows of two heads

@@ -12,8 +12,7 @@ const Sm90BackwardKernel& backward_kernel(const ArchBackwardKernel& arch_kernel)
     return *static_cast<const Sm90BackwardKernel*>(arch_kernel.impl);
 }
 
-// With few rows or keys the smaller tiles of bwd_mma.h are faster. f16 goes there as well: its range is too small for dS as it
-// comes, and those kernels find a factor for each tile.
+// With few rows or keys the smaller tiles of bwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
 // What the kernels implement. FA_OPERAND_RNG_STATE is read with dropout only.
 constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
@@ -21,7 +20,8 @@ constexpr Implements kBackward = {FA_OPERAND_LSE | FA_OPERAND_SINKS | kSequenceO
 
 bool can_implement(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
-    if (!device.sm90 || !p.within(kBackward) || !(d.scale > 0) || d.q_dtype != FA_BF16 || d.k_dtype != FA_BF16) return false;
+    if (!device.sm90 || !p.within(kBackward) || !(d.scale > 0) || (d.q_dtype != FA_BF16 && d.q_dtype != FA_F16) || d.k_dtype != d.q_dtype)
+        return false;
     if (d.o_dtype != FA_F32 && (d.o_dtype != d.q_dtype || (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 != 0)) return false;
     if (d.batch < 1 || d.seqlen_q < kMinRows || d.seqlen_k < kMinRows || d.dim_qk % 8 != 0 || d.dim_v % 8 != 0) return false;
     if (d.seqlen_q >= kMaxExtent || d.seqlen_k >= kMaxExtent || rows_of_q(p) >= kMaxExtent || rows_of_k(p) >= kMaxExtent ||
@@ -39,8 +39,7 @@ bool bounded_right(const Problem& p) { return p.causal() || p.d.chunk > 0 || ((p
 
 // Which calls a kernel takes of those that any takes.
 bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
-    if (h.variant == BwdVariant::general) return true;
-    if (h.variant == BwdVariant::wide) return true;
+    if (h.variant != BwdVariant::plain) return true;
     if (deterministic(p) || !has_uniform_lengths(p)) return false;
     // All rows see a key, and the keys of every block are seen.
     const MaskRule rule = rule_of_all(p);
@@ -50,10 +49,14 @@ bool kernel_can_implement(const Sm90BackwardKernel& h, const Problem& p) {
            row_band(rule, last, p.d.seqlen_k - last, rows).begin < rows;
 }
 
-constexpr int kDims[] = {64, 128, 256};
-Sm90BackwardKernelList kernels_of(int dims) {
-    return dims == 64 ? sm90_backward_kernels<64>() : dims == 128 ? sm90_backward_kernels<128>() : sm90_backward_kernels<256>();
-}
+// Of a type, the narrower ones first.
+struct KernelsOf {
+    int32_t dtype;
+    Sm90BackwardKernelList (*list)();
+};
+constexpr KernelsOf kKernels[] = {{FA_F16, sm90_backward_kernels<F16, 64>},    {FA_F16, sm90_backward_kernels<F16, 128>},
+                                  {FA_F16, sm90_backward_kernels<F16, 256>},   {FA_BF16, sm90_backward_kernels<Bf16, 64>},
+                                  {FA_BF16, sm90_backward_kernels<Bf16, 128>}, {FA_BF16, sm90_backward_kernels<Bf16, 256>}};
 
 // kv heads whose rows of q, dout and dq the cache holds.
 int64_t kv_heads_in_cache(const Problem& p, int dims) {
@@ -62,7 +65,7 @@ int64_t kv_heads_in_cache(const Problem& p, int dims) {
     return max_of(cache / bytes, int64_t(1));
 }
 
-int turns_of(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 4 : 1; }
+int semaphores_of(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 4 : 1; }  // kDqSemaphores
 int cluster_size(const Sm90BackwardKernel& h) { return h.variant == BwdVariant::wide ? 2 : 1; }
 
 // How a call's blocks of keys are ordered, divided into parts whose rows are preprocessed one after the other, and split by rows at
@@ -90,10 +93,10 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
     // long ones.
     const bool differ = bounded_right(p) || (p.d.flags & FA_WINDOW) || !has_uniform_lengths(p);
     const int64_t interleaved = max_of(kv_heads_in_cache(p, h.max_dim), slots * 7 / 4 / o.key_blocks);
-    // In a fixed order of sums, each block of a head begins one addition later than the one before: those of the heads that are at
-    // work together go in step, and so do the ones that follow them.
-    const int64_t alike = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
-    o.sections = max_of(o.heads / (differ ? interleaved : alike), int64_t(1));
+    // In a fixed order of sums each block of a head falls behind the one before it by an addition. Where the blocks of all heads that
+    // are at work together are interleaved, the next heads' begin as far apart as those end, and lose no time by it.
+    const int64_t at_once = deterministic(p) ? max_of(slots / o.key_blocks, int64_t(1)) : 1;
+    o.sections = max_of(o.heads / (differ ? interleaved : at_once), int64_t(1));
     o.section = o.heads / o.sections;
     // A part of short blocks is longer, so that the next one's rows are ready in time; very short blocks have no time to preprocess
     // any.
@@ -115,16 +118,31 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
     return o;
 }
 
+// The workspace, in words: the parts of dq that are added in order, or counters and partial sums; and what decides the units of dS.
+struct Words {
+    int64_t max_v, bound, all;  // where these begin
+};
+Words words_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+    const Schedule schedule = schedule_of(arch_kernel, device, p);
+    Words o;
+    o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
+                               : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
+    o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
+    o.all = o.bound + (h.max_v ? schedule.heads : 0);
+    return o;
+}
+
 }  // namespace
 
 const ArchBackwardKernel* arch_backward_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
-    for (const int dims : kDims) {
-        if (dims < p.d.dim_qk || dims < p.d.dim_v) continue;
-        const Sm90BackwardKernelList list = kernels_of(dims);
+    for (const KernelsOf& kernels : kKernels) {
+        if (kernels.dtype != p.d.q_dtype) continue;
+        const Sm90BackwardKernelList list = kernels.list();
         for (int i = 0; i < list.count; i++) {
             const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
-            if (kernel_can_implement(h, p)) return &list.arch_kernel[i];
+            if (p.d.dim_qk <= h.max_dim && p.d.dim_v <= h.max_dim && kernel_can_implement(h, p)) return &list.arch_kernel[i];
         }
     }
     return nullptr;
@@ -138,17 +156,13 @@ bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
 }
 
 uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    if (deterministic(p)) return uint64_t(p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * turns_of(backward_kernel(arch_kernel))) * sizeof(uint32_t);
-    const Schedule schedule = schedule_of(arch_kernel, device, p);
-    const int64_t partials = schedule.split * schedule.pieces * cluster_size(backward_kernel(arch_kernel)) * 2 * arch_kernel.keys *
-                         backward_kernel(arch_kernel).max_dim;
-    return uint64_t(schedule.counters() + partials) * sizeof(float);
+    return uint64_t(words_of(arch_kernel, device, p).all) * sizeof(float);
 }
 
 rt::Status prepare_arch_backward(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
-    for (const int dims : kDims) {
-        const Sm90BackwardKernelList list = kernels_of(dims);
+    for (const KernelsOf& kernels : kKernels) {
+        const Sm90BackwardKernelList list = kernels.list();
         for (int i = 0; i < list.count; i++) {
             const Sm90BackwardKernel& h = backward_kernel(list.arch_kernel[i]);
             rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
@@ -156,6 +170,7 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
             if (s == rt::kSuccess) s = rt::prepare(h.prepare, device);
             if (s == rt::kSuccess) s = rt::prepare(h.finish, device);
             if (s == rt::kSuccess && h.add_split) s = rt::prepare(h.add_split, device);
+            if (s == rt::kSuccess && h.max_v) s = rt::prepare(h.max_v, device);
             if (s != rt::kSuccess) return s;
         }
     }
@@ -207,11 +222,15 @@ rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt:
     a.rule = x.uniform_lengths ? row_rule(x.uniform_rule) : RowRule{};
     a.reverse_order = deterministic(p) && bounded_right(p);
     a.dq_semaphore = nullptr;
+    const Words words = words_of(arch_kernel, device, p);
+    a.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
+    a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
     rt::Status s = rt::kSuccess;
     if (deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);
-        s = cudaMemsetAsync(memory, 0, arch_backward_bytes(arch_kernel, device, p), stream);
+        s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);
     }
+    if (s == rt::kSuccess && h.max_v) s = rt::launch_after(h.max_v, schedule.heads * DsRange::kPieces, 256, 0, stream, a);
     if (s == rt::kSuccess) s = rt::launch_after(h.prepare, schedule.part * padded_blocks_of_head, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
     s = rt::launch_after(h.kernel, cluster * a.resident_blocks, h.threads, h.shared_bytes, stream, a, cluster);
@@ -219,7 +238,7 @@ rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt:
         s = rt::launch_after(h.add_split, schedule.split * cluster * 2 * (h.max_dim / 32), 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_acc) return s;
     return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows), 256,
-                            uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, x);
+                            uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, a);
 }
 
 }  // namespace gpu

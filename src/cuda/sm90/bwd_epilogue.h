@@ -1,6 +1,7 @@
 // The end of a block of keys in the backward kernels: dk and dv from the accumulators to memory, or, where several CTAs share a
 // block's rows, their partial sums, which add_split_sm90 (bwd_postprocess.h) adds up.
 #pragma once
+#include "cuda/sm90/bwd_range.h"
 #include "cuda/sm90/bwd_tile_scheduler.h"
 
 namespace fa {
@@ -8,7 +9,7 @@ namespace gpu {
 
 // This thread's accumulators, of two keys and HeadDim dims from `column` on, to dk or dv; or, where gradients accumulate, added to
 // the f32 there.
-template <int HeadDim>
+template <class T, int HeadDim>
 FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
                          int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
@@ -30,11 +31,11 @@ FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int
             uint32_t word[4];
             FA_UNROLL for (int j = 0; j < 4; j++) {
                 const float first = sum[16 * i + 4 * j + 2 * r] * factor, second = sum[16 * i + 4 * j + 2 * r + 1] * factor;
-                word[j] = rt::pack_bf16(first, second);
+                word[j] = pack<T>(first, second);
             }
             rt::transpose_4x4(word, c);
             if (exists && column + 32 * i + 8 * c < dim)
-                *reinterpret_cast<uint4*>(static_cast<Bf16*>(out) + at + 32 * i + 8 * c) =
+                *reinterpret_cast<uint4*>(static_cast<T*>(out) + at + 32 * i + 8 * c) =
                     make_uint4(word[0], word[1], word[2], word[3]);
         }
     }

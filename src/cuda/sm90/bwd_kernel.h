@@ -1,4 +1,4 @@
-// The backward kernel for Hopper (sm_90a), heads of up to 128 dims: bf16 by wgmma and TMA, warp-specialised.
+// The backward kernel for Hopper (sm_90a), heads of up to 128 dims: f16 and bf16 by wgmma and TMA, warp-specialised.
 // docs/hopper.md tells how it works, docs/hopper_log.md what was tried.
 //
 // A CTA owns 128 keys of one kv head. Two consumer warpgroups own 64 of them each, with their dk and dv in registers, and go
@@ -18,9 +18,9 @@
 namespace fa {
 namespace gpu {
 
-template <int HeadDim, int BlockM, BwdVariant variant>
-FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<HeadDim, BlockM, variant>::kThreads), 1) backward_sm90(FA_PARAM Sm90BackwardParams a) {
-    using Traits = Sm90BackwardTraits<HeadDim, BlockM, variant>;
+template <class T, int HeadDim, int BlockM, BwdVariant variant>
+FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<T, HeadDim, BlockM, variant>::kThreads), 1) backward_sm90(FA_PARAM Sm90BackwardParams a) {
+    using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>;
     static_assert(Traits::kSharedBytes <= kMaxSharedBytes, "");
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
@@ -41,7 +41,7 @@ FA_KERNEL void FA_BOUNDS((Sm90BackwardTraits<HeadDim, BlockM, variant>::kThreads
         else return;
     } else {
         rt::setmaxnreg_inc<240>();
-        backward_mainloop<HeadDim, BlockM, variant>(a);
+        backward_mainloop<T, HeadDim, BlockM, variant>(a);
     }
 }
 

@@ -1,5 +1,5 @@
-// What the host knows of a compiled backward kernel for sm_90a, with the kernels that run before and after it. Each width has a
-// translation unit (bwd_unit.cu.in, bwd_wide.cu) and a list; bwd_dispatch.cu chooses.
+// What the host knows of a compiled backward kernel for sm_90a, with the kernels that run before and after it. Each type and width has a
+// translation unit (bwd_unit.cu.in, bwd_wide_unit.cu.in) and a list; bwd_dispatch.cu chooses.
 #pragma once
 #include "cuda/rt_cuda.h"
 #include "gpu/arch_kernel.h"
@@ -16,14 +16,15 @@ struct Sm90BackwardKernel {
     int threads, shared_bytes;
     void (*kernel)(Sm90BackwardParams);
     void (*prepare)(Sm90BackwardParams);
-    void (*finish)(BackwardParams);
+    void (*finish)(Sm90BackwardParams);
     void (*add_split)(Sm90BackwardParams);  // NULL: no block of keys is split
+    void (*max_v)(Sm90BackwardParams);      // NULL: dS has no unit
 };
 struct Sm90BackwardKernelList {
     const ArchBackwardKernel* arch_kernel;  // `impl` is an Sm90BackwardKernel
     int count;
 };
-template <int dims>
+template <class T, int dims>
 Sm90BackwardKernelList sm90_backward_kernels();
 
 }  // namespace gpu

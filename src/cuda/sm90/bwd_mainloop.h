@@ -15,9 +15,9 @@ struct Int {
     static constexpr int value = n;
 };
 
-template <int HeadDim, int BlockM, BwdVariant variant>
+template <class T, int HeadDim, int BlockM, BwdVariant variant>
 FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
-    using Traits = Sm90BackwardTraits<HeadDim, BlockM, variant>;
+    using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>;
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
     const BackwardParams& x = a.x;
@@ -101,14 +101,14 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
             rt::wgmma_fence();
             issue_dp<Traits, HeadDim, from.value>(acc_dp, Traits::v_tile() + warpgroup * 8192, Traits::do_tile(stage.index));
             rt::keep_in_registers(acc_s);
-            exp2_to_p<BlockM>(acc_s, p, Traits::smem_addr(shared.lse_log2[stage.index]) + 8 * c, scale, from.value);
+            exp2_to_p<T, BlockM>(acc_s, p, Traits::smem_addr(shared.lse_log2[stage.index]) + 8 * c, scale, from.value);
             rt::keep_in_registers(p), rt::keep_in_registers(acc_dv);
             rt::wgmma_fence();
-            issue_rs<HeadDim, BlockM>(acc_dv, p, Traits::do_tile(stage.index), from.value);
+            issue_rs<Traits, HeadDim, BlockM>(acc_dv, p, Traits::do_tile(stage.index), from.value);
             rt::wgmma_wait<1>();
             rt::keep_in_registers(acc_dp);
         }
-        scores_to_ds<BlockM>(acc_s, acc_dp, ds, from.value);
+        scores_to_ds<T, BlockM>(acc_s, acc_dp, ds, from.value, shared.block[k_stage.index]);
         rt::mbarrier_wait(Traits::smem_addr(&barrier.ds_empty[stage.index]), stage.phase ^ 1);
         FA_UNROLL for (int i = 0; i < BlockM / 16; i++)
             rt::stmatrix_trans(Traits::ds_tile(stage.index) + ds_row + i * 2048, ds + 4 * i);
@@ -134,7 +134,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     const auto start_dk = [&] {
         rt::keep_in_registers(ds), rt::keep_in_registers(acc_dk);
         rt::wgmma_fence();
-        issue_rs<HeadDim, BlockM>(acc_dk, ds, Traits::q_tile(stage.index), 0);
+        issue_rs<Traits, HeadDim, BlockM>(acc_dk, ds, Traits::q_tile(stage.index), 0);
     };
 
     const auto begin_key_block = [&] {
@@ -159,11 +159,11 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
             FA_UNROLL for (int i = 0; i < HeadDim / 8; i++)
                 rt::store4(partial + i * 1024, acc + 4 * i);
         } else {
-            store_dkv<HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
+            store_dkv<T, HeadDim>(a, t, rt::opaque(own_key), out, strides, 0, dim, factor, acc);
         }
     };
-    const auto store_dv = [&] { store(0, x.dv, x.dv_strides, x.dim_v, 1.f, acc_dv); };
-    const auto store_dk = [&] { store(1, x.dk, x.dk_strides, x.dim_qk, -x.scale, acc_dk); };
+    const auto store_dv = [&] { store(0, x.dv, x.dv_strides, x.dim_v, dv_factor<T>(), acc_dv); };
+    const auto store_dk = [&] { store(1, x.dk, x.dk_strides, x.dim_qk, dk_factor<T>(a, shared.block[k_stage.index].ds_unit), acc_dk); };
     // After the wait for dQ of the step before. The last one of a block of keys releases the stage of K and of the block's
     // description.
     const auto finish_dq = [&](int before) {

@@ -74,6 +74,13 @@ struct Split {
     Divisor pieces;
     float* partial;   // [blocks][pieces][dv, dk][keys x dims], in the order of the mainloop's accumulators
 };
+
+// f16: what decides the units of dS (bwd_range.h), one for each kv head of a sequence.
+struct DsRange {
+    static constexpr int kPieces = 16;
+    float* max_v;     // [batch · kv heads][kPieces] the largest |v|
+    uint32_t* bound;  // [batch · kv heads] of |dS|, the bits of a float
+};
 struct Sm90BackwardParams {
     CUtensorMap q, dout, k, v;
     BackwardParams x;
@@ -87,8 +94,9 @@ struct Sm90BackwardParams {
     bool reverse_order;        // within a head
     PreprocessAhead preprocess;
     Split split;
+    DsRange ds_range;
     RowRule rule;              // of all sequences, where those have the same lengths
-    // Deterministic: [heads_q][padded_rows / kBlockM][kDqTurns] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
+    // Deterministic: [heads_q][padded_rows / kBlockM][kDqSemaphores] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
     uint32_t* dq_semaphore;
 };
 
@@ -101,6 +109,7 @@ struct alignas(16) KeyBlockInfo {
     int batch, kv_head, q_begin, k_row;                  // k_row: of key0
     RowRule rule;
     int row0, q_len, k_len, index;  // row0: in arrays of padded rows; index: of the block in the call, or -1: there are no more
+    float ds_unit;                   // f16: what dS is multiplied by
 };
 
 // Which calls a kernel is compiled for. general: all that bwd_dispatch.cu takes. plain: calls whose rows all exist and see a key,
@@ -110,8 +119,11 @@ enum class BwdVariant { general, plain, wide };
 
 constexpr int kMaxSharedBytes = 232448;  // that a CTA may have
 
-template <int HeadDim, int BlockM, BwdVariant variant, int BlockN = 128>
+template <class T, int HeadDim, int BlockM, BwdVariant variant, int BlockN = 128>
 struct Sm90BackwardTraits {
+    using Type = T;
+    static constexpr bool f16 = kIsF16<T>;
+    using Wgmma = rt::Wgmma<kIsF16<T>>;
     static constexpr bool kGeneral = variant != BwdVariant::plain, kPair = variant == BwdVariant::wide, kPersistent = variant == BwdVariant::plain;
     static constexpr int kBlockM = BlockM, kBlockN = BlockN, kThreads = 384, kClusterSize = kPair ? 2 : 1, kStages = 2;
     static constexpr int kKStages = kPersistent ? 2 : 1;
@@ -120,7 +132,7 @@ struct Sm90BackwardTraits {
     // dQᵀ of a warpgroup: 64 dims of all rows, or, where there are no more dims, half of the rows.
     static constexpr int kDqRows = kPanels == 1 ? BlockM / 2 : BlockM;
     static constexpr int kDqParts = kPanels == 1 ? 8 : HeadDim / 16;  // one warp's accumulators each
-    static constexpr int kDqTurns = kPair ? 4 : 1;  // deterministic: each warpgroup of a pair adds its own dims
+    static constexpr int kDqSemaphores = kPair ? 4 : 1;  // deterministic: each warpgroup of a pair adds its own dims
     struct Barriers {
         uint64_t k_full[kKStages], k_empty[kKStages], v_full, q_full[kStages], q_empty[kStages], do_full[kStages], do_empty[kStages], ds_full[kStages],
             ds_empty[kStages];

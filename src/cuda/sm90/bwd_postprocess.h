@@ -8,9 +8,9 @@ namespace gpu {
 
 // dv or dk, 32 dims of it, of a block of keys whose rows were split into pieces: adds up their partial sums, in the order of the
 // pieces.
-template <int HeadDim, int BlockM, BwdVariant variant>
+template <class T, int HeadDim, int BlockM, BwdVariant variant>
 FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
-    using Traits = Sm90BackwardTraits<HeadDim, BlockM, variant>;
+    using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>;
     constexpr int kGroups = HeadDim / 32;
     rt::fetch_parameters(a);
     rt::release_successor();
@@ -32,17 +32,18 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
                 sum[4 * i + e] += more[e];
         }
     const int own_key = rt::thread() / 32 * 16 + rt::thread() % 32 / 4;
-    store_dkv<32>(a, t, own_key, out, half ? x.dk_strides : x.dv_strides, 32 * group, half ? x.dim_qk : x.dim_v,
-                  half ? -x.scale : 1.f, sum);
+    const float factor = half ? dk_factor<T>(a, acc_unit<T>(a, t.batch, t.kv_head)) : dv_factor<T>();
+    store_dkv<T, 32>(a, t, own_key, out, half ? x.dk_strides : x.dv_strides, 32 * group, half ? x.dim_qk : x.dim_v, factor, sum);
 }
 
 // dq from its f32 sums, which lie in the order of the mainloop's accumulators. A CTA for each block of rows.
-template <int HeadDim, int BlockM>
-FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
-    using Traits = Sm90BackwardTraits<HeadDim, BlockM, BwdVariant::general>;
+template <class T, int HeadDim, int BlockM>
+FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
+    using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, BwdVariant::general>;
+    const BackwardParams& x = a.x;
     constexpr int kStride = HeadDim + 4;
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
-    rt::fetch_parameters(x);
+    rt::fetch_parameters(a);
     rt::wait_for_predecessor();
     const int blocks = int(ceil_div(x.sequences.q.seqlen, BlockM)), index = int(rt::block()) / blocks,
               m = int(rt::block()) % blocks;
@@ -68,6 +69,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
     bool seeing[BlockM / kRowsAtOnce];
     FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++)
         seeing[i] = x.lse_log2[row0 + own + i * kRowsAtOnce] != kPosInf;
+    const float factor = dk_factor<T>(a, acc_unit<T>(a, batch, head / int(x.group)));
     rt::barrier();
     FA_UNROLL for (int i = 0; i < BlockM / kRowsAtOnce; i++) {
         const int r = own + i * kRowsAtOnce;
@@ -76,15 +78,15 @@ FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM BackwardParams x) {
         float sum[8];
         rt::load4(tile + r * kStride + column, sum);
         rt::load4(tile + r * kStride + column + 4, sum + 4);
-        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * -x.scale : 0.f;
+        FA_UNROLL for (int e = 0; e < 8; e++) sum[e] = seeing[i] ? sum[e] * factor : 0.f;
         if (x.accumulate) {
             FA_UNROLL for (int e = 0; e < 8; e++) static_cast<float*>(x.dq)[to + e] += sum[e];
             continue;
         }
         uint32_t word[4];
         FA_UNROLL for (int e = 0; e < 4; e++)
-            word[e] = rt::pack_bf16(sum[2 * e], sum[2 * e + 1]);
-        *reinterpret_cast<uint4*>(static_cast<Bf16*>(x.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
+            word[e] = pack<T>(sum[2 * e], sum[2 * e + 1]);
+        *reinterpret_cast<uint4*>(static_cast<T*>(x.dq) + to) = make_uint4(word[0], word[1], word[2], word[3]);
     }
 }
 

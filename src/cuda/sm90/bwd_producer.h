@@ -1,6 +1,7 @@
 // The producer thread of the backward kernels, which loads k, v, and block after block of rows of q and dout with their LSE and
 // delta; and the thread that, for deterministic calls, adds dq to memory in a fixed order.
 #pragma once
+#include "cuda/sm90/bwd_range.h"
 #include "cuda/sm90/bwd_tile_scheduler.h"
 
 namespace fa {
@@ -24,6 +25,12 @@ FA_DEVICE void wait_for_preprocess(const Sm90BackwardParams& a, int index) {
            uint32_t(a.preprocess.chunks_end(part) - part * a.preprocess.part_chunks)) {
     }
     rt::fence_proxy_async_global();
+}
+
+// When the rows have been preprocessed; the first block of rows tells the consumers.
+template <class T>
+FA_DEVICE void set_ds_unit(const Sm90BackwardParams& a, KeyBlockInfo& t) {
+    if constexpr (kIsF16<T>) t.ds_unit = acc_unit<T>(a, t.batch, t.kv_head);
 }
 
 // Two PipelineStates for threads with few registers: of the ring of K, as a count in shared memory, one for each warp; and of the
@@ -60,6 +67,7 @@ FA_DEVICE void backward_producer(const Sm90BackwardParams& a) {
         };
         load_kv(Traits::k_tile(k_stage.index()), &a.k, b.k_full[k_stage.index()]);
         if constexpr (!Traits::kGeneral) wait_for_preprocess(a, t.index);
+        set_ds_unit<typename Traits::Type>(a, s.block[k_stage.index()]);
         for (int g = 0; g < int(a.x.group); g++) {
             const int head = t.kv_head * int(a.x.group) + g, row0 = head * int(a.x.padded_rows) + t.row0;
             for (int m_block = t.m_block_min; m_block < t.m_block_max; m_block++) {
@@ -110,10 +118,10 @@ FA_DEVICE uint32_t dq_order_of(bool reverse_order, const KeyBlockInfo& t, int m_
     return uint32_t(reverse_order ? (min(end, t.k_len) - 1) / keys - t.key0 / keys : t.key0 / keys - max(begin, 0) / keys);
 }
 
-// Where consumers leave a part of dq of a block of rows, one of the kDqTurns that take turns by themselves.
+// Where consumers leave a part of dq of a block of rows, one of the kDqSemaphores that take turns by themselves.
 template <class Traits>
 struct DqStaging {
-    static constexpr int kBytes = Traits::kBlockM * Traits::kPanels * 256 / Traits::kDqTurns;
+    static constexpr int kBytes = Traits::kBlockM * Traits::kPanels * 256 / Traits::kDqSemaphores;
     uint32_t buffer;
     uint64_t &full, &empty;
     int part;
@@ -128,7 +136,7 @@ FA_DEVICE void reduce_dq_in_order(const Sm90BackwardParams& a, const KeyBlockInf
     int dq_block = t.kv_head * int(a.x.group) * blocks_of_head + t.row0 / rows + t.m_block_min, m_block = t.m_block_min;
     for (int left = (t.m_block_max - t.m_block_min) * int(a.x.group), phase = 0; left > 0; left--, phase ^= 1) {
         const uint32_t own = dq_order_of<Traits, rows>(a.reverse_order, t, m_block);
-        const int64_t turn = int64_t(dq_block) * Traits::kDqTurns + from.part;
+        const int64_t turn = int64_t(dq_block) * Traits::kDqSemaphores + from.part;
         while (rt::ld_acquire(a.dq_semaphore + turn) != own) {
         }
         rt::mbarrier_wait(Traits::smem_addr(&from.full), phase);

@@ -23,6 +23,7 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
     const Quotient head = divide(section * int(a.section.by) + within.rest, a.heads_k);
     const int block = a.reverse_order ? a.key_blocks - 1 - within.number : within.number;
     t.batch = head.number;
+    t.ds_unit = 1.f;  // where no row sees the keys; else the producer sets it
     t.kv_head = head.rest;
     t.key0 = (Traits::kPair ? 2 * block + rank : block) * Traits::kBlockN;
     if constexpr (Traits::kGeneral) {

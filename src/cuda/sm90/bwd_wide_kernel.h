@@ -15,8 +15,9 @@
 namespace fa {
 namespace gpu {
 
+template <class T>
 FA_KERNEL void FA_BOUNDS(384, 1) backward_wide_sm90(FA_PARAM Sm90BackwardParams a) {
-    using Traits = Sm90WideBackwardTraits;
+    using Traits = Sm90WideBackwardTraits<T>;
     rt::fetch_parameters(a);
     const int rank = rt::warp_uniform(rt::cluster_rank());
     if (threadIdx.x == 0) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/sm90/bwd_epilogue.h"
 #include "cuda/sm90/bwd_wide_params.h"
+#include "cuda/sm90/bwd_wide_wgmma.h"
 
 namespace fa {
 namespace gpu {
@@ -96,7 +97,7 @@ struct WideWarpgroup {
     // 64 rows of k or v by the rows of q or dout.
     template <class Product>
     FA_MEMBER static void issue_ss(uint32_t left_tile, uint32_t right_tile, const Product& product) {
-        const uint64_t keys = rt::smem_desc(left_tile, 16), rows = rt::smem_desc(right_tile, 16);
+        const uint32_t keys = smem_desc_low(left_tile, 16), rows = smem_desc_low(right_tile, 16);
         FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 16; i++) {
             const int step = i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2;
             product(keys + step, rows + step, i > 0);
@@ -104,20 +105,20 @@ struct WideWarpgroup {
         rt::wgmma_commit();
     }
     FA_MEMBER static void issue_rs(float (&acc)[Traits::kHeadDim / 2], const uint32_t (&p)[16], uint32_t tile) {
-        const uint64_t right = rt::smem_desc(tile, Traits::kPanelBytes);
+        const uint32_t right = smem_desc_low(tile, Traits::kPanelBytes);
         FA_UNROLL for (int i = 0; i < 4; i++)
-            rt::Wgmma<false>::mma(acc, p + 4 * i, right + i * 128);
+            WideWgmma<Traits::f16>::mma(acc, p + 4 * i, right + i * 128);
         rt::wgmma_commit();
     }
     // dQᵀ over the keys of both CTAs, for 64 of this CTA's dims.
     FA_MEMBER void issue_dq(float (&acc_dq)[32]) const {
-        const uint64_t own = rt::smem_desc(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
-        const uint64_t other = rt::smem_desc(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
-        const uint64_t own_ds = rt::smem_desc(Traits::ds_tile(), 16), other_ds = rt::smem_desc(Traits::peer_ds_tile(), 16);
+        const uint32_t own = smem_desc_low(Traits::k_tile() + (2 * rank + warpgroup) * Traits::kPanelBytes, 16);
+        const uint32_t other = smem_desc_low(Traits::peer_k_tile() + warpgroup * Traits::kPanelBytes, 16);
+        const uint32_t own_ds = smem_desc_low(Traits::ds_tile(), 16), other_ds = smem_desc_low(Traits::peer_ds_tile(), 16);
         FA_UNROLL for (int i = 0; i < 4; i++)
-            rt::Wgmma<false>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
+            WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, own + i * 128, own_ds + i * 128, i > 0);
         FA_UNROLL for (int i = 0; i < 4; i++)
-            rt::Wgmma<false>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
+            WideWgmma<Traits::f16>::mma_ab_mn_major(acc_dq, other + i * 128, other_ds + i * 128, 1);
         rt::wgmma_commit();
     }
     // acc += p · tile, which is complete on return; and dQ, once dS of both CTAs is there, which is still in flight.
@@ -155,7 +156,8 @@ struct WideWarpgroup {
 // P, dv, and 64 dims of dq.
 template <class Traits>
 FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
-    using Wgmma = rt::Wgmma<false>;
+    using Wgmma = WideWgmma<Traits::f16>;
+    using T = typename Traits::Type;
     WideWarpgroup<Traits> wg(a, rank, 0);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4, m_block_full_min = rt::warp_uniform(wg.t.m_block_full_min),
@@ -167,7 +169,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
 
     const auto issue_ss = [&](int stage) {
         wg.issue_ss(Traits::k_tile(), Traits::q_tile(stage),
-                    [&](uint64_t x, uint64_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
+                    [&](uint32_t x, uint32_t y, int more) { Wgmma::mma(acc_s, x, y, more); });
     };
     const auto apply_mask = [&] {
         FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -191,7 +193,7 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_full));
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.q_empty[wg.stage.index]));
         FA_UNROLL for (int i = 0; i < 16; i++)
-            p[i] = rt::pack_bf16(acc_s[2 * i], acc_s[2 * i + 1]);
+            p[i] = pack<T>(acc_s[2 * i], acc_s[2 * i + 1]);
     };
     const auto wait_for_q = [&](int stage, uint32_t phase, int block) {
         rt::mbarrier_wait(Traits::smem_addr(&wg.barrier.q_full[stage]), phase);
@@ -235,14 +237,15 @@ FA_DEVICE void dv_mainloop(const Sm90BackwardParams& a, int rank) {
         while (wg.steps_left > 1) step(True{});
         step(False{});
     }
-    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dv, a.x.dv_strides, 0, a.x.dim_v, 1.f, acc_dv);
+    store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dv, a.x.dv_strides, 0, a.x.dim_v, dv_factor<T>(), acc_dv);
     wg.wait_for_staging();
 }
 
 // dS, dk, and the 64 dims of dq beside those.
 template <class Traits>
 FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
-    using Wgmma = rt::Wgmma<false>;
+    using Wgmma = WideWgmma<Traits::f16>;
+    using T = typename Traits::Type;
     WideWarpgroup<Traits> wg(a, rank, 1);
     typename Traits::Shared& shared = Traits::shared();
     const int c = wg.lane % 4;
@@ -256,12 +259,13 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     bool dp_prefetched = false;
 
     const auto make_ds = [&] {
+        const float factor = ds_factor<T>(wg.t);
         FA_UNROLL for (int i = 0; i < 8; i++) {
             float prob[4];
             rt::ld_shared_v4(p + i * 512, prob);
             FA_UNROLL for (int e = 0; e < 2; e++) {
                 const float x = prob[2 * e] * acc_dp[4 * i + 2 * e], y = prob[2 * e + 1] * acc_dp[4 * i + 2 * e + 1];
-                ds[2 * i + e] = rt::pack_bf16(x, y);
+                ds[2 * i + e] = pack_ds<T>(x, y, factor);
             }
         }
         rt::mbarrier_arrive(Traits::smem_addr(&wg.barrier.p_empty));
@@ -287,7 +291,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
         }
         rt::keep_in_registers(acc_dp);
         rt::wgmma_fence();
-        wg.issue_ss(Traits::v_tile(), Traits::do_tile(), [&](uint64_t x, uint64_t y, int) { Wgmma::mma_negated(acc_dp, x, y); });
+        wg.issue_ss(Traits::v_tile(), Traits::do_tile(), [&](uint32_t x, uint32_t y, int) { Wgmma::mma_negated(acc_dp, x, y, 1); });
     };
     // The next block's delta - dP is computed ahead where its rows can be read as they come; else what is computed is of no use.
     const auto step = [&] {
@@ -321,7 +325,7 @@ FA_DEVICE void dk_mainloop(const Sm90BackwardParams& a, int rank) {
     FA_UNROLL for (int i = 0; i < Traits::kHeadDim / 2; i++)
         acc_dk[i] = 0.f;
     while (wg.steps_left > 0) step();
-    store_dkv<Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, -a.x.scale, acc_dk);
+    store_dkv<T, Traits::kHeadDim>(a, wg.t, wg.own_key(), a.x.dk, a.x.dk_strides, 0, a.x.dim_qk, dk_factor<T>(a, wg.t.ds_unit), acc_dk);
     wg.wait_for_staging();
 }
 

@@ -6,9 +6,10 @@
 namespace fa {
 namespace gpu {
 
-struct Sm90WideBackwardTraits : Sm90BackwardTraits<256, 64, BwdVariant::wide, 64> {
-    using Base = Sm90BackwardTraits<256, 64, BwdVariant::wide, 64>;
-    using Base::smem_addr, Base::k_tile, Base::v_tile;
+template <class T>
+struct Sm90WideBackwardTraits : Sm90BackwardTraits<T, 256, 64, BwdVariant::wide, 64> {
+    using Base = Sm90BackwardTraits<T, 256, 64, BwdVariant::wide, 64>;
+    using Base::smem_addr, Base::k_tile, Base::v_tile, Base::kBlockN;
     static constexpr int kHeadDim = 256, kBlockM = 64, kStages = 2;  // of q; dout has one
     static constexpr int kPanelBytes = 64 * 128, kKvBytes = Base::kKvBytes, kQBytes = Base::kQBytes;
     static constexpr int kWarpBytes = 16 * kBlockM * 4;  // of dq, or of P: a warp's accumulators

@@ -39,6 +39,7 @@ FA_DEVICE void wide_producer(const Sm90BackwardParams& a, int rank) {
             rt::tma_load(to + i * Traits::kPanelBytes, map, Traits::smem_addr(&full), 64 * (first + i), row, t.kv_head, kv_batch,
                          rt::kEvictFirst);
     };
+    set_ds_unit<typename Traits::Type>(a, s.block);
     rt::mbarrier_expect_tx(Traits::smem_addr(&b.k_full), Traits::kKvBytes + 2 * Traits::kPanelBytes);
     load_panels(Traits::k_tile(), &a.k, b.k_full, 0, 4, t.k_row);
     load_panels(Traits::peer_k_tile(), &a.k, b.k_full, 2 * rank, 2, t.k_row + Traits::peer_key0(t) - t.key0);
