@@ -146,6 +146,31 @@ FA_FN Sequence sequence_of(const SequenceTable& t, int64_t b) {
     return s;
 }
 
+// Where a key's row lies: `outer` is the page, the cache's sequence or the sequence; `row` counts within it. A page id out of range
+// makes the key vanish.
+struct KeyLocation {
+    int64_t outer, row;
+    bool valid;
+};
+struct Pages {
+    const int32_t* table;  // [sequence][row_stride]; NULL: keys lie one behind the other
+    int64_t row_stride, size, count;
+};
+static inline Pages pages_of(const Problem& p, const int32_t* table) {
+    return {p.paged() ? table : nullptr, p.d.page_table_stride, p.d.page_size, p.d.num_pages};
+}
+// Slots count from the sequence's first, left padding included. Three hot paths of GPUs look pages up by themselves, in 32 bits, since
+// their dispatch has checked that all numbers fit: find_vec_offsets (gpu/mma_block.h), the copy path of append_rows (gpu/append.h),
+// whose pages have powers of two of keys, and find_paged_row (cuda/sm90/pages.h).
+FA_FN KeyLocation locate_slot(const Pages& pages, int64_t kv_index, int64_t slot) {
+    if (!pages.table) return {kv_index, slot, true};
+    const int64_t page = pages.table[kv_index * pages.row_stride + slot / pages.size];
+    return {page, slot % pages.size, page >= 0 && page < pages.count};
+}
+FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) {
+    return locate_slot(pages, s.kv_index, s.k_begin + key);
+}
+
 // The masks that are bands of keys, as the descriptor has them, but for the diagonal; and for a sequence.
 static inline MaskRule mask_rule(const Problem& p) {
     MaskRule r{0, -1, -1, p.d.chunk};

@@ -27,8 +27,9 @@ struct AppendParams {
     const int32_t* positions;                            // of each token's key; NULL: keys follow each other,
     const int32_t* first;                                // from this key of a sequence on; NULL: 0
     int64_t positions_stride;                            // between sequences
-    const int32_t *leftpad, *kv_batch_idx, *page_table;  // NULL: none; sequence b; no pages
-    int64_t seqlen_k, sequences, page_size, pages, page_table_stride;
+    const int32_t *leftpad, *kv_batch_idx;               // NULL: none; sequence b
+    int64_t seqlen_k, sequences;
+    Pages pages;
     const float *cos, *sin;  // NULL: no rotation
     int64_t max_position, pairs;
     int32_t from_dtype;
@@ -85,12 +86,9 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     x.leftpad = p.has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k : nullptr;
     x.first = p.has(FA_OPERAND_SEQUSED_K) ? a.seqused_k : x.leftpad;
     x.kv_batch_idx = p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx : nullptr;
-    x.page_table = p.paged() ? a.page_table : nullptr;
+    x.pages = pages_of(p, a.page_table);
     x.seqlen_k = d.seqlen_k;
     x.sequences = x.kv_batch_idx ? d.kv_batch : d.batch;
-    x.page_size = d.page_size;
-    x.pages = d.num_pages;
-    x.page_table_stride = d.page_table_stride;
     x.cos = a.cos;
     x.sin = a.sin;
     x.max_position = a.max_position;
@@ -145,9 +143,8 @@ FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& source) 
     constexpr CacheRow none{0, 0, 0, false};
     const int64_t key = source.later + (source.key ? *source.key : 0), outer = source.index ? *source.index : source.b;
     if (key < 0 || key >= x.seqlen_k || outer < 0 || outer >= x.sequences) return none;
-    if (!x.page_table) return {outer, key, key, true};
-    const int64_t number = key / x.page_size, page = x.page_table[outer * x.page_table_stride + number];
-    return {page, key - number * x.page_size, key, page >= 0 && page < x.pages};
+    const KeyLocation at = locate_slot(x.pages, outer, key);
+    return {at.outer, at.row, key, at.valid};
 }
 
 FA_FN float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
@@ -181,13 +178,13 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     const char* const from =
         static_cast<const char*>(operand.from) + operand.from_strides.index(row.b, row.t, row.h) * bytes + first;
     const KeySource source = key_source_of(x, row.b, row.t, row.t);
-    const bool paged = x.page_table != nullptr;
-    const int64_t table_stride = paged ? x.page_table_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
+    const bool paged = x.pages.table != nullptr;
+    const int64_t table_stride = paged ? x.pages.row_stride : 0, sequence_bytes = paged ? 0 : outer_bytes;
     const int64_t b = source.index ? 0 : row.b;
     char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
-    const int32_t* table = x.page_table + b * table_stride;
+    const int32_t* table = x.pages.table + b * table_stride;
     const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
-    const uint32_t pages = uint32_t(x.pages), within = paged ? uint32_t(x.page_size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u, shift = uint32_t(x.page_shift);
     force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
                      sequence_bytes);
     force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^

@@ -1,5 +1,5 @@
-// Reading and writing tensors on a device: storage types and conversions, index arithmetic of every layout, sequences whose lengths
-// nobody has checked, and where a key lies in a paged or packed cache. The including file has defined the names of rt_cuda.h,
+// Reading and writing tensors on a device: storage types and conversions, index arithmetic of every layout, and sequences whose lengths
+// nobody has checked. The including file has defined the names of rt_cuda.h,
 // rt_hip.h or rt_emu.h.
 #pragma once
 #include "backend/backend.h"
@@ -88,24 +88,6 @@ FA_FN Sequence bounded_sequence(const SequenceTable& t, int64_t b) {
     s.kv_index = clamp(s.kv_index, 0, max_of(t.kv_sequences - 1, 0));
     if (t.alignment == FA_ALIGN_BOTTOM_RIGHT) s.off = s.k_len - s.q_len;
     return s;
-}
-
-// Where a key's row lies: `outer` is the page, the cache's sequence or the sequence; `row` counts within it. A page id out of range
-// makes the key vanish.
-struct KeyLocation {
-    int64_t outer, row;
-    bool valid;
-};
-struct Pages {
-    const int32_t* table;  // [sequence][row_stride]; NULL: keys lie one behind the other
-    int64_t row_stride, size, count;
-};
-
-FA_FN KeyLocation locate_key(const Pages& pages, const Sequence& s, int64_t key) {
-    const int64_t row = s.k_begin + key;
-    if (!pages.table) return {s.kv_index, row, true};
-    const int64_t page = pages.table[s.kv_index * pages.row_stride + row / pages.size];
-    return {page, row % pages.size, page >= 0 && page < pages.count};
 }
 
 FA_FN int64_t key_index(const RowStrides& strides, const KeyLocation& at, int64_t kv_head) {

@@ -64,21 +64,21 @@ FA_KERNEL void FA_BOUNDS(kRowThreads, 1) merge_rows(FA_PARAM MergeParams x) {
     rt::barrier();  // every thread has read the LSE that one of them will replace
     for (int64_t c = rt::thread(); c < x.dim; c += kRowThreads) {
         RowState state = from_lse(before);
-        // In units of 2^-32: several parts at the type's limit must not overflow before they are averaged.
-        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(x.o)[o_at + c] * 0x1p-32f;
+        // Several parts at the type's limit must not overflow before they are averaged, either.
+        float sum = state.l == 0.f ? 0.f : static_cast<const float*>(x.o)[o_at + c] * kHeadroomUnit;
         for (int64_t part = 0; part < parts; part++) {
             const RowState s = from_lse(lse_part[part * x.lse_part]);
             if (s.l == 0.f) continue;
             const Merged f = merge(state, s);
             state = f.state;
-            sum = sum * f.scale_a + o_part[part * x.o_part + c] * (f.scale_b * 0x1p-32f);
+            sum = sum * f.scale_a + o_part[part * x.o_part + c] * (f.scale_b * kHeadroomUnit);
         }
         if (x.sinks && i < span.length) {
             const Merged f = merge(state, sink_state(x.sinks[h]));
             state = f.state;
             sum *= f.scale_a;
         }
-        float average = sum * (normaliser(state) * 0x1p+32f);
+        float average = sum * (normaliser(state) * kHeadroomFactor);
         if (isinf(average) && isfinite(sum)) average = copysignf(FLT_MAX, average);  // an average of finite values is finite
         if (x.o_scale) average *= x.o_scale[0];
         store_element(x.o, o_at + c, x.o_dtype, average);

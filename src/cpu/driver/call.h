@@ -67,7 +67,7 @@ struct Call {
     bool count;
 };
 
-// Online softmax state of one query tile over some keys: l and acc are measured from m, in the units of kAccScale. States of
+// Online softmax state of one query tile over some keys: l and acc are measured from m, in the units of kHeadroomUnit. States of
 // different keys are merged.
 struct PartialState {
     float* acc;  // [dim_v][width], or [row][dim_v]: as Method.o_row_major says; NULL: Method.write_o() has it

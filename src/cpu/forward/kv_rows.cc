@@ -16,30 +16,20 @@ struct KvTensor {
     int64_t dim;
 };
 
-// Where a slot's row lies: `block` is the page, the cache's sequence or the sequence; `row` counts within it.
-struct KvSlot {
-    int64_t block, row;
-};
+KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) { return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key); }
 
-KvSlot locate_slot(const Problem& p, const fa_forward_args_t& a, const QueryTile& t, int64_t key) {
-    const int64_t slot = t.seq.k_begin + key;
-    if (!p.paged()) return {t.seq.kv_index, slot};
-    const int64_t page = a.page_table[t.seq.kv_index * p.d.page_table_stride + slot / p.d.page_size];
-    return {page, slot % p.d.page_size};
+int64_t row_index(const Problem& p, const KvTensor& s, const KeyLocation& at, int64_t head) {
+    return (p.packed_k() ? 0 : at.outer * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];
 }
 
-int64_t row_index(const Problem& p, const KvTensor& s, KvSlot at, int64_t head) {
-    return (p.packed_k() ? 0 : at.block * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];
-}
-
-int64_t descale_index(const KvTensor& s, KvSlot at, int64_t head) {
-    return at.block * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
+int64_t descale_index(const KvTensor& s, const KeyLocation& at, int64_t head) {
+    return at.outer * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
 }
 
 KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
     if (c.count) w.counters.read += keys * row_bytes(s.dtype, s.dim);
-    const KvSlot first = locate_slot(p, *c.a, t, key);
+    const KeyLocation first = locate(c, t, key);
     const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
@@ -47,7 +37,7 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
     if (s.dtype == FA_F32 && !s.descale && evenly_spaced && close)
         return {static_cast<const float*>(s.data) + row_index(p, s, first, head), s.stride[1]};
     for (int j = 0; j < keys; j++) {
-        const KvSlot at = evenly_spaced ? KvSlot{first.block, first.row + j} : locate_slot(p, *c.a, t, key + j);
+        const KeyLocation at = evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j);
         float* to = buffer + j * s.dim;
         c.k->widen[type_index(s.dtype)](element(s.data, row_index(p, s, at, head), s.dtype), s.dim, to);
         if (!s.descale) continue;
@@ -58,7 +48,7 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
 }
 
 // How many of `keys` slots from `first` on are contiguous.
-int contiguous_slots(const Problem& p, KvSlot first, int keys) {
+int contiguous_slots(const Problem& p, const KeyLocation& first, int keys) {
     return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys;
 }
 
@@ -98,7 +88,7 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
     const KvTensor s = kv_tensor(c, operand);
     const int64_t step = s.stride[1] * type_bytes(s.dtype);
     for (int j = 0; j < keys;) {
-        const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
+        const KeyLocation first = locate(c, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
         const char* row = element(s.data, row_index(*c.p, s, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
@@ -108,7 +98,7 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors) {
     const KvTensor s = kv_tensor(c, operand);
     for (int j = 0; j < keys;) {
-        const KvSlot first = locate_slot(*c.p, *c.a, t, key + j);
+        const KeyLocation first = locate(c, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
         const float* factor = s.descale + descale_index(s, first, own_head(c, t, operand));
         for (; j < end; j++, factor += s.descale_stride[1]) factors[j] = *factor;

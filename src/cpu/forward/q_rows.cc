@@ -129,14 +129,14 @@ void write_rows(const Call& c, const QueryTile& t, PartialState& state, Scratch&
     const int64_t dim = p.d.dim_v;
     float factor[kMaxRows] = {};
     for (int lane = 0; lane < t.rows; lane++) {
-        RowState row{state.m[lane], state.l[lane] * kAccDescale};
+        RowState row{state.m[lane], state.l[lane] * kHeadroomFactor};
         float scale = 1.f;
         if (p.has(FA_OPERAND_SINKS)) {
             const Merged f = merge(row, sink_state(c.a->sinks[t.head(lane, p.group)]));
             row = f.state;
             scale = f.scale_a;
         }
-        factor[lane] = scale * normaliser(row) * kAccDescale;
+        factor[lane] = scale * normaliser(row) * kHeadroomFactor;
         state.m[lane] = row.m;
         state.l[lane] = row.l;
     }

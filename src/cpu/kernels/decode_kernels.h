@@ -257,7 +257,7 @@ template <class T, int R, int C, bool Tail, int Part = 0>
 #pragma GCC unroll 8
         for (int c = 0; c < 2 * C; c++) {
             float* to = o + r * stride + c * kLanes;
-            store(to, fma_v(load(to), splat(rescale[r]), acc[r][c] * (T::kDescale * kAccScale / kPScale)));
+            store(to, fma_v(load(to), splat(rescale[r]), acc[r][c] * (T::kDescale * kHeadroomUnit / kPScale)));
         }
 }
 
@@ -365,7 +365,7 @@ struct DecodeRowState {
         factor = so_far == zero ? zero : exp2_v(from - row_ref, 1.f);
         l = so_far * factor;
     }
-    void add(V sum) { l = fma_v(sum, splat(kAccScale / kPScale), l); }
+    void add(V sum) { l = fma_v(sum, splat(kHeadroomUnit / kPScale), l); }
 };
 
 static inline V max_score(const float* s) {

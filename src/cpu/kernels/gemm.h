@@ -65,7 +65,7 @@ static inline void gemm_block(const float* a, int64_t stride, const float* b, in
         for (int n = 0; n < N; n++) {
             float* to = c + r * width + n * kLanes;
             V sum = fma_v(y, x[n], acc[r][n]);
-            if (F == Gemm::pv) sum = fma_v(sum, splat(kAccScale / kPScale), load(to) * load(rescale + n * kLanes));
+            if (F == Gemm::pv) sum = fma_v(sum, splat(kHeadroomUnit / kPScale), load(to) * load(rescale + n * kLanes));
             else if (accumulate) sum += load(to);
             store(to, sum);
         }

@@ -18,11 +18,10 @@ namespace cpu {
 constexpr int kTileKeys = 64;  // keys of a tile; equals the split quantum
 constexpr int kMaxRows = 64;   // four vectors of the widest instruction set
 
-// Accumulators l and o are kept 2^-32 of their value: 2^31 terms of the largest float then do not overflow, where the o that they
-// are normalised to would not. P of one tile is kept 2^-8 of its value, for its own sums. What of P is below 2^kMinLog2P of the
-// row's largest is 0: no element of P is subnormal, not even 2^-8 of one as bf16, which would make each of its products a hundred
-// times slower.
-constexpr float kAccScale = 0x1p-32f, kAccDescale = 0x1p+32f, kPScale = 0x1p-8f;
+// Accumulators l and o are kept in the units of kHeadroomUnit (spec/online_softmax.h); P of one tile 2^-8 of its value, for its own sums.
+// What of P is below 2^kMinLog2P of the row's largest is 0: no element of P is subnormal, not even 2^-8 of one as bf16, which would
+// make each of its products a hundred times slower.
+constexpr float kPScale = 0x1p-8f;
 constexpr float kMinLog2P = -110.f;
 
 // Rows of the next register block of decoding: 8, 4, 2 or 1, at most `lanes` and at most `rows`.

@@ -15,7 +15,7 @@ namespace {
 constexpr int p_scale_log2(int32_t type) { return type == FA_BF16 ? -16 : 10; }
 // From accumulators in that unit to PartialState's.
 constexpr float acc_scale(int32_t type) { return type == FA_BF16 ? 0x1p-16f : 0x1p-42f; }
-static_assert(kAccScale == 0x1p-32f, "acc_scale() leads to it");
+static_assert(kHeadroomUnit == 0x1p-32f, "acc_scale() leads to it");
 
 constexpr float kUnsetNegRef = FLT_MAX;  // RowBlock.neg_ref of a row_ref below every score, of rows that have seen none
 

@@ -130,7 +130,7 @@ struct DecodeMatrixKernels {
     void (*qk)(const uint16_t* q, int rows, const float* factor, const DecodeChunk&, int dim, const DecodeMatrixScratch&, float* s);
     // A rescale of NULL is 1 for all.
     void (*pv)(const float* p, int rows, const DecodeChunk&, int dim, const float* rescale, const DecodeMatrixScratch&, float* o);
-    void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kAccScale
+    void (*finish)(const float* o, int32_t type, int dim, float factor, float* to);  // a row, in kHeadroomUnit
 };
 
 struct MatrixKernels {

@@ -78,7 +78,7 @@ static void online_softmax(float* s, int keys, float* m, float* l, float* rescal
         const V before = load(m + n * kLanes), old = load(l + n * kLanes);
         const V factor = old == zero ? zero : exp2_v((before == none ? zero : before) - row_ref[n], 1.f);
         store(m + n * kLanes, row_max[0][n]);
-        store(l + n * kLanes, fma_v(row_sum[0][n] + row_sum[1][n], splat(kAccScale / kPScale), old * factor));
+        store(l + n * kLanes, fma_v(row_sum[0][n] + row_sum[1][n], splat(kHeadroomUnit / kPScale), old * factor));
         store(rescale + n * kLanes, factor);
     }
 }

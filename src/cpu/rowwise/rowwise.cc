@@ -31,7 +31,7 @@ struct Merge {
     const Kernels& k;
 };
 
-// A row's merged state; acc in the units of kAccScale: several parts at the type's limit must not overflow before they are
+// A row's merged state; acc in the units of kHeadroomUnit: several parts at the type's limit must not overflow before they are
 // normalised.
 struct MergedRow {
     RowState state;
@@ -42,7 +42,7 @@ struct MergedRow {
         if (s.l == 0.f) return;
         const Merged f = merge(state, s);
         state = f.state;
-        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kAccDescale);
+        for (int64_t c = 0; c < dim; c++) acc[c] = acc[c] * f.scale_a + part[c] * (f.scale_b / kHeadroomFactor);
     }
 };
 
@@ -72,7 +72,7 @@ void merge_row(const void* context, int64_t index) {
             merged.state = f.state;
         }
     }
-    const float factor = normaliser(merged.state) * kAccDescale, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
+    const float factor = normaliser(merged.state) * kHeadroomFactor, scale = x.p.has(FA_OPERAND_O_SCALE) ? a.o_scale[0] : 1.f;
     for (int64_t c = 0; c < d.dim_v; c++) {
         float average = merged.acc[c] * factor;
         if (isinf(average) && isfinite(merged.acc[c]))
@@ -147,11 +147,7 @@ void append_row(const void* context, int64_t index) {
     if (a.positions) slot = a.positions[a.cu_seqlens_new ? begin + t : b * a.seqlen_new + t];
     if (slot < 0) return;
     const int64_t position = slot - leftpad;
-    int64_t block = x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;
-    if (x.p.paged()) {
-        block = a.page_table[block * d.page_table_stride + slot / d.page_size];
-        slot %= d.page_size;
-    }
+    const KeyLocation at = locate_slot(pages_of(x.p, a.page_table), x.p.has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b, slot);
     const int64_t row = begin + t;
     const float* cos = a.cos ? a.cos + position * (a.rotary_dim / 2) : nullptr;
     const float* sin = a.sin ? a.sin + position * (a.rotary_dim / 2) : nullptr;
@@ -177,8 +173,8 @@ void append_row(const void* context, int64_t index) {
                           .stride = d.v_stride,
                           .descale = x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr,
                           .descale_stride = d.v_descale_stride};
-    append_token(x, k, batch, row, block, slot);
-    append_token(x, v, batch, row, block, slot);
+    append_token(x, k, batch, row, at.outer, at.row);
+    append_token(x, v, batch, row, at.outer, at.row);
 }
 
 struct Rotary {

@@ -2,6 +2,7 @@
 // order in which the consumers free them.
 #pragma once
 #include "cuda/sm90/mla_params.h"
+#include "cuda/sm90/pages.h"
 
 namespace fa {
 namespace gpu {
@@ -10,14 +11,11 @@ namespace gpu {
 struct LatentBlock {
     int outer, row, keys;
 };
-FA_DEVICE LatentBlock find_latent_block(const ForwardParams& x, int4 source, int end, int key) {
+FA_DEVICE LatentBlock find_latent_block(const LatentParams& a, int4 source, int end, int key) {
     LatentBlock block{source.y, source.x + key, min(max(end - key, 0), 64)};
-    if (!x.pages.table || block.keys == 0) return block;
-    const int size = int(x.pages.size), column = key / size;
-    block.outer = x.pages.table[source.y * x.pages.row_stride + column];
-    block.row = key - column * size;
-    if (uint32_t(block.outer) >= uint32_t(x.pages.count)) block.outer = -1, block.keys = 0;
-    return block;
+    if (!a.x.pages.table || block.keys == 0) return block;
+    const PagedRow at = find_paged_row(a, source.y, key);
+    return at.exists(a) ? LatentBlock{at.page, at.row, block.keys} : LatentBlock{-1, at.row, 0};
 }
 
 template <class Traits>
@@ -28,7 +26,7 @@ FA_DEVICE void latent_producer(const LatentParams& a) {
     uint32_t phase = 0;
     LatentBlock next[2];
     const auto find = [&](int n) {
-        FA_UNROLL for (int w = 0; w < 2; w++) next[w] = find_latent_block(a.x, source, range.y, range.x + (2 * n + 1 - w) * 64);
+        FA_UNROLL for (int w = 0; w < 2; w++) next[w] = find_latent_block(a, source, range.y, range.x + (2 * n + 1 - w) * 64);
     };
     find(range.z - 1);
     FA_UNROLL_BY(1)

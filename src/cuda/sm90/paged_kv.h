@@ -5,19 +5,14 @@
 // block through exact_softmax, and that looks the pages up again and masks their scores. So the steady mainloop knows nothing of
 // pages.
 #pragma once
+#include "cuda/sm90/pages.h"
 #include "cuda/sm90/producer.h"
 
 namespace fa {
 namespace gpu {
 
-// Where a key lies, by its page, which need not exist, and the row in it.
-struct PagedRow {
-    int page, row;
-    FA_MEMBER bool exists(const Sm90ForwardParams& a) const { return uint32_t(page) < uint32_t(a.x.pages.count); }
-};
 FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo& t, int key) {
-    const int size = int(a.x.pages.size), column = key / size;
-    return {a.x.pages.table[t.kv_batch * a.x.pages.row_stride + column], key - column * size};
+    return find_paged_row(a, t.kv_batch, key);
 }
 
 // Before any key is masked: may pages be missing, as the scores tell?

@@ -117,7 +117,7 @@ void decode_matrix_pv(const float* p, int rows, const DecodeChunk& b, int dim, c
 void decode_matrix_finish(const float* from, int32_t type, int dim, float factor, float* to) {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
-    const V unit = splat(factor * (kAccScale / (kPScale * kDecodePScale)));
+    const V unit = splat(factor * (kHeadroomUnit / (kPScale * kDecodePScale)));
     for (int x = 0; x < dim; x += 32) {
         const V a = load(from + x) * unit, b = load(from + x + 16) * unit;
         store(to + x, type == FA_I8 ? a : V(_mm512_permutex2var_ps(a, first, b)));
