@@ -3,7 +3,9 @@
 // backward_call.h ask them first, and take a portable kernel where they answer NULL. Backends without them never refer to these
 // functions.
 #pragma once
-#include "gpu/bwd_params.h"
+#include <string.h>
+#include <type_traits>
+#include "gpu/score.h"
 
 namespace fa {
 namespace gpu {
@@ -15,8 +17,38 @@ struct ArchKernel {
     bool splits_keys = false;  // cuts the keys itself, where rows leave multiprocessors idle
 };
 
-// The kernel that takes a call whose tensors all begin at multiples of 16 bytes, from device and descriptor alone; NULL: none.
-const ArchKernel* arch_kernel_for(const rt::Device&, const Problem&);
+// A kernel's parameters as far as they follow from device and descriptor, in a plan, whose other readers do not know their type.
+template <int bytes>
+class PlannedParams {
+  public:
+    template <class Params>
+    void set(const Params& x) {
+        static_assert(sizeof x <= bytes && std::is_trivially_copyable<Params>::value, "plain data, of bounded size");
+        memcpy(data_, &x, sizeof x);
+    }
+    template <class Params>
+    Params get() const {
+        Params x;
+        memcpy(&x, data_, sizeof x);
+        return x;
+    }
+
+  private:
+    unsigned char data_[bytes];
+};
+
+// What an architecture's kernels make of a forward whose tensors all begin at multiples of 16 bytes, from device and descriptor alone.
+// A launch takes it as it is; it adds pointers, and the tensor maps that hold some.
+struct ArchPlan {
+    const ArchKernel* kernel;  // NULL: none takes the call
+    int64_t blocks;            // of the launch
+    SplitParams split;         // without pointers; more than one split: merging them follows
+    SplitMemory split_memory;
+    uint64_t workspace;        // bytes, and of those, from the first on, that must be 0 and will be 0 again
+    uint64_t zeroed;
+    PlannedParams<1152> params;
+};
+ArchPlan plan_arch_kernel(const rt::Device&, const Problem&);
 // A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.
 struct ArchKernelMemory {
     static constexpr int kStreams = 8;
@@ -25,13 +57,18 @@ struct ArchKernelMemory {
     int streams;
 };
 constexpr uint64_t kArchKernelBytes = 256;  // that a call gets of it; one that needs more has a workspace
-uint64_t arch_kernel_bytes(const ArchKernel&, const rt::Device&, const Problem&);
 // What there is for the stream, or NULL: it is being captured, or there are too many.
 rt::Status arch_kernel_memory(ArchKernelMemory*, rt::Stream, void** zeros);
 rt::Status prepare_arch_kernels(const rt::Device&);
-// `memory`: of arch_kernel_bytes. `zeroed`: it holds zeros, which the call will have restored when it ends.
-rt::Status launch_arch_kernel(const ArchKernel&, const rt::Device&, const Problem&, const ForwardParams&, void* memory, bool zeroed,
-                              rt::Stream);
+// `memory`: of the planned size. `zeroed`: it holds zeros where it must.
+rt::Status launch_arch_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, bool zeroed, rt::Stream);
+
+// How many kv heads' keys and values the second-level cache is taken to hold.
+inline int64_t kv_heads_in_l2(const Problem& p) {
+    constexpr int64_t kCacheBytes = 32 << 20;
+    const int64_t row = row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v);
+    return max_of(kCacheBytes / max_of(p.d.seqlen_k * row, 1), 1);
+}
 
 // Plain and paged mma kernels for decode in clusters of a tile's splits, which merge among themselves: can as many run at once as a
 // call has tiles, and their launch. `early`: as launch_after.
@@ -40,23 +77,6 @@ bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t spl
 rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
 rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream,
                           const ForwardParams&, bool early);
-
-// The same for the backward: kernels for dq, dk and dv, behind backward_preprocess. Which of the three are wanted, and where they
-// lie, is known only when the call is made; dq_acc is there when dq_acc_columns is not 0.
-struct ArchBackwardKernel {
-    const char* name;
-    int rows, keys;
-    int64_t dq_acc_columns;  // of dq_acc
-    const void* impl;
-};
-const ArchBackwardKernel* arch_backward_for(const rt::Device&, const Problem&);
-// Does it take tensors that lie so?
-bool arch_backward_reads(const Problem&, const fa_backward_args_t&);
-// Of `memory` below, which may hold anything.
-uint64_t arch_backward_bytes(const ArchBackwardKernel&, const rt::Device&, const Problem&);
-rt::Status prepare_arch_backward(const rt::Device&);
-rt::Status launch_arch_backward(const ArchBackwardKernel&, const rt::Device&, const Problem&, const BackwardParams&, void* memory,
-                                rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa

@@ -1,6 +1,7 @@
 // The backward's calls: its plan, what fa_explain says of it, and the launches: preprocess, tiles, and the sums of dbias and
 // dsinks.
 #pragma once
+#include "gpu/arch_backward.h"
 #include "gpu/bwd_bias.h"
 #include "gpu/bwd_rows.h"
 #include "gpu/choose.h"

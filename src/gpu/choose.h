@@ -219,12 +219,6 @@ bool can_merge_in_cluster(const Problem& p, const Instance& kernel, int64_t spli
     return bytes <= kMaxBytes && items <= kMaxRounds * splits * teams;
 }
 
-// How many kv heads' keys and values the cache is taken to hold.
-int64_t kv_heads_in_l2(const Problem& p) {
-    constexpr int64_t kCacheBytes = 32 << 20;
-    return max_of(kCacheBytes / max_of(p.d.seqlen_k * kv_row_bytes(p), 1), 1);
-}
-
 }  // namespace
 }  // namespace gpu
 }  // namespace fa

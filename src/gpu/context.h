@@ -129,25 +129,17 @@ void set_factor(const fa_attention_desc_t& d, bool score_mod, CallParams* x) {
 // What follows from the problem alone.
 void set_problem(const Problem& p, CallParams* x) {
     const fa_attention_desc_t& d = p.d;
-    x->sequences = sequence_table(p, fa_forward_args_t{});
+    set_rows(p, x);
     x->rule = mask_rule(p);
-    x->batch = d.batch;
-    x->heads_q = d.heads_q;
-    x->kv_heads = p.kv_heads;
     x->kv_heads_per_k = p.kv_heads / d.heads_k;
     x->kv_heads_per_v = p.kv_heads / d.heads_v;
-    x->group = p.group;
     x->dim_qk = d.dim_qk;
-    x->dim_v = d.dim_v;
     x->q_strides = row_strides(d.q_stride, p.packed_q());
     x->k_strides = row_strides(d.k_stride, p.packed_k());
     x->v_strides = row_strides(d.v_stride, p.packed_k());
-    x->o_strides = row_strides(d.o_stride, p.packed_q());
-    x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
     x->q_dtype = d.q_dtype;
     x->k_dtype = d.k_dtype;
     x->v_dtype = d.v_dtype;
-    x->o_dtype = d.o_dtype;
     x->bias_dtype = d.bias_dtype;
     x->scale = d.scale;
     x->softcap = d.softcap;
@@ -174,25 +166,16 @@ void set_problem(const Problem& p, CallParams* x) {
     x->uniform_rule = mask_rule(x->rule, x->uniform_seq);
 }
 
-// A pointer of the args, NULL without its operand.
-template <class T>
-T* operand(const Problem& p, uint64_t operand, T* pointer) {
-    return p.has(operand) ? pointer : nullptr;
-}
-
 // And what the args add.
 void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
-    x->sequences = sequence_table(p, a);
+    set_row_tensors(p, a, x);
     x->q = a.q;
     x->k = a.k;
     x->v = a.v;
-    x->o = a.o;
-    x->lse = operand(p, FA_OPERAND_LSE, a.lse);
     x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
     x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
     x->mask = operand(p, FA_OPERAND_MASK, a.mask);
     x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
-    x->sinks = operand(p, FA_OPERAND_SINKS, a.sinks);
     x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
     x->dropout_seed = a.dropout_seed;
     x->dropout_offset = a.dropout_offset;
@@ -202,7 +185,7 @@ void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
 void set_forward_problem(const Problem& p, ForwardParams* x) {
     const fa_attention_desc_t& d = p.d;
     set_problem(p, x);
-    x->pages = {nullptr, d.page_table_stride, d.page_size, d.num_pages};
+    x->pages = pages_of(p, nullptr);
     x->q_descale.strides = row_strides(d.q_descale_stride, false);
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);

@@ -14,7 +14,7 @@ struct RowOutput {
 
 // A function that is not inlined reads the parameters from memory, miss after miss: where that latency would show, finalize_row is
 // inlined; elsewhere finalize_row_cold serves. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+FA_DEVICE RowOutput finalize_row(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
                                  RowState part, bool first) {
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
@@ -27,7 +27,7 @@ FA_DEVICE RowOutput finalize_row(const ForwardParams& x, const Sequence& seq, in
     return {state, scale * normaliser(state) * kHeadroomFactor};
 }
 
-FA_COLD RowOutput finalize_row_cold(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
+FA_COLD RowOutput finalize_row_cold(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
                                     RowState part, bool first) {
     return finalize_row(x, seq, batch, head, row, part, first);
 }
@@ -36,7 +36,8 @@ FA_DEVICE float normalized(float sum, float factor) {
     const float average = sum * factor + 0.f;                                        // −0 becomes 0: the sign of a sum without keys never shows
     return isinf(average) && isfinite(sum) ? copysignf(FLT_MAX, average) : average;  // an average of finite values is finite
 }
-FA_DEVICE float output_value(const ForwardParams& x, float sum, float factor) {
+template <class Params>
+FA_DEVICE float output_value(const Params& x, float sum, float factor) {
     const float average = normalized(sum, factor) * x.dropout_scale;
     return x.o_scale ? average * x.o_scale[0] : average;
 }

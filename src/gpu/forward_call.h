@@ -11,13 +11,13 @@ namespace gpu {
 namespace {
 
 struct ForwardPlan : Plan {
-    const ArchKernel* arch_kernel;  // takes calls whose tensors all begin at multiples of 16 bytes; NULL: none does
-    const Instance* instance;       // takes the others
-    ForwardParams params;           // but for what args add
-    int64_t grid;                   // of the instance
-    bool cluster_merge;             // may a tile's splits merge in their cluster?
-    int32_t merge_columns;          // of o, for each of the blocks that merge a row's splits; 0: rows are many
-    uint64_t partial_bytes, state_bytes, arch_kernel_bytes;
+    ArchPlan arch;             // for calls whose tensors all begin at multiples of 16 bytes
+    const Instance* instance;  // takes the others, with what follows
+    ForwardParams params;      // but for what args add
+    int64_t grid;              // of the instance
+    bool cluster_merge;        // may a tile's splits merge in their cluster?
+    SplitMemory split_memory;
+    int32_t merge_columns;     // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
 };
 
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
@@ -53,9 +53,10 @@ rt::Status prepare_forward(const rt::Device& d) {
 fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
-    plan->arch_kernel = nullptr;
-    if constexpr (rt::kArchKernels) plan->arch_kernel = arch_kernel_for(c.properties, p);
-    if (plan->arch_kernel && !plan->arch_kernel->splits_keys && prefers_splits(c.properties, p, plan->arch_kernel->rows)) plan->arch_kernel = nullptr;
+    plan->arch = ArchPlan{};
+    if constexpr (rt::kArchKernels) plan->arch = plan_arch_kernel(c.properties, p);
+    const ArchKernel* const arch_kernel = plan->arch.kernel;
+    if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(c.properties, p, arch_kernel->rows)) plan->arch = ArchPlan{};
     const Instance& kernel = choose_instance(c.properties, p);
     plan->instance = &kernel;
     plan->params = ForwardParams{};
@@ -68,10 +69,9 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const int64_t heads = d.batch * p.kv_heads, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
-    x.num_splits = d.num_splits ? d.num_splits : plan->arch_kernel ? 1 : 0;
+    x.num_splits = d.num_splits ? d.num_splits : plan->arch.kernel ? 1 : 0;
     if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, kernel, tiles).count;
-    x.splits = x.split_size > 0 ? ceil_div(max_of(d.seqlen_k, 1), x.split_size)
-                                : max_of(min_of(x.num_splits, ceil_div(d.seqlen_k, kSplitQuantum)), 1);
+    x.splits = max_splits(d.seqlen_k, x.num_splits, x.split_size);
     if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
     const auto byte_strides = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
         const int64_t bytes = type_bytes(dtype);
@@ -85,33 +85,31 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
                     "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
                     (long long)tiles, (long long)x.splits);
     plan->grid = tiles * x.splits;
-    plan->arch_kernel_bytes = 0;
-    if constexpr (rt::kArchKernels)
-        if (plan->arch_kernel) plan->arch_kernel_bytes = arch_kernel_bytes(*plan->arch_kernel, c.properties, p);
     plan->merge_columns = merge_columns(c.properties, p, all);
     plan->cluster_merge = can_merge_in_cluster(p, kernel, x.splits);
     if constexpr (rt::kArchKernels)
         if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, kernel, tiles, x.splits);
-    plan->partial_bytes = x.splits > 1 ? uint64_t(round_up(x.splits * all * d.dim_v * 4, 256)) : 0;
-    const bool states = x.splits > 1 || p.has(FA_OPERAND_SCORES);
-    plan->state_bytes = states ? uint64_t(round_up(x.splits * all * int64_t(sizeof(RowState)), 256)) : 0;
-    const uint64_t portable_bytes = plan->partial_bytes + plan->state_bytes;
-    plan->workspace = portable_bytes > plan->arch_kernel_bytes ? portable_bytes : plan->arch_kernel_bytes;
+    plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
+    const uint64_t bytes = plan->split_memory.bytes();
+    plan->workspace = bytes > plan->arch.workspace ? bytes : plan->arch.workspace;
     return FA_OK;
 }
 
 void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_t n) {
-    if (f.arch_kernel) {
-        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys", f.arch_kernel->name, c.properties.name,
-                 c.properties.arch, f.arch_kernel->rows, f.arch_kernel->keys);
-        return;
-    }
-    const char* const merged = f.cluster_merge   ? "s, merged by their cluster"
-                               : f.merge_columns ? "s, merged by merge_splits"
-                                                 : "s, merged by merge_split_rows";
-    snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys, up to %lld split%s", f.instance->family,
-             f.instance->rows, f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys,
-             (long long)f.params.splits, f.params.splits == 1 ? "" : merged);
+    const ArchKernel* const arch = f.arch.kernel;
+    const int64_t splits = arch ? f.arch.split.splits : f.params.splits;
+    int length = 0;
+    if (arch)
+        length = snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", arch->name, c.properties.name,
+                          c.properties.arch, arch->rows, arch->keys, (long long)f.arch.blocks);
+    else
+        length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
+                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
+    if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
+    text += length, n -= uint64_t(length);
+    const char* const merged = !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
+    if (splits == 1) snprintf(text, n, ", up to 1 split");
+    else snprintf(text, n, ", up to %lld splits, merged by %s", (long long)splits, merged);
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
@@ -140,11 +138,12 @@ fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::St
     rt::Status s = early ? rt::launch_after(kernel, f.grid, one.threads, shared, stream, x)
                          : rt::launch(kernel, f.grid, one.threads, shared, stream, x);
     if (s != rt::kSuccess) return device_failed(m, s, one.family);
-    if (x.partial_o) s = launch_merge(f.merge_columns, stream, x);
+    const SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
+    if (x.partial_o) s = launch_merge(f.merge_columns, stream, merged);
     if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
     if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
     const int64_t rows = p.d.batch * p.kv_heads * x.rows;
-    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, x);
+    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, merged);
     if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
     ForwardParams unscaled = x;
     set_factor(p.d, true, &unscaled);
@@ -168,8 +167,21 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
     x->v_width = copy_width(a.v, x->v_strides, d.dim_v, d.v_dtype);
     x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(p, *x));
     x->cluster_merge = f.cluster_merge && !is_general(p, *x);
-    x->partial_o = f.partial_bytes && !x->cluster_merge ? reinterpret_cast<float*>(memory) : nullptr;
-    x->state = f.state_bytes && !x->cluster_merge ? reinterpret_cast<RowState*>(memory + f.partial_bytes) : nullptr;
+    if (!x->cluster_merge) set_split_memory(f.split_memory, memory, x);
+}
+
+// The architecture's kernel, and what merges its splits.
+fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, bool zeroed, rt::Stream stream, Message* m) {
+    if constexpr (rt::kArchKernels) {
+        const ArchPlan& arch = f.arch;
+        rt::Status s = launch_arch_kernel(arch, f.problem, a, memory, zeroed, stream);
+        if (s != rt::kSuccess || arch.split.splits == 1) return launched(m, s, arch.kernel->name);
+        SplitMergeParams merged{f.params, arch.split, nullptr, 1.f};
+        set_row_tensors(f.problem, a, &merged);
+        set_split_memory(arch.split_memory, memory, &merged);
+        return launched(m, launch_merge(f.merge_columns, stream, merged), merge_name(f.merge_columns));
+    }
+    return FA_OK;
 }
 
 fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
@@ -180,7 +192,7 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     if (f.grid == 0) return FA_OK;
     const auto address = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); };
     const bool aligned = (address(a->q) | address(a->k) | address(a->v) | address(a->o)) % 16 == 0;
-    const ArchKernel* const arch_kernel = aligned ? f.arch_kernel : nullptr;
+    const bool arch = aligned && f.arch.kernel;
     fa_status_t status = check_tensors(*c, p, *a, m);
     if (status != FA_OK) return status;
     rt::Stream stream;
@@ -188,23 +200,21 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     if (status != FA_OK) return status;
     void* zeros = nullptr;
     if constexpr (rt::kArchKernels) {
-        const bool small = arch_kernel && f.arch_kernel_bytes && f.arch_kernel_bytes <= kArchKernelBytes;
+        const bool small = arch && f.arch.zeroed > 0 && f.arch.workspace <= kArchKernelBytes;
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
             status = launched(m, arch_kernel_memory(&c->arch_memory, stream, &zeros), "setting up a handle's memory");
     }
-    const uint64_t bytes = arch_kernel ? f.arch_kernel_bytes : f.partial_bytes + f.state_bytes;
+    const uint64_t bytes = arch ? f.arch.workspace : f.split_memory.bytes();
     char* memory = nullptr;
     if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, bytes, &memory, m);
     if (status != FA_OK) return status;
-    ForwardParams x = f.params;
-    set_args(f, *a, memory, &x);
-    if (!arch_kernel) status = launch_instance(f, x, stream, m);
-    if constexpr (rt::kArchKernels)
-        if (arch_kernel) {
-            const rt::Status s =
-                launch_arch_kernel(*arch_kernel, c->properties, p, x, zeros ? zeros : memory, zeros != nullptr, stream);
-            status = launched(m, s, arch_kernel->name);
-        }
+    if (arch) {
+        status = launch_arch(f, *a, zeros ? static_cast<char*>(zeros) : memory, zeros != nullptr, stream, m);
+    } else {
+        ForwardParams x = f.params;
+        set_args(f, *a, memory, &x);
+        status = launch_instance(f, x, stream, m);
+    }
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

@@ -9,6 +9,12 @@ namespace gpu {
 
 constexpr int kMergeThreads = 256, kMergeWarps = kMergeThreads / 32;
 
+// What merging reads of a call, whichever family's kernel has computed the splits.
+struct SplitMergeParams : RowParams, SplitParams {
+    const float* o_scale;
+    float dropout_scale;  // 1 / (1 − dropout_p)
+};
+
 // Merging splits with few rows: blocks for each group-major row, of kMinMergeColumns or kMaxMergeColumns each. No read depends on
 // another: all splits' states are read at once, and a split's factor follows from the largest m. Each team of threads, four columns
 // a thread, sums every so many splits, several of whose loads are issued before their factors are known. More splits than threads
@@ -36,7 +42,7 @@ FA_DEVICE RowState merge_parts(MergeShared& s, int count) {
     return all;
 }
 // Merges the splits where rows are many: a team of 32 threads for each row, split after split.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM SplitMergeParams x) {
     const int64_t all = x.batch * x.kv_heads * x.rows, dim = x.dim_v;
     const int64_t index = rt::block() * kMergeWarps + rt::thread() / 32;
     const int lane = rt::thread() % 32;
@@ -75,7 +81,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_rows(FA_PARAM ForwardPara
 // The same where rows are few: see merge_parts. The kernel's blocks wait on the device for those that make the splits. Meanwhile
 // they run the whole code once with no split: this loads their instructions, which would be waited for later.
 template <int columns>
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_splits(FA_PARAM SplitMergeParams x) {
     constexpr int across = columns / 4, teams = kMergeThreads / across;
     rt::release_successor();
     rt::fetch_parameters(x);
@@ -144,7 +150,7 @@ inline int32_t merge_columns(const rt::Device& device, const Problem& p, int64_t
 }
 inline const char* merge_name(int32_t columns) { return columns ? "merge_splits" : "merge_split_rows"; }
 inline rt::Status prepare_merge(const rt::Device& device) {
-    void (*const kernels[])(ForwardParams) = {merge_splits<kMinMergeColumns>, merge_splits<kMaxMergeColumns>, merge_split_rows};
+    void (*const kernels[])(SplitMergeParams) = {merge_splits<kMinMergeColumns>, merge_splits<kMaxMergeColumns>, merge_split_rows};
     for (const auto kernel : kernels) {
         const rt::Status s = rt::prepare(kernel, device);
         if (s != rt::kSuccess) return s;
@@ -152,7 +158,7 @@ inline rt::Status prepare_merge(const rt::Device& device) {
     return rt::kSuccess;
 }
 // Merges the splits of all rows, behind the kernel that computes them.
-inline rt::Status launch_merge(int32_t columns, rt::Stream stream, const ForwardParams& x) {
+inline rt::Status launch_merge(int32_t columns, rt::Stream stream, const SplitMergeParams& x) {
     const int64_t rows = x.batch * x.kv_heads * x.rows;
     if (columns == 0) return rt::launch_after(merge_split_rows, ceil_div(rows, kMergeWarps), kMergeThreads, 0, stream, x);
     const auto kernel = columns == kMinMergeColumns ? merge_splits<kMinMergeColumns> : merge_splits<kMaxMergeColumns>;
@@ -160,7 +166,7 @@ inline rt::Status launch_merge(int32_t columns, rt::Stream stream, const Forward
 }
 
 // The final state of every row, for the scores output of a call with splits: merges as above, into split 0's place.
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM SplitMergeParams x) {
     const int64_t index = rt::block() * kMergeThreads + rt::thread(), all = x.batch * x.kv_heads * x.rows;
     if (index >= all) return;
     const int64_t r = index % x.rows, kv_head = index / x.rows % x.kv_heads, batch = index / x.rows / x.kv_heads;

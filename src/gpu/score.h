@@ -1,10 +1,9 @@
 // What becomes of one product q·k before softmax: score mods (softcap, bias, ALiBi, the mask operand), and the rule for bands and
-// dropout. Also CallParams, what a launch of any kernel is given, and ForwardParams, that of a forward, which carry what these
+// dropout. Also CallParams, what a launch of a portable kernel is given, and ForwardParams, that of a forward, which carry what these
 // functions read.
 #pragma once
-#include "gpu/memory.h"
+#include "gpu/row_params.h"
 #include "spec/mask.h"
-#include "spec/online_softmax.h"
 #include "spec/random.h"
 
 namespace fa {
@@ -26,18 +25,14 @@ constexpr float kSteepSlope = 0x1p+60f;
 
 constexpr int kMaxClusterSplits = 16;  // splits that a cluster merges
 
-// What the kernels of forward and backward read of a call, resolved by the host. Strides are of elements; pointers of operands that
-// the call has not are NULL.
-struct CallParams {
-    SequenceTable sequences;
+// What the portable kernels of forward and backward read of a call besides, resolved by the host.
+struct CallParams : RowParams {
     MaskRule rule;  // but for the diagonal
-    int64_t batch, heads_q, kv_heads, group, dim_qk, dim_v;  // group: query heads of a kv head
-    int64_t kv_heads_per_k, kv_heads_per_v;                  // that share a head of k, and of v
+    int64_t dim_qk;
+    int64_t kv_heads_per_k, kv_heads_per_v;  // that share a head of k, and of v
     const void *q, *k, *v;
-    void* o;
-    float* lse;
-    RowStrides q_strides, k_strides, v_strides, o_strides, lse_strides;
-    int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
+    RowStrides q_strides, k_strides, v_strides;
+    int32_t q_dtype, k_dtype, v_dtype, bias_dtype;
     float scale, softcap, dropout_p;
     float dropout_scale;  // 1 / (1 − dropout_p)
     bool causal;
@@ -50,7 +45,6 @@ struct CallParams {
     int64_t bias_stride[4], mask_stride[4], alibi_batch_stride;
     int64_t bias_period[2], mask_period[2], mask_keys;  // SIMT kernels alone read these, mask_bits and bias_scale
     bool mask_bits;
-    const float* sinks;
     const uint64_t* rng_state;  // NULL: these two
     uint64_t dropout_seed, dropout_offset;
     // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
@@ -61,18 +55,14 @@ struct CallParams {
 };
 
 // What a forward call fixes besides.
-struct ForwardParams : CallParams {
+struct ForwardParams : CallParams, SplitParams {
     Pages pages;
     Descale q_descale, k_descale, v_descale;
     const float* o_scale;
     float* scores;
     int64_t scores_stride[4];
     int32_t scores_stage;
-    int64_t rows;        // seqlen_q · group: group-major rows of a sequence and kv head
-    int64_t blocks;      // row tiles of those
-    int64_t num_splits;  // as split_keys takes them
-    int64_t split_size;
-    int64_t splits;                     // upper bound for any sequence
+    int64_t blocks;                     // row tiles of a sequence and kv head
     int64_t value_parts;                // parts of dim_v that are computed by blocks of their own
     int64_t section;                    // mma kernels: kv heads of the batch whose tiles are taken longest first; 0: in any order
     int32_t q_width, k_width, v_width;  // whether rows consist of aligned 16-byte vectors, of words of 4, or of elements
@@ -85,14 +75,7 @@ struct ForwardParams : CallParams {
     bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
-    // All kernels.
-    float* partial_o;  // [splits][batch · kv_heads · rows][dim_v], in the units of kHeadroomUnit; NULL: one split
-    RowState* state;   // [splits][batch · kv_heads · rows]; also the final states that the scores output needs
 };
-
-// Probabilities and their sums are kept 2^-32 of their value: many of them times the largest float must not overflow before the
-// average.
-constexpr float kHeadroomUnit = 0x1p-32f, kHeadroomFactor = 0x1p+32f;
 
 // Does no length, offset or start of a sequence lie in device memory?
 FA_FN bool has_uniform_lengths(const Problem& p) {
@@ -135,7 +118,8 @@ FA_FN Dropout dropout_of(const CallParams& x) {
     return make_dropout(x.dropout_p, state ? state[0] : x.dropout_seed, state ? state[1] : x.dropout_offset);
 }
 
-FA_FN float query_descale(const ForwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+template <class Params>
+FA_FN float query_descale(const Params& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     return x.q_descale.data ? x.q_descale.data[query_index(x.q_descale.strides, s, batch, row, head)] : 1.f;
 }
 

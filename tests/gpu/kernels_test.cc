@@ -340,6 +340,21 @@ TEST_F(EveryKernel, OfHopperIsInAPart) {
     }
 }
 
+// fa_explain tells what a call will launch: of latent attention, too, the splits and their merge.
+TEST_F(EveryKernel, ExplainsSplitsOfLatentAttention) {
+    if (!is_hopper()) GTEST_SKIP() << "not a Hopper";
+    const Handle handle = make_handle();
+    const std::string kernel = "fwd_sm90_576x512_latent_64x128 bf16";
+    Case c = shaped({1, 16, 1, 1, 5000, 576, 512}, FA_BF16);
+    c.d.flags = FA_V_IN_K;
+    c.d.num_splits = 1;
+    EXPECT_EQ(kernels_of(handle, c.d), std::vector<std::string>{kernel});
+    c.d.num_splits = 0;
+    EXPECT_EQ(kernels_of(handle, c.d), (std::vector<std::string>{kernel, "merge_splits"}));
+    c.d.split_size = 1024;
+    EXPECT_EQ(kernels_of(handle, c.d), (std::vector<std::string>{kernel, "merge_split_rows"}));
+}
+
 // With another stream at work beside it, which moves the blocks about.
 TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     constexpr int kTimes = 1000;

@@ -2,7 +2,7 @@
 // translation unit (bwd_unit.cu.in, bwd_wide_unit.cu.in) and a list; bwd_dispatch.cu chooses.
 #pragma once
 #include "cuda/rt_cuda.h"
-#include "gpu/arch_kernel.h"
+#include "gpu/arch_backward.h"
 
 namespace fa {
 namespace gpu {

@@ -45,7 +45,7 @@ struct Consumer {
                   "the other masks' loops have no blocks that only exact_softmax serves");
 
     const Sm90ForwardParams& a;
-    const ForwardParams& x;
+    const Sm90Call& x;
     typename Traits::Shared& shared;
     const int warp, lane, warpgroup, warp_row;  // warp_row: the first of the warp's 16 rows in the tile
     // The first of the thread's two rows in the tile, and its lane of the quad.

@@ -1,4 +1,5 @@
-// The host's part of the forward kernels for sm_90a: which calls they can implement, which kernel takes a call, and its launch.
+// The host's part of the forward kernels for sm_90a: which calls they can implement, the plan of a call (its kernel, parameters, launch
+// and workspace), and its launch.
 // Answers depend on the device and the descriptor alone; the tensors' addresses have been checked to be multiples of 16 bytes
 // before.
 #include "cuda/sm90/tile_scheduler.h"
@@ -95,21 +96,18 @@ Window window_of(const Problem& p) {
     return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
 }
 
-// The mask operand as it will be packed, at the end of a call's workspace; NULL: only to learn how many bytes that takes.
-PackedMask packed_mask(const Problem& p, char* memory, uint64_t* bytes) {
+// The mask operand as it will be packed. In a call's workspace it lies behind the tile counter: spans, then bits.
+PackedMask packed_mask(const Problem& p) {
     const int64_t* const stride = p.d.mask_stride;
     PackedMask m{};
     m.sequences = int(stride[0] ? p.d.batch : 1);
     m.heads = int(stride[1] ? p.d.heads_q : 1);
     m.m_blocks = int(ceil_div(p.d.seqlen_q, PackedMask::kBlockM));
     m.n_blocks = int(ceil_div(p.d.seqlen_k, PackedMask::kBlockN));
-    const uint64_t spans = uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256));
-    *bytes = kArchKernelBytes + spans + uint64_t(m.words()) * sizeof(uint2);
-    if (!memory) return m;
-    m.spans = reinterpret_cast<int2*>(memory + kArchKernelBytes);
-    m.bits = reinterpret_cast<uint2*>(memory + kArchKernelBytes + spans);
     return m;
 }
+uint64_t span_bytes(const PackedMask& m) { return uint64_t(round_up(m.all_tiles() * int64_t(sizeof(int2)), 256)); }
+uint64_t packed_mask_bytes(const PackedMask& m) { return span_bytes(m) + uint64_t(m.words()) * sizeof(uint2); }
 
 rt::Status pack(const PackedMask& to, const Problem& p, const uint8_t* from, rt::Stream stream) {
     const int64_t* const t = p.d.mask_stride;
@@ -172,10 +170,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
     return best;
 }
 
-}  // namespace
-
-const ArchKernel* arch_kernel_for(const rt::Device& device, const Problem& p) {
-    if (const ArchKernel* const latent = latent_kernel_for(device, p)) return latent;
+const ArchKernel* kernel_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
     for (const int width : kWidths) {
         if (width < p.d.dim_qk) continue;
@@ -185,11 +180,60 @@ const ArchKernel* arch_kernel_for(const rt::Device& device, const Problem& p) {
     return nullptr;
 }
 
-uint64_t arch_kernel_bytes(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    if (is_latent_kernel(arch_kernel)) return latent_kernel_bytes(device, p);
-    uint64_t bytes = schedules_dynamically(sm90_kernel(arch_kernel), device, p) ? kArchKernelBytes : 0;
-    if (sm90_kernel(arch_kernel).score_mod == ScoreMod::mask) packed_mask(p, nullptr, &bytes);
-    return bytes;
+Sm90Call planned_call(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    Sm90Call x{};
+    set_rows(p, &x);
+    x.scale = d.scale;
+    x.softcap = d.softcap;
+    x.alibi_batch_stride = d.alibi_batch_stride;
+    x.uniform_lengths = has_uniform_lengths(p);
+    if (x.uniform_lengths) x.uniform_seq = sequence_of(x.sequences, 0);
+    x.pages = pages_of(p, nullptr);
+    x.q_descale.strides = row_strides(d.q_descale_stride, false);
+    x.k_descale.strides = row_strides(d.k_descale_stride, false);
+    x.v_descale.strides = row_strides(d.v_descale_stride, false);
+    return x;
+}
+void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x) {
+    set_row_tensors(p, a, x);
+    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
+    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+}
+
+}  // namespace
+
+ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& p) {
+    ArchPlan plan = plan_latent_kernel(device, p);
+    if (plan.kernel) return plan;
+    plan = {};
+    plan.kernel = kernel_for(device, p);
+    if (!plan.kernel) return plan;
+    const Sm90Kernel& h = sm90_kernel(*plan.kernel);
+    const fa_attention_desc_t& d = p.d;
+    Sm90ForwardParams a{};
+    a.x = planned_call(p);
+    a.window = window_of(p);
+    a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
+    a.o_f16 = d.o_dtype == FA_F16;
+    a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
+    a.pair_by_heads = pair_by_heads(h, p);
+    a.m_blocks = int(m_blocks_of(h, p));
+    a.num_tiles = int(tiles_of(h, p));
+    const int64_t kv_heads = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
+    a.section = int(min_of(kv_heads * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
+    plan.blocks = h.cluster_size * min_of(a.num_tiles, device.multiprocessors / h.cluster_size);
+    plan.split.splits = 1;
+    if (schedules_dynamically(h, device, p)) plan.workspace = kArchKernelBytes, plan.zeroed = 2 * sizeof *a.tile_counter;
+    if (h.score_mod == ScoreMod::mask) {
+        a.mask = packed_mask(p);
+        plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
+    }
+    plan.params.set(a);
+    return plan;
 }
 
 rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void** zeros) {
@@ -217,7 +261,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(device)};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels()};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     for (const Unit& unit : kUnits) {
@@ -232,45 +276,33 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
-                              void* memory, bool zeroed, rt::Stream stream) {
-    if (is_latent_kernel(arch_kernel)) return launch_latent_kernel(arch_kernel, device, p, x, memory, stream);
-    const Sm90Kernel& h = sm90_kernel(arch_kernel);
+rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, bool zeroed,
+                              rt::Stream stream) {
+    if (is_latent_kernel(*plan.kernel)) return launch_latent_kernel(plan, p, args, memory, stream);
+    const Sm90Kernel& h = sm90_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);
-    Sm90ForwardParams a;
-    a.x = x;
-    a.window = window_of(p);
-    a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
-    a.o_f16 = d.o_dtype == FA_F16;
-    a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
+    Sm90ForwardParams a = plan.params.get<Sm90ForwardParams>();
+    set_call_tensors(p, args, &a.x);
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
-        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
-        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
+        !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
+        !encode_tensor_map(&a.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
                                             kv_sequences, k_box_rows, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
-    const int slots = device.multiprocessors / h.cluster_size;
-    a.pair_by_heads = pair_by_heads(h, p);
-    a.m_blocks = int(m_blocks_of(h, p));
-    a.num_tiles = int(tiles_of(h, p));
-    a.section = int(min_of(x.section * p.group, d.batch * d.heads_q) / (a.pair_by_heads ? 2 : 1));
-    a.tile_counter = nullptr;
-    if (schedules_dynamically(h, device, p)) {
-        a.tile_counter = static_cast<int*>(memory);
-        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(a.tile_counter, 0, 2 * sizeof(int), stream);
+    if (plan.zeroed > 0) {
+        a.tile_counter = reinterpret_cast<int*>(memory);
+        const rt::Status s = zeroed ? rt::kSuccess : cudaMemsetAsync(memory, 0, plan.zeroed, stream);
         if (s != rt::kSuccess) return s;
     }
-    a.mask = {};
     if (h.score_mod == ScoreMod::mask) {
-        uint64_t bytes;
-        a.mask = packed_mask(p, static_cast<char*>(memory), &bytes);
-        const rt::Status s = pack(a.mask, p, x.mask, stream);
+        a.mask.spans = reinterpret_cast<int2*>(memory + kArchKernelBytes);
+        a.mask.bits = reinterpret_cast<uint2*>(memory + kArchKernelBytes + span_bytes(a.mask));
+        const rt::Status s = pack(a.mask, p, args.mask, stream);
         if (s != rt::kSuccess) return s;
     }
-    return rt::launch_after(h.kernel, h.cluster_size * min_of(a.num_tiles, slots), h.threads, h.shared_bytes, stream, a,
-                            h.cluster_size);
+    return rt::launch_after(h.kernel, plan.blocks, h.threads, h.shared_bytes, stream, a, h.cluster_size);
 }
 
 }  // namespace gpu

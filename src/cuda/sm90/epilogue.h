@@ -26,7 +26,7 @@ FA_DEVICE typename Consumer::Traits::Element* output_of(const Consumer& wg, cons
 template <class Consumer, class T>
 FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
     using Traits = typename Consumer::Traits;
-    const ForwardParams& x = wg.x;
+    const Sm90Call& x = wg.x;
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};
     const typename Consumer::RowPlace place = wg.border_place();
     const int row0 = t.row0 + place.row;
@@ -84,7 +84,7 @@ FA_DEVICE uint32_t store_o(const Consumer& wg, const RowEnds<T>& e) {
 // speed.
 template <class Consumer, class T>
 FA_DEVICE void store_o_f32(const Consumer& wg, const WorkTileInfo& t, const RowEnds<T>& e) {
-    const ForwardParams& x = wg.x;
+    const Sm90Call& x = wg.x;
     const typename Consumer::RowPlace place =
         Consumer::kHeadDim == 64 && Consumer::mask == MaskKind::none ? wg.row_place() : wg.row_place_of(rt::read_laneid());
     const Sequence seq{t.q_begin, t.q_len, 0, t.k_len, 0, t.off};

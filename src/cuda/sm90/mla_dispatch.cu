@@ -1,8 +1,7 @@
-// The latent kernels of both types and widths, which calls they take, and their launch with the merge of splits.
+// The latent kernels of both types and widths: which calls they take, their plan, with the splits of keys, and their launch.
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/mla_kernel.h"
 #include "cuda/sm90/tensor_map.h"
-#include "gpu/merge.h"
 
 namespace fa {
 namespace gpu {
@@ -59,11 +58,9 @@ bool can_implement(const rt::Device& device, const Problem& p) {
 
 // The splits that should take the least time, in pairs of blocks of keys: what a CTA begins and ends with is worth about one more,
 // and merging a few.
-int64_t num_splits_of(const rt::Device& device, const Problem& p) {
-    const fa_attention_desc_t& d = p.d;
-    if (d.num_splits > 0) return d.num_splits;
+int64_t num_splits_heuristic(const rt::Device& device, const Problem& p) {
     constexpr int64_t kBorder = 1, kMerge = 3, kMaxSplits = 128;
-    const int64_t tiles = d.batch * tiles_of(p), pairs = ceil_div(d.seqlen_k, 128);
+    const int64_t tiles = p.d.batch * tiles_of(p), pairs = ceil_div(p.d.seqlen_k, 128);
     int64_t best = 1, least = INT64_MAX;
     for (int64_t splits = 1; splits <= min_of(kMaxSplits, pairs); splits++) {
         const int64_t time =
@@ -72,11 +69,20 @@ int64_t num_splits_of(const rt::Device& device, const Problem& p) {
     }
     return best;
 }
-int64_t splits_of(const rt::Device& device, const Problem& p) {
-    if (p.d.split_size > 0) return ceil_div(p.d.seqlen_k, p.d.split_size);
-    return min_of(num_splits_of(device, p), ceil_div(p.d.seqlen_k, kSplitQuantum));
+SplitParams splits_of(const rt::Device& device, const Problem& p) {
+    SplitParams x{};
+    x.rows = rows_of(p);
+    x.split_size = p.d.split_size;
+    x.num_splits = p.d.num_splits > 0 || x.split_size > 0 ? p.d.num_splits : num_splits_heuristic(device, p);
+    x.splits = max_splits(p.d.seqlen_k, x.num_splits, x.split_size);
+    return x;
 }
-uint64_t partial_bytes(const Problem& p, int64_t splits) { return uint64_t(splits * p.d.batch * rows_of(p) * p.d.dim_v) * 4; }
+
+const ArchKernel* kernel_for(const Problem& p) {
+    for (const ArchKernel& one : kList)
+        if (latent_kernel(one).dtype == p.d.q_dtype && latent_kernel(one).dim == p.d.dim_qk) return &one;
+    return nullptr;
+}
 
 }  // namespace
 
@@ -84,53 +90,53 @@ bool is_latent_kernel(const ArchKernel& arch_kernel) {
     return &arch_kernel >= kList && &arch_kernel < kList + sizeof kList / sizeof *kList;
 }
 
-const ArchKernel* latent_kernel_for(const rt::Device& device, const Problem& p) {
-    if (!can_implement(device, p)) return nullptr;
-    if (p.d.batch * tiles_of(p) * splits_of(device, p) >= kMaxExtent) return nullptr;
-    for (const ArchKernel& one : kList)
-        if (latent_kernel(one).dtype == p.d.q_dtype && latent_kernel(one).dim == p.d.dim_qk) return &one;
-    return nullptr;
+ArchPlan plan_latent_kernel(const rt::Device& device, const Problem& p) {
+    ArchPlan plan{};
+    if (!can_implement(device, p)) return plan;
+    plan.split = splits_of(device, p);
+    plan.blocks = p.d.batch * tiles_of(p) * plan.split.splits;
+    if (plan.blocks >= kMaxExtent) return plan;
+    plan.kernel = kernel_for(p);
+    plan.split_memory = split_memory(p, plan.split, false);
+    plan.workspace = plan.split_memory.bytes();
+    LatentParams a{};
+    set_rows(p, &a.x);
+    static_cast<SplitParams&>(a.x) = plan.split;
+    a.x.scale = p.d.scale;
+    a.x.causal = p.causal();
+    a.x.pages = pages_of(p, nullptr);
+    a.tiles = int(tiles_of(p));
+    a.splits = int(plan.split.splits);
+    plan.params.set(a);
+    return plan;
 }
 
-uint64_t latent_kernel_bytes(const rt::Device& device, const Problem& p) {
-    const int64_t splits = splits_of(device, p);
-    return splits > 1 ? partial_bytes(p, splits) + uint64_t(splits * p.d.batch * rows_of(p)) * sizeof(RowState) : 0;
-}
-
-rt::Status prepare_latent_kernels(const rt::Device& device) {
+rt::Status prepare_latent_kernels() {
     for (const ArchKernel& one : kList) {
         const LatentKernel& h = latent_kernel(one);
         const rt::Status s = cudaFuncSetAttribute(reinterpret_cast<const void*>(h.kernel),
                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, h.shared_bytes);
         if (s != rt::kSuccess) return s;
     }
-    return prepare_merge(device);
+    return rt::kSuccess;
 }
 
-rt::Status launch_latent_kernel(const ArchKernel& arch_kernel, const rt::Device& device, const Problem& p, const ForwardParams& x,
-                                void* memory, rt::Stream stream) {
-    const LatentKernel& h = latent_kernel(arch_kernel);
+rt::Status launch_latent_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory,
+                                rt::Stream stream) {
+    const LatentKernel& h = latent_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
-    LatentParams a;
-    a.x = x;
-    a.tiles = int(tiles_of(p));
-    a.splits = int(splits_of(device, p));
-    a.x.num_splits = num_splits_of(device, p);
-    a.x.splits = a.splits;
-    a.x.rows = rows_of(p);
-    a.x.partial_o = a.splits > 1 ? static_cast<float*>(memory) : nullptr;
-    a.x.state = a.splits > 1 ? reinterpret_cast<RowState*>(static_cast<char*>(memory) + partial_bytes(p, a.splits)) : nullptr;
+    LatentParams a = plan.params.get<LatentParams>();
+    set_row_tensors(p, args, &a.x);
+    set_split_memory(plan.split_memory, memory, &a.x);
+    a.x.pages.table = operand(p, FA_OPERAND_PAGE_TABLE, args.page_table);
     // Fetching 256 bytes for 128 costs 7 % where memory is the limit, and gains 2 % where tiles of a sequence share what comes.
     const CUtensorMapL2promotion promotion = a.tiles == 1 ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     const int64_t q_stride[4] = {d.q_stride[0], q_row_stride(d), 0, 1};
-    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, 64) ||
-        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), 64,
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, q_stride, d.dim_qk, rows_of(p), 1, d.batch, 64) ||
+        !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), 1, sequences_of_k(p), 64,
                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, promotion))
         return cudaErrorInvalidValue;
-    const rt::Status s = rt::launch_after(h.kernel, d.batch * a.tiles * a.splits, LatentTraits<Bf16, 576>::kThreads,
-                                          uint64_t(h.shared_bytes), stream, a);
-    if (s != rt::kSuccess || a.splits == 1) return s;
-    return launch_merge(merge_columns(device, p, d.batch * a.x.rows), stream, a.x);
+    return rt::launch_after(h.kernel, plan.blocks, LatentTraits<Bf16, 576>::kThreads, uint64_t(h.shared_bytes), stream, a);
 }
 
 }  // namespace gpu

@@ -7,12 +7,10 @@ namespace fa {
 namespace gpu {
 
 bool is_latent_kernel(const ArchKernel&);
-// NULL: it does not take the call.
-const ArchKernel* latent_kernel_for(const rt::Device&, const Problem&);
-uint64_t latent_kernel_bytes(const rt::Device&, const Problem&);
-rt::Status prepare_latent_kernels(const rt::Device&);
-rt::Status launch_latent_kernel(const ArchKernel&, const rt::Device&, const Problem&, const ForwardParams&, void* memory,
-                                rt::Stream);
+// Without a kernel, where none takes the call.
+ArchPlan plan_latent_kernel(const rt::Device&, const Problem&);
+rt::Status prepare_latent_kernels();
+rt::Status launch_latent_kernel(const ArchPlan&, const Problem&, const fa_forward_args_t&, char* memory, rt::Stream);
 
 }  // namespace gpu
 }  // namespace fa

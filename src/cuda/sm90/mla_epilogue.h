@@ -16,7 +16,7 @@ FA_DEVICE float finite_average(float sum, float factor) {
 template <class Traits>
 FA_DEVICE void latent_epilogue(LatentConsumer<Traits>& wg, int warpgroup) {
     const LatentParams& a = wg.a;
-    const ForwardParams& x = a.x;
+    const LatentCall& x = a.x;
     const int c = rt::read_laneid() % 4, place = wg.row_in_tile(), split = wg.s.range.w;
     const int64_t batch = a.batch();
     __syncwarp();

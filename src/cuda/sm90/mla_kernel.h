@@ -15,7 +15,7 @@ namespace gpu {
 // What the CTA is to do. False: nothing, the sequence has fewer splits.
 template <class Traits>
 FA_DEVICE bool begin_latent_tile(const LatentParams& a) {
-    const ForwardParams& x = a.x;
+    const LatentCall& x = a.x;
     const int split = a.split();
     const Sequence seq = bounded_sequence(x.sequences, a.batch());
     if (split >= split_count(seq.k_len, x.num_splits, x.split_size)) return false;

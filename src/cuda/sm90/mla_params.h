@@ -5,9 +5,16 @@
 namespace fa {
 namespace gpu {
 
+// What the kernel reads of a call, beside q and k.
+struct LatentCall : RowParams, SplitParams {
+    float scale;
+    bool causal;
+    Pages pages;
+};
+
 struct LatentParams {
     CUtensorMap q, k;
-    ForwardParams x;
+    LatentCall x;
     int tiles;   // of 64 rows, of a sequence
     int splits;  // that a tile's CTAs take
     // What a CTA works on. Tiles come from the last to the first: under a causal mask later ones see more keys.

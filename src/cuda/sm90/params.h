@@ -25,10 +25,21 @@ enum class ScoreMod { none, softcap, alibi, mask };
 // none.
 struct Window { int left, right, chunk; };
 
+// What the kernel reads of a call, beside the tensors that TMA loads.
+struct Sm90Call : RowParams {
+    float scale, softcap;
+    const float* alibi_slopes;
+    int64_t alibi_batch_stride;
+    bool uniform_lengths;   // do all sequences have the same lengths? Then these are the first one's.
+    Sequence uniform_seq;
+    Pages pages;
+    Descale q_descale, k_descale, v_descale;
+};
+
 struct Sm90ForwardParams {
     CUtensorMap q, k, v;
     CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
-    ForwardParams x;
+    Sm90Call x;
     Window window;
     int o_columns;       // of a 16-bit o; 0: o is f32
     bool o_f16;          // of an 8-bit q: is a 16-bit o f16?

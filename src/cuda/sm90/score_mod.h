@@ -23,7 +23,7 @@ struct ScoreModOp<ScoreMod::none, BlockN, tile_scale> {
     float scale_log2;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale_log2(a.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
-    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int, const float (&)[2]) {}
     FA_MEMBER float exponent(float s, int, int, float ref_log2) { return fmaf(s, scale_log2, -ref_log2); }
@@ -38,7 +38,7 @@ struct ScoreModOp<ScoreMod::none, BlockN, tile_scale> {
 template <int BlockN, bool tile_scale>
 struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale> {
     static constexpr float scale_log2 = 1.f;
-    const ForwardParams& x;
+    const Sm90Call& x;
     float limit2, coefficient[3];  // -limit²; of powers of w
     uint32_t signs[2];             // the bits that all w of a row have in common; the highest is the sign
     float own_scale;               // where tiles have one
@@ -62,7 +62,7 @@ struct ScoreModOp<ScoreMod::softcap, BlockN, tile_scale> {
         constexpr float least = 0x1p-16f, most = 0x1p+16f;
         if (tile_scale && !(scale_over_cap() > least && scale_over_cap() < most)) limit2 = 0.f;
     }
-    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo&, int) {}
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo&, int) {}
     FA_MEMBER void prefetch(int) {}
     FA_MEMBER void begin_block(int, const float (&)[2]) { signs[0] = signs[1] = ~0u; }
     FA_MEMBER float polynomial(float w) const { return fmaf(fmaf(coefficient[2], w, coefficient[1]), w, coefficient[0]); }
@@ -98,7 +98,7 @@ struct ScoreModOp<ScoreMod::alibi, BlockN, tile_scale> {
     int n_block_diagonal, n_block_right;  // blocks that the diagonal of some row of the tile goes through: from the one up to before the other
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : scale(a.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float unscaled) { scale = unscaled * kLog2e; }
-    FA_MEMBER void begin_tile(const ForwardParams& x, const WorkTileInfo& t, int tile_row) {
+    FA_MEMBER void begin_tile(const Sm90Call& x, const WorkTileInfo& t, int tile_row) {
         slope = log2_slope(x.alibi_slopes[t.batch * x.alibi_batch_stride + t.head]);
         diagonal = t.row0 + tile_row + t.off - int(threadIdx.x) % 4 * 2;
         n_block_diagonal = max(t.row0 + t.off + 1, 0) / BlockN;
@@ -134,7 +134,7 @@ struct ScoreModOp<ScoreMod::mask, BlockN, tile_scale> {
     uint2 bits;
     FA_MEMBER explicit ScoreModOp(const Sm90ForwardParams& a) : mask(a.mask), scale_log2(a.x.scale * kLog2e) {}
     FA_MEMBER void set_scale(float scale) { scale_log2 = scale * kLog2e; }
-    FA_MEMBER void begin_tile(const ForwardParams&, const WorkTileInfo& t, int tile_row) {
+    FA_MEMBER void begin_tile(const Sm90Call&, const WorkTileInfo& t, int tile_row) {
         first = mask.bits + mask.word_index(mask.tile_of(t.batch, t.head, t.row0), tile_row, 0) + threadIdx.x % 32;
     }
     FA_MEMBER void prefetch(int n_block) { bits = first[n_block * 32]; }

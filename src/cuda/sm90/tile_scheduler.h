@@ -38,7 +38,7 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int ro
 
 // The factors of 8-bit q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
 // q and k are; a scale of 0 would meet a row_ref of −∞.
-FA_DEVICE void find_descale_factors(const ForwardParams& x, WorkTileInfo& t) {
+FA_DEVICE void find_descale_factors(const Sm90Call& x, WorkTileInfo& t) {
     constexpr float kMinScale = 0x1p-60f;
     const int kv_index = x.sequences.packed_k() ? t.batch : t.kv_batch;
     const auto factor_of = [&](const Descale& f) {
@@ -54,7 +54,7 @@ FA_DEVICE void find_descale_factors(const ForwardParams& x, WorkTileInfo& t) {
 
 template <class Traits, MaskKind mask, bool pair>
 FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, WorkTileInfo& t) {
-    const ForwardParams& x = a.x;
+    const Sm90Call& x = a.x;
     const bool pair_by_heads = pair && a.pair_by_heads, pair_by_rows = pair && !a.pair_by_heads;
     const int heads_q = int(x.heads_q), heads = int(x.batch) * heads_q / (pair_by_heads ? 2 : 1);
     int m_block, head;
