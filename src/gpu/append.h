@@ -184,7 +184,8 @@ FA_DEVICE void copy_row(const AppendParams& x, const AppendRow& row) {
     char* cache = static_cast<char*>(operand.to) + row.h * operand.to_strides.head * bytes + b * sequence_bytes + first;
     const int32_t* table = x.pages.table + b * table_stride;
     const uint32_t later = uint32_t(source.later), keys = uint32_t(x.seqlen_k), sequences = uint32_t(x.sequences);
-    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u, shift = uint32_t(x.page_shift);
+    const uint32_t pages = uint32_t(x.pages.count), within = paged ? uint32_t(x.pages.size) - 1 : ~0u,
+                   shift = uint32_t(x.page_shift);
     force_evaluation(outer_bytes ^ row_bytes ^ all ^ int64_t(from) ^ int64_t(cache) ^ int64_t(table) ^ table_stride ^
                      sequence_bytes);
     force_evaluation(int64_t(source.key) ^ int64_t(source.index) ^ int64_t(later ^ keys ^ shift) << 32 ^ sequences ^ pages ^

@@ -4,7 +4,6 @@
 // functions.
 #pragma once
 #include <string.h>
-#include <type_traits>
 #include "gpu/score.h"
 
 namespace fa {
@@ -23,7 +22,7 @@ class PlannedParams {
   public:
     template <class Params>
     void set(const Params& x) {
-        static_assert(sizeof x <= bytes && std::is_trivially_copyable<Params>::value, "plain data, of bounded size");
+        static_assert(sizeof x <= bytes && __is_trivially_copyable(Params), "plain data, of bounded size");
         memcpy(data_, &x, sizeof x);
     }
     template <class Params>
@@ -44,9 +43,9 @@ struct ArchPlan {
     int64_t blocks;            // of the launch
     SplitParams split;         // without pointers; more than one split: merging them follows
     SplitMemory split_memory;
-    uint64_t workspace;        // bytes, and of those, from the first on, that must be 0 and will be 0 again
+    uint64_t workspace;  // bytes, and of those, from the first on, that must be 0 and will be 0 again
     uint64_t zeroed;
-    PlannedParams<1152> params;
+    PlannedParams<1280> params;
 };
 ArchPlan plan_arch_kernel(const rt::Device&, const Problem&);
 // A handle's memory for them, some for each of a few streams: zeros, and zeros again when a call ends.

@@ -14,8 +14,8 @@ struct RowOutput {
 
 // A function that is not inlined reads the parameters from memory, miss after miss: where that latency would show, finalize_row is
 // inlined; elsewhere finalize_row_cold serves. `part`: (m, l) of the row in the units of kHeadroomUnit. Writes LSE when `first`.
-FA_DEVICE RowOutput finalize_row(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row,
-                                 RowState part, bool first) {
+FA_DEVICE RowOutput finalize_row(const RowParams& x, const Sequence& seq, int64_t batch, int64_t head, int64_t row, RowState part,
+                                 bool first) {
     RowState state{part.m, part.l * kHeadroomFactor};
     float scale = 1.f;
     if (x.sinks) {

@@ -17,7 +17,7 @@ struct ForwardPlan : Plan {
     int64_t grid;              // of the instance
     bool cluster_merge;        // may a tile's splits merge in their cluster?
     SplitMemory split_memory;
-    int32_t merge_columns;     // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
+    int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
 };
 
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
@@ -171,7 +171,8 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
 }
 
 // The architecture's kernel, and what merges its splits.
-fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, bool zeroed, rt::Stream stream, Message* m) {
+fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, bool zeroed, rt::Stream stream,
+                        Message* m) {
     if constexpr (rt::kArchKernels) {
         const ArchPlan& arch = f.arch;
         rt::Status s = launch_arch_kernel(arch, f.problem, a, memory, zeroed, stream);

@@ -16,7 +16,9 @@ struct KvTensor {
     int64_t dim;
 };
 
-KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) { return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key); }
+KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) {
+    return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key);
+}
 
 int64_t row_index(const Problem& p, const KvTensor& s, const KeyLocation& at, int64_t head) {
     return (p.packed_k() ? 0 : at.outer * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];

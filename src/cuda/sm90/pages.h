@@ -12,7 +12,9 @@ namespace gpu {
 struct PagedRow {
     int page, row;
     template <class Params>
-    FA_MEMBER bool exists(const Params& a) const { return uint32_t(page) < uint32_t(a.x.pages.count); }
+    FA_MEMBER bool exists(const Params& a) const {
+        return uint32_t(page) < uint32_t(a.x.pages.count);
+    }
 };
 template <class Params>
 FA_DEVICE PagedRow find_paged_row(const Params& a, int kv_batch, int key) {

@@ -30,7 +30,7 @@ struct Sm90Call : RowParams {
     float scale, softcap;
     const float* alibi_slopes;
     int64_t alibi_batch_stride;
-    bool uniform_lengths;   // do all sequences have the same lengths? Then these are the first one's.
+    bool uniform_lengths;  // do all sequences have the same lengths? Then these are the first one's.
     Sequence uniform_seq;
     Pages pages;
     Descale q_descale, k_descale, v_descale;
