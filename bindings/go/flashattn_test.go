@@ -184,3 +184,59 @@ func TestHelpers(t *testing.T) {
 		t.Error("names of types")
 	}
 }
+
+func TestBackendsAndDevicesAreAskedWithoutAHandle(t *testing.T) {
+	if err := BackendStatus(CPU); err != nil {
+		t.Error(err)
+	}
+	refused(t, BackendStatus(Backend(77)), InvalidArgument, "backend is 77")
+	devices, err := Devices(CPU)
+	if err != nil || len(devices) != 1 {
+		t.Fatalf("got %v, %v", devices, err)
+	}
+	if d := devices[0]; d.Backend != CPU || d.Index != 0 || d.ComputeUnits < 1 || d.MemoryBytes == 0 || d.Name == "" || d.Arch == "" {
+		t.Errorf("got %+v", d)
+	}
+	if BackendStatus(CUDA) != nil {
+		devices, err = Devices(CUDA)
+		var e *Error
+		if len(devices) != 0 || !errors.As(err, &e) || e.Message == "" {
+			t.Errorf("got %v, %v", devices, err)
+		}
+	}
+}
+
+func TestDropoutMaskIsWhatAForwardDraws(t *testing.T) {
+	const rows, keys = 3, 5
+	h, keep := open(t, CPU), make([]bool, rows*keys)
+	if err := DropoutMask(keep, 0.5, 9, 4, 1, 0, rows, 0, keys); err != nil {
+		t.Fatal(err)
+	}
+	// With v of one 1 for each key, o is P; dropped weights are 0.
+	a := &Attention{Batch: 1, HeadsQ: 2, HeadsK: 1, SeqlenQ: rows, SeqlenK: keys, DimQK: keys, DropoutP: 0.5}
+	q, v, o := make([]float32, 2*rows*keys), make([]float32, keys*keys), make([]float32, 2*rows*keys)
+	for j := 0; j < keys; j++ {
+		v[j*keys+j] = 1
+	}
+	err := h.Forward(a, &Forward{Q: Of(q), K: Of(v), V: Of(v), O: Of(o), DropoutSeed: 9, DropoutOffset: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := 0
+	for i := 0; i < rows; i++ {
+		for j := 0; j < keys; j++ {
+			if (o[(2*i+1)*keys+j] != 0) != keep[i*keys+j] {
+				t.Errorf("row %d, key %d: %v and %v", i, j, o[(2*i+1)*keys+j], keep[i*keys+j])
+			}
+			if !keep[i*keys+j] {
+				dropped++
+			}
+		}
+	}
+	if dropped == 0 || dropped == rows*keys {
+		t.Errorf("%d dropped", dropped)
+	}
+	refused(t, DropoutMask(keep, 0.5, 9, 4, 1, 0, rows+1, 0, keys), InvalidArgument, "keep has 15 elements")
+	refused(t, DropoutMask(keep, 2, 9, 4, 1, 0, rows, 0, keys), InvalidArgument, "p is 2")
+	refused(t, DropoutMask(nil, 0.5, 9, 4, 1, 0, -1, 0, keys), InvalidArgument, "rows is -1")
+}
