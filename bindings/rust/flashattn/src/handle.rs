@@ -221,6 +221,18 @@ impl Handle {
     }
 
     /// Attention.
+    ///
+    /// Packed sequences lie one after the other, here of one row and of two. With q of 0 each row is the mean of its sequence:
+    ///
+    /// ```
+    /// # use flashattn::{Attention, Forward, Handle};
+    /// let shape = Attention::new().batch(2).heads_q(1).total_q(3).total_k(3).seqlen_q(2).seqlen_k(2).dim_qk(1);
+    /// let (q, v, mut o, starts) = ([0.0f32; 3], [1.0f32, 3.0, 5.0], [0.0f32; 3], [0, 1, 3]);
+    /// let call = Forward::new().q(&q).k(&q).v(&v).o(&mut o).cu_seqlens_q(&starts).cu_seqlens_k(&starts);
+    /// Handle::new()?.forward(&shape, &call)?;
+    /// assert_eq!(o, [1.0, 4.0, 4.0]);
+    /// # Ok::<(), flashattn::Error>(())
+    /// ```
     pub fn forward(&mut self, attention: &Attention, call: &Forward<'_>) -> Result<()> {
         call.check_outputs()?;
         let mut desc = attention.desc;
@@ -232,6 +244,20 @@ impl Handle {
     }
 
     /// Gradients. `forward` has the forward's inputs, and o and LSE by [`Forward::computed`].
+    ///
+    /// ```
+    /// # use flashattn::{Alignment, Attention, Backward, Forward, Handle};
+    /// let shape = Attention::new().batch(1).heads_q(1).seqlen_q(2).seqlen_k(2).dim_qk(1).causal(Alignment::TopLeft);
+    /// let (q, v, mut o, mut lse) = ([0.0f32; 2], [1.0f32, 3.0], [0.0f32; 2], [0.0f32; 2]);
+    /// let inputs = || Forward::new().q(&q).k(&q).v(&v);
+    /// let mut handle = Handle::new()?;
+    /// handle.forward(&shape, &inputs().o(&mut o).lse(&mut lse))?;
+    /// // The first row gives all of its gradient to the first value, the second one half to each.
+    /// let (dout, mut dv) = ([2.0f32, 4.0], [0.0f32; 2]);
+    /// handle.backward(&shape, &inputs().computed(&o, &lse), &Backward::new().dout(&dout).dv(&mut dv))?;
+    /// assert_eq!(dv, [4.0, 2.0]);
+    /// # Ok::<(), flashattn::Error>(())
+    /// ```
     pub fn backward(&mut self, attention: &Attention, forward: &Forward<'_>, call: &Backward<'_>) -> Result<()> {
         let mut desc = attention.desc;
         let mut args = call.args;
@@ -245,7 +271,16 @@ impl Handle {
         self.said(status)
     }
 
-    /// Partial results over disjoint sets of keys become the whole.
+    /// Partial results over disjoint sets of keys become the whole. Here the second part has three times the weight of the first:
+    ///
+    /// ```
+    /// # use flashattn::{Attention, Handle, Merge};
+    /// let shape = Attention::new().batch(1).heads_q(1).seqlen_q(1).dim_qk(1);
+    /// let (parts, lses, mut o) = ([2.0f32, 6.0], [0.0, 3.0f32.ln()], [0.0f32]);
+    /// Handle::new()?.merge(&shape, &Merge::new().parts(2).o_parts(&parts).lse_parts(&lses).o(&mut o))?;
+    /// assert!((o[0] - 5.0).abs() < 1e-5);
+    /// # Ok::<(), flashattn::Error>(())
+    /// ```
     pub fn merge(&mut self, attention: &Attention, call: &Merge<'_>) -> Result<()> {
         let mut desc = attention.desc;
         call.bounds.settle(&mut desc, false)?;
@@ -255,7 +290,16 @@ impl Handle {
         self.said(status)
     }
 
-    /// Rotary embedding.
+    /// Rotary embedding. Here one pair of dims stays at position 0, and turns by a right angle at position 1:
+    ///
+    /// ```
+    /// # use flashattn::{Attention, Handle, Rotary};
+    /// let shape = Attention::new().batch(1).heads_q(1).seqlen_q(2).dim_qk(2);
+    /// let (cos, sin, mut x) = ([1.0, 0.0], [0.0, 1.0], [1.0f32, 2.0, 3.0, 4.0]);
+    /// Handle::new()?.rotary(&shape, &Rotary::new().cos(&cos).sin(&sin).max_position(2).rotary_dim(2).in_place(&mut x))?;
+    /// assert_eq!(x, [1.0, 2.0, -4.0, 3.0]);
+    /// # Ok::<(), flashattn::Error>(())
+    /// ```
     pub fn rotary(&mut self, attention: &Attention, call: &Rotary<'_>) -> Result<()> {
         let mut desc = attention.desc;
         call.bounds.settle(&mut desc, false)?;
