@@ -215,7 +215,11 @@ T finish(Status status, T value) {
 
 /* ----------------------------------------------------------------------------------------------------------- the descriptor */
 
-/* The descriptor with its defaults; all its fields are there by their names. The functions set what belongs together. */
+/* The descriptor with its defaults; all its fields are there by their names. The functions set what belongs together. It has constructors,
+ * which set struct_size, so that nobody can forget it. C++20 initialises the C struct by its fields' names, and that converts:
+ *
+ *     flashattn::Attention a = fa_attention_desc_t{.struct_size = sizeof(fa_attention_desc_t), .batch = 1, .heads_q = 4};
+ */
 struct Attention : fa_attention_desc_t {
     Attention() : fa_attention_desc_t(FA_ATTENTION_DESC_INIT) {}
     Attention(const fa_attention_desc_t& desc) : fa_attention_desc_t(desc) {}
