@@ -216,7 +216,8 @@ T finish(Status status, T value) {
 /* ----------------------------------------------------------------------------------------------------------- the descriptor */
 
 /* The descriptor with its defaults; all its fields are there by their names. The functions set what belongs together. It has constructors,
- * which set struct_size, so that nobody can forget it. C++20 initialises the C struct by its fields' names, and that converts:
+ * which set struct_size, so that nobody can forget it. C++20 initialises the C struct by its fields' names, and that converts (what
+ * is left out is 0; -Wmissing-field-initializers, a part of -Wextra, says so of each field):
  *
  *     flashattn::Attention a = fa_attention_desc_t{.struct_size = sizeof(fa_attention_desc_t), .batch = 1, .heads_q = 4};
  */
