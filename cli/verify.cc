@@ -103,18 +103,23 @@ Json json_of(const Machine& machine, const std::vector<Checked>& results) {
     return cases;
 }
 
-// Cases whose names contain the pattern, in which * and ? stand for anything, as in a shell.
-std::vector<Trial> trials_like(const std::string& pattern) {
-    const std::string anywhere = "*" + pattern + "*";
+// Cases whose names contain one of the patterns, in which * and ? stand for anything, as in a shell; without patterns all.
+std::vector<Trial> trials_like(const std::vector<std::string>& patterns) {
     std::vector<Trial> trials;
+    std::vector<bool> used(patterns.size());
     for (auto* const some : {forward_trials, backward_trials, cache_trials})
-        for (Trial& t : some())
-            if (fnmatch(anywhere.c_str(), t.name.c_str(), 0) == 0) trials.push_back(std::move(t));
-    if (trials.empty()) fail("--only ", pattern, ": no case has such a name");
+        for (Trial& t : some()) {
+            bool wanted = patterns.empty();
+            for (size_t i = 0; i < patterns.size(); ++i)
+                if (fnmatch(("*" + patterns[i] + "*").c_str(), t.name.c_str(), 0) == 0) wanted = used[i] = true;
+            if (wanted) trials.push_back(std::move(t));
+        }
+    for (size_t i = 0; i < patterns.size(); ++i)
+        if (!used[i]) fail("--only ", patterns[i], ": no case has such a name");
     return trials;
 }
 
-void verify(bool json, const std::string& only) {
+void verify(bool json, const std::vector<std::string>& only) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<Trial> trials = trials_like(only);
     Machine machine;
@@ -163,12 +168,12 @@ void verify(bool json, const std::string& only) {
 void add_verify(CLI::App& app) {
     struct Options {
         bool json = false;
-        std::string only;
+        std::vector<std::string> only;
     };
     const auto o = std::make_shared<Options>();
     CLI::App& c =
         *app.add_subcommand("verify", "Check every kernel that this machine can run against fp64; exit status 1 if one is wrong");
-    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")->type_name("PATTERN");
+    c.add_option("--only", o->only, "Only cases whose name contains this; * and ? stand for anything")->type_name("PATTERN")->expected(1)->take_all();
     c.add_flag("--json", o->json, "Print JSON");
     c.callback([o] { verify(o->json, o->only); });
 }

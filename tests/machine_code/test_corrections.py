@@ -1,0 +1,183 @@
+"""Each fault of the emulator that corrections.py names, shown by an instruction or two: what AMD's documents say comes out with the
+correction and does not come out without it. FLASHATTN_TINYGRAD is a checkout of tinygrad; AMDGPU_CLANG
+assembles, clang-19 unless set.
+"""
+import ctypes
+import os
+import subprocess
+import tempfile
+import types
+import unittest
+
+import numpy as np
+
+import corrections
+import loader
+
+END = {"cdna": b"\0\0\x81\xbf", "rdna3": b"\0\0\xb0\xbf", "rdna4": b"\0\0\xb0\xbf"}  # s_endpgm
+CPU = {"cdna": "gfx942", "rdna3": "gfx1100", "rdna4": "gfx1201"}
+
+
+def assemble(arch, text):
+    with tempfile.NamedTemporaryFile(suffix=".o") as file:
+        clang = os.environ.get("AMDGPU_CLANG", "clang-19")
+        subprocess.run([clang, "-target", "amdgcn-amd-amdhsa", f"-mcpu={CPU[arch]}", "-x", "assembler", "-c", "-", "-o", file.name],
+                       input=text.encode(), check=True)
+        with open(file.name, "rb") as elf:
+            return dict(loader.hip_kernels.sections(elf.read()))[".text"]
+
+
+class Machine:
+    """A wave in front of some instructions."""
+
+    def __init__(self, emulator, arch, text):
+        code = assemble(arch, text) + END[arch] + bytes(32)
+        self.code = ctypes.create_string_buffer(code, len(code))
+        self.emulator, self.arch = emulator, arch
+        launch = types.SimpleNamespace(threads=emulator.lanes(arch), entry=ctypes.addressof(self.code), rsrc2=0, scratch=0, arch=arch,
+                                       user_sgprs=[0])
+        self.wave = loader.Wave(emulator, launch, 0, (0, 0), emulator.lds)
+        self.v, self.s = corrections.registers(self.wave), self.wave.sgpr
+
+    def run(self):
+        self.wave.run(loader.Program(self.emulator, self.arch))
+
+    def floats(self, first, count):
+        return self.v[first:first + count].view(np.float32)
+
+
+class Uncorrected(loader.Emulator):
+    """The emulator as it is."""
+
+    def step(self, pc, arch):
+        inst = self.emu.decode_inst(ctypes.string_at(pc, 16), arch)
+        step = loader.Step(inst.op.name)
+        program, runtime = self.emu._get_runner(ctypes.string_at(pc, inst.size() + 4), arch)
+        step.function, step.buffers = runtime.fxn, tuple(program.arg.globals)
+        return step
+
+
+def words(*values):
+    array = np.array(values, np.uint32)
+    return array, array.ctypes.data
+
+
+def flat_saddr(emulator):
+    (here, address), (_, elsewhere) = words(11), words(22)
+    machine = Machine(emulator, "cdna", "flat_load_dword v2, v[0:1]\n")
+    machine.keep = here, _
+    machine.v[0], machine.v[1] = address & loader.MASK32, address >> 32
+    base = elsewhere - (address & loader.MASK32)
+    machine.s[0], machine.s[1] = base & loader.MASK32, base >> 32 & loader.MASK32
+    machine.run()
+    return machine.v[2, 5] == 11
+
+
+def flat_offset(emulator):
+    memory = np.zeros(2048, np.uint32)
+    memory[1024 + 512], memory[512] = 11, 22  # 2048 bytes above and below the middle
+    address = memory.ctypes.data + 4096
+    machine = Machine(emulator, "cdna", "flat_load_dword v2, v[0:1] offset:2048\n")
+    machine.v[0], machine.v[1] = address & loader.MASK32, address >> 32
+    low = address & loader.MASK32
+    machine.s[0], machine.s[1] = (address - low) & loader.MASK32, (address - low) >> 32  # what a scalar base must be to change nothing
+    machine.run()
+    return machine.v[2, 5] == 11
+
+
+def flat_rdna4(emulator):
+    memory, address = words(11)
+    machine = Machine(emulator, "rdna4", "flat_load_b32 v2, v[0:1]\n")
+    machine.keep = memory
+    machine.v[0], machine.v[1] = address & loader.MASK32, address >> 32
+    machine.run()
+    return machine.v[2, 5] == 11
+
+
+def sixteen_bits(emulator):
+    machine = Machine(emulator, "cdna", "v_lshlrev_b16_e32 v134, 1, v7\n")
+    machine.v[6], machine.v[7], machine.v[134] = 5, 3, 0
+    machine.run()
+    return machine.v[6, 0] == 5 and machine.v[134, 0] == 6
+
+
+ONE_HALF = 0x3C00
+
+
+def rows_of_32(emulator):
+    machine = Machine(emulator, "cdna", "v_mfma_f32_32x32x8_f16 v[0:15], v[16:17], v[18:19], 0\n")
+    row = np.arange(32, dtype=np.float16)
+    machine.v[16, :32], machine.v[18, :32] = row.view(np.uint16), ONE_HALF  # depth 0 alone
+    machine.run()
+    expected = [[8 * (i // 4) + 4 * (lane // 32) + i % 4 for lane in range(64)] for i in range(16)]
+    return (machine.floats(0, 16) == expected).all() and (machine.v[250:] == 0).all()
+
+
+def agprs(emulator):
+    machine = Machine(emulator, "cdna", "v_mfma_f32_16x16x16_f16 v[0:3], a[4:5], v[6:7], 0\n")
+    corrections.registers(machine.wave, True)[4, :16] = ONE_HALF
+    machine.v[6, :16] = ONE_HALF
+    machine.run()
+    return (machine.floats(0, 4) == 1).all()
+
+
+def special(emulator):
+    machine = Machine(emulator, "cdna", "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], 0\n")
+    machine.v[4, :16], machine.v[6, :16] = 1, ONE_HALF  # 2^-24
+    machine.run()
+    return (machine.floats(0, 4) == 2.0 ** -24).all()
+
+
+def constant_c(emulator):
+    machine = Machine(emulator, "rdna3", "v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], 1.0\n")
+    machine.v[240:256] = 77
+    machine.run()
+    return (machine.floats(0, 8) == 1).all() and (machine.v[240:256] == 77).all()
+
+
+def permlane(emulator):
+    machine = Machine(emulator, "rdna3", "v_permlanex16_b32 v1, v0, s0, 0xfedcba98\n")
+    machine.v[0], machine.s[0] = np.arange(32), 0x76543210
+    machine.run()
+    return (machine.v[1] == np.arange(32) ^ 16).all()
+
+
+def caches(emulator):
+    for arch, text in (("rdna3", "buffer_gl0_inv\nbuffer_gl1_inv\n"), ("rdna4", "global_inv scope:SCOPE_DEV\nglobal_wb scope:SCOPE_DEV\n"),
+                       ("cdna", "buffer_wbl2 sc1\nbuffer_inv sc1\n")):
+        machine = Machine(emulator, arch, text)
+        machine.run()
+        if not machine.wave.done or machine.v[1:].any():  # nothing was loaded
+            return False
+    return True
+
+
+CASES = {"flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "16-bit registers": sixteen_bits,
+         "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "f16 special operands": special, "constant C": constant_c,
+         "permlane literal": permlane, "cache": caches}
+
+
+class Corrections(unittest.TestCase):
+    def test_each_is_needed_and_works(self):
+        install = corrections.install
+        corrections.install = lambda emu: None
+        plain = Uncorrected(os.environ["FLASHATTN_TINYGRAD"])
+        corrections.install = install
+        wrong = {}
+        for name, case in CASES.items():
+            try:
+                wrong[name] = not case(plain)
+            except Exception:  # it knows no such instruction
+                wrong[name] = True
+        plain.emu._get_runner.cache_clear()
+        plain.emu._canonical_runner_cache.clear()
+        corrected = loader.Emulator(os.environ["FLASHATTN_TINYGRAD"])
+        for name, case in CASES.items():
+            with self.subTest(name):
+                self.assertTrue(case(corrected))
+                self.assertTrue(wrong[name], "the emulator is right by itself: the correction can go")
+        self.assertEqual(set(CASES), set(corrections.PROOFS))
+
+
+if __name__ == "__main__":
+    unittest.main()
