@@ -25,7 +25,13 @@ static_assert(kEnd <= 32, "the upper half of 64 bits has one for each");
 #define FA_OPTION(field, used) constexpr uint64_t field = uint64_t(1) << (32 + k_##field);
 #include "backend/options.def"
 
-// All options together that say which keys of a band a row sees, and all that say how the work is cut up and what rounding it may have.
+// All options together that modify scores, that say which keys of a band a row sees, and that say how the work is cut up and what rounding it may have.
+constexpr uint64_t score_mods = 0
+#define FA_FIELD(field)
+#define FA_OPTION(field, used)
+#define FA_SCORE_MOD(field, used) | field
+#include "backend/options.def"
+    ;
 constexpr uint64_t bands = FA_CAUSAL | FA_WINDOW | chunk;
 constexpr uint64_t schedule = FA_DETERMINISTIC | num_splits | split_size | reserve_units | precision;
 }  // namespace option

@@ -20,6 +20,9 @@ struct Problem {
     constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     // Does a kernel family implement all that the call asks for?
     constexpr bool within(const Implements& list) const { return (d.operands & ~list.operands) == 0 && (options & ~list.options) == 0; }
+    // Is something added to scores, or are they modified otherwise, before softmax?
+    constexpr bool has_addend() const { return has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI); }
+    constexpr bool has_score_mod() const { return has_addend() || (options & option::score_mods) != 0; }
     constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
     constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }

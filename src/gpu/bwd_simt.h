@@ -210,11 +210,8 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
         const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
         const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
         float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
-        if (x.softcap > 0) {
-            const float tanh_s = tanhf(score / x.softcap);
-            score = x.softcap * tanh_s;
-            if (through_cap) slope = (1.f - tanh_s) * (1.f + tanh_s);
-        }
+        score = cap_score(x, score, &slope);
+        if (!through_cap) slope = 1.f;
         if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key, score);
         if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;

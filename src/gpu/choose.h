@@ -44,7 +44,7 @@ constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequen
 constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
 // Those of them without anything to do to scores and probabilities beside products and bands.
 constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
-                                     kMmaForward.options & ~(option::softcap | option::dropout_p)};
+                                     kMmaForward.options & ~(option::score_mods | option::dropout_p)};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
 // The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, k or v in blocks, wide heads, sizes

@@ -146,9 +146,7 @@ void set_problem(const Problem& p, CallParams* x) {
     x->dropout_p = d.dropout_p;
     x->dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
     x->causal = p.causal();
-    set_factor(
-        d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !(d.scale > 0 && plain_scale(d.scale)),
-        x);
+    set_factor(d, p.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)), x);
     for (int i = 0; i < 4; i++) {
         x->bias_stride[i] = d.bias_stride[i];
         x->mask_stride[i] = d.mask_stride[i];

@@ -250,7 +250,7 @@ struct Simt {
                 if (!kept(row, j)) return kNegInf;
                 return kLog2e *
                        apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
-                                       apply_softcap(x.softcap, value));
+                                       cap_score(x, value));
             });
         else
             FA_UNROLL for (int r = 0; r < TR; r++)

@@ -204,7 +204,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
                      load_dim(x.k, k_at, c, x.k_dtype) *
                          (x.k_descale.data ? key_descale(x.k_descale, location, kv / x.kv_heads_per_k) : 1.f), s);
         s *= x.factor.product;
-        if (x.scores_stage != FA_SCORES_RAW) s = apply_softcap(x.softcap, s);
+        if (x.scores_stage != FA_SCORES_RAW) s = cap_score(x, s);
         if (masked) s = apply_score_mod(x, rule.off, seq.k_len, batch, head, row, key, s);
         if (x.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : prob(s * kLog2e, state.m) * normaliser(state);
         *to = s;

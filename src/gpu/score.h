@@ -92,7 +92,14 @@ FA_FN uint32_t features_of(const Problem& p, bool score_mod, bool unaligned) {
     return features | (unaligned ? kUnalignedRows : 0);
 }
 
-FA_DEVICE float apply_softcap(float softcap, float s) { return softcap > 0 ? softcap * tanhf(s / softcap) : s; }
+// A score in natural units, capped; and how much of a gradient passes.
+FA_DEVICE float cap_score(const CallParams& x, float s) { return x.softcap > 0 ? x.softcap * tanhf(s / x.softcap) : s; }
+FA_DEVICE float cap_score(const CallParams& x, float s, float* slope) {
+    if (!(x.softcap > 0)) return s;
+    const float tanh_s = tanhf(s / x.softcap);
+    *slope *= (1.f - tanh_s) * (1.f + tanh_s);
+    return x.softcap * tanh_s;
+}
 
 // A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
 FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {

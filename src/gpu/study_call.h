@@ -73,7 +73,7 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
     x.num_splits = x.splits = 1;
     x.value_parts = ceil_div(d.dim_v, s->instance->columns);
     x.q_dims = resident_dims(device, s->instance->shared_bytes, d.dim_qk);
-    set_factor(d, p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI) || d.softcap > 0 || !plain_scale(d.scale), &x);
+    set_factor(d, p.has_score_mod() || !plain_scale(d.scale), &x);
     s->params.pitch = round_up(d.seqlen_k, kKeys);
     s->heads = d.batch * p.kv_heads;
     const int64_t all = s->heads * x.rows;

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import _abi, _cp
 from ._arrays import choice, integer
-from ._forward import ALIGNMENTS, named_causal, window_sides
+from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
 from ._tensors import Call, lse_shape, out_shape
 from ._types import Alignment, Causal
 from .errors import FlashAttnError
@@ -171,6 +171,7 @@ class context_parallel:
             "window": None if window is None else window_sides(window),
             "chunk": chunk,
             "scale": None if scale is None else float(scale),
+            **dict.fromkeys(SCORE_SCALARS, 0.0),
             "softcap": float(softcap),
             "lengths": self._lengths(q, k, length, length_k, cu_seqlens_q, cu_seqlens_k),
             "gives_dlse": return_lse,

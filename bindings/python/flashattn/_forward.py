@@ -27,6 +27,7 @@ STAGES = {
     "biased": _abi.FA_SCORES_BIASED,
     "probability": _abi.FA_SCORES_PROBABILITY,
 }
+SCORE_SCALARS = ("softcap",)  # numbers of the descriptor that modify scores, 0: off; keywords of every `attention`
 OPEN = -1  # a side of the window without a limit
 
 
@@ -55,7 +56,7 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     request.descale("k_descale", given.k_descale, (*slots, desc.heads_k), "(batch or page, row, head)")
     request.descale("v_descale", given.v_descale, (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)")
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
-    plain_scores(request, given.scale, given.softcap)
+    plain_scores(request, given.scale, {name: options[name] for name in SCORE_SCALARS})
     _scores(request, given)
     _schedule(request, given)
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
@@ -104,12 +105,14 @@ def place(request: Request, causal: Any, causal_offset: Any, alignment: Any, win
     desc.chunk = integer("chunk", chunk, 64)
 
 
-def plain_scores(request: Request, scale: Any, softcap: Any) -> None:
+def plain_scores(request: Request, scale: Any, scalars: Mapping[str, Any]) -> None:
+    """scalars: each of SCORE_SCALARS."""
     desc = request.desc
     if scale is not None:
         desc.flags |= _abi.FA_SCALE_EXPLICIT
         desc.scale = number("scale", scale)
-    desc.softcap = number("softcap", softcap)
+    for name in SCORE_SCALARS:
+        setattr(desc, name, number(name, scalars[name]))
 
 
 def repeating(desc: Any, period: Sequence[int]) -> tuple[int, int, int, int]:

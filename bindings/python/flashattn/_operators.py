@@ -14,9 +14,7 @@ _ARGUMENTS = ", ".join(
     (
         "Tensor q, Tensor k, Tensor v",
         *(f"Tensor? {name}" for name in OPERANDS[3:]),
-        "SymInt? max_seqlen_q, SymInt? max_seqlen_k, str? causal, str? alignment, SymInt[]? window, SymInt chunk",
-        "SymInt[]? bias_period, SymInt[]? mask_period, SymInt mask_keys, bool mask_bits",
-        "float? scale, float softcap, float dropout_p, bool deterministic, int handle",
+        *(f"{kind} {name}" for name, kind in SETTINGS.items()),
     )
 )
 

@@ -9,7 +9,7 @@ import torch
 
 from . import _abi
 from ._arrays import integer
-from ._forward import mask_columns, place, plain_scores, repeating, set_period
+from ._forward import SCORE_SCALARS, mask_columns, place, plain_scores, repeating, set_period
 from ._request import Request
 from ._types import BackendName
 from .handle import Handle, handle_at, handle_of
@@ -19,11 +19,15 @@ OPERANDS = (
     *("q", "k", "v", "bias", "sinks", "mask", "alibi_slopes", "bias_scale", "cu_seqlens_q", "cu_seqlens_k"),
     "dropout_seed",
 )
-SETTINGS = (
-    *("max_seqlen_q", "max_seqlen_k", "causal", "alignment", "window", "chunk"),
-    *("bias_period", "mask_period", "mask_keys", "mask_bits", "scale", "softcap", "dropout_p", "deterministic"),
-    "handle",  # the pointer of a Handle of the caller's own; 0: the thread's
-)
+SETTINGS = {  # and their types in the operators' schema
+    **{"max_seqlen_q": "SymInt?", "max_seqlen_k": "SymInt?"},
+    **{"causal": "str?", "alignment": "str?", "window": "SymInt[]?", "chunk": "SymInt"},
+    **{"bias_period": "SymInt[]?", "mask_period": "SymInt[]?", "mask_keys": "SymInt", "mask_bits": "bool"},
+    "scale": "float?",
+    **dict.fromkeys(SCORE_SCALARS, "float"),
+    **{"dropout_p": "float", "deterministic": "bool"},
+    "handle": "int",  # the pointer of a Handle of the caller's own; 0: the thread's
+}
 _CODES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16}
 _WORKSPACE_ALIGNMENT = 256
 
@@ -99,7 +103,7 @@ class Call:
             desc.strided |= getattr(_abi, f"FA_STRIDED_{name.upper()}")
             setattr(desc, f"{name}_stride", strides)
         place(self._inputs, given["causal"], None, given["alignment"], given["window"], given["chunk"])
-        plain_scores(self._inputs, given["scale"], given["softcap"])
+        plain_scores(self._inputs, given["scale"], given)
         self._operands(given)
         desc.dropout_p = given["dropout_p"]
         args.dropout_seed = int(seed) % (1 << 64) if given["dropout_p"] else 0  # an int64 holds the 64 bits of a seed

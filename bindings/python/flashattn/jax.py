@@ -27,7 +27,7 @@ from jax.custom_batching import custom_vmap
 
 from . import _abi
 from ._arrays import choice, dtype_code, integer
-from ._forward import ALIGNMENTS, named_causal, place, plain_scores, window_sides
+from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, place, plain_scores, window_sides
 from ._layout import Order
 from ._library import library
 from ._request import Request
@@ -60,7 +60,7 @@ class _Options(NamedTuple):
     window: tuple[int, int] | None
     chunk: int
     scale: float | None
-    softcap: float
+    scalars: tuple[float, ...]  # each of SCORE_SCALARS
     dropout_p: float
     deterministic: bool
     max_seqlen_q: int | None
@@ -167,7 +167,7 @@ def attention(
         window=None if window is None else window_sides(window),
         chunk=chunk,
         scale=None if scale is None else float(scale),
-        softcap=float(softcap),
+        scalars=(float(softcap),),
         dropout_p=float(dropout_p),
         deterministic=bool(deterministic),
         max_seqlen_q=max_seqlen_q,
@@ -458,7 +458,7 @@ def _describe(options: _Options, given: Arrays) -> Request:
     desc.strided |= _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_V | _abi.FA_STRIDED_O
     desc.operands |= _abi.FA_OPERAND_LSE
     place(request, options.causal, None, options.alignment, options.window, options.chunk)
-    plain_scores(request, options.scale, options.softcap)
+    plain_scores(request, options.scale, dict(zip(SCORE_SCALARS, options.scalars)))
     desc.dropout_p = options.dropout_p
     if options.deterministic:
         desc.flags |= _abi.FA_DETERMINISTIC

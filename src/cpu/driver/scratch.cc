@@ -67,8 +67,8 @@ Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method
     c.k = &k;
     c.method = m;
     c.decode = decode;
-    c.has_addend = p.has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI);
-    c.has_score_mod = c.has_addend || p.d.softcap > 0 || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
+    c.has_addend = p.has_addend();
+    c.has_score_mod = p.has_score_mod() || p.has(FA_OPERAND_SCORES) || !plain_scale(p.d.scale);
     c.factor = score_factor(c.has_score_mod ? p.d.scale : p.d.scale * kLog2e);
     c.has_dropout = p.d.dropout_p > 0;
     c.dropout_rescale = c.o_scale = 1.f;

@@ -25,6 +25,15 @@ constexpr struct Unit {
 #include "units.inc"
 #undef FA_SM90_UNIT
 };
+constexpr bool tries_every_width() {
+    for (const Unit& unit : kUnits) {
+        bool tried = false;
+        for (const int width : kWidths) tried |= width == unit.width;
+        if (!tried) return false;
+    }
+    return true;
+}
+static_assert(tries_every_width(), "kernels.def has a width that kWidths lacks");
 
 MaskKind mask_kind_of(const Problem& p) {
     if (p.d.flags & FA_WINDOW || p.d.chunk > 0) return MaskKind::band;
