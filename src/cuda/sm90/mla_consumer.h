@@ -252,9 +252,9 @@ struct LatentConsumer {
             phase ^= 1;
         }
     }
-    // Does some row of the sequence not see all keys of the block?
+    // Does some row of the tile not see all keys of the block?
     FA_MEMBER bool crosses_diagonal(int n, int w) const {
-        return a.x.causal && rt::warp_uniform(s.range.x + (2 * n + 2 - w) * 64 - 1 - s.source.w) > 0;
+        return a.x.causal && rt::warp_uniform(s.range.x + (2 * n + 2 - w) * 64 - 1 - s.source.z) > 0;
     }
 };
 

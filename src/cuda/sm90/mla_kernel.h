@@ -24,10 +24,10 @@ FA_DEVICE bool begin_latent_tile(const LatentParams& a) {
                       end = min_of(begin + size, seq.k_len);
         const int64_t off = clamp(seq.off, -(int64_t(1) << 30), int64_t(1) << 30);
         // Pairs of blocks that no row of the tile sees are left out; a split without any other has one pair, all of it masked.
-        const int64_t last_row = min_of(64 * a.tile() + 63, x.rows - 1) / x.group;
+        const int64_t first_row = 64 * a.tile() / x.group, last_row = min_of(64 * a.tile() + 63, x.rows - 1) / x.group;
         const int64_t seen_end = x.causal ? min_of(end, off + last_row + 1) : end;
         typename Traits::Shared& s = Traits::shared();
-        s.source = make_int4(int(seq.k_begin), int(seq.kv_index), int(seq.k_len), int(off));
+        s.source = make_int4(int(seq.k_begin), int(seq.kv_index), int(off + first_row), int(off));
         s.range = make_int4(int(begin), int(end), int(max_of(ceil_div(seen_end - begin, 2 * Traits::kBlock), 1)), split);
     }
     return true;

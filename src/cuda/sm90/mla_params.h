@@ -37,7 +37,7 @@ struct LatentTraits {
 
     struct Shared {
         uint64_t q_full, k_full[2][kProbPanel + 1], k_empty[2][2], p_full[2];
-        int4 source;                                         // of keys: k_begin, kv_index, k_len, off
+        int4 source;                                         // of keys: k_begin, kv_index; the tile's first row's diagonal, off
         int4 range;                                          // first key of the split, one past its last, pairs of blocks, split
         int keys[2];                                         // of the two blocks, that there are
         float row_ref[2][64], alpha[2][64], row_sum[2][64];  // from one consumer to the other
