@@ -17,18 +17,18 @@ enum Tensors { kAnyTensors, kVec16Tensors, kArchKernelTensors };
 
 // The kernels for such tensors.
 struct BackwardLaunch {
-    const ArchBackwardKernel* arch_kernel;  // or
-    const BackwardInstance* instance;
+    const BackwardInstance* instance;  // NULL: BackwardPlan::arch has one
     int64_t by_keys_parts, by_rows_parts;
     int64_t by_keys_blocks, by_rows_blocks, row_blocks;  // of launches; of backward_preprocess for rows
     int64_t dq_acc_columns;
-    uint64_t dq_acc_bytes, arch_kernel_bytes;
+    uint64_t dq_acc_bytes, arch_bytes;
 };
 struct BackwardPlan : Plan {
     BackwardParams params;  // but for what the launch and args add
     int64_t key_blocks;     // of backward_preprocess
     uint64_t rows_bytes;    // of delta, and of lse_log2
     BackwardLaunch launch[kArchKernelTensors + 1];
+    ArchBackwardPlan arch;  // of the last one
 };
 
 rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
@@ -78,16 +78,14 @@ void plan_instance(const Context& c, const Problem& p, bool aligned, BackwardLau
     plan->dq_acc_columns = uses_dq_acc(p, *plan) ? one.columns : 0;
 }
 
-BackwardLaunch plan_launch(const Context& c, const Problem& p, Tensors tensors) {
+BackwardLaunch plan_launch(const Context& c, const Problem& p, Tensors tensors, const ArchBackwardPlan& arch) {
     BackwardLaunch plan{};
-    if constexpr (rt::kArchKernels) {
-        if (tensors == kArchKernelTensors) plan.arch_kernel = arch_backward_for(c.properties, p);
-        if (plan.arch_kernel) {
-            plan.arch_kernel_bytes = arch_backward_bytes(*plan.arch_kernel, c.properties, p);
-            plan.dq_acc_columns = plan.arch_kernel->dq_acc_columns;  // and it prepares rows itself
-        }
+    if (tensors == kArchKernelTensors && arch.kernel) {
+        plan.arch_bytes = arch.workspace;
+        plan.dq_acc_columns = arch.kernel->dq_acc_columns;  // and it prepares rows itself
+    } else {
+        plan_instance(c, p, tensors != kAnyTensors, &plan);
     }
-    if (!plan.arch_kernel) plan_instance(c, p, tensors != kAnyTensors, &plan);
     plan.dq_acc_bytes = uint64_t(round_up(p.d.heads_q * padded_rows_of(p) * plan.dq_acc_columns * 4, 256));
     return plan;
 }
@@ -108,13 +106,15 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
     plan->rows_bytes = uint64_t(round_up(d.heads_q * x.padded_rows * 4, 256));
     plan->workspace = 0;
+    plan->arch = ArchBackwardPlan{};
+    if constexpr (rt::kArchKernels) plan->arch = plan_arch_backward(c.properties, p);
     for (const Tensors tensors : {kAnyTensors, kVec16Tensors, kArchKernelTensors}) {
-        const BackwardLaunch& b = plan->launch[tensors] = plan_launch(c, p, tensors);
+        const BackwardLaunch& b = plan->launch[tensors] = plan_launch(c, p, tensors, plan->arch);
         if (max_of(max_of(b.by_keys_blocks, b.by_rows_blocks), b.row_blocks + plan->key_blocks) >= kMaxBlocks)
             return fail(m, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
                         (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
-        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.arch_kernel_bytes;
+        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.arch_bytes;
         plan->workspace = bytes > plan->workspace ? bytes : plan->workspace;
     }
     return FA_OK;
@@ -122,9 +122,9 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
 
 void explain_backward(const Context& c, const BackwardPlan& plan, char* text, uint64_t n) {
     const BackwardLaunch& b = plan.launch[kArchKernelTensors];
-    if (b.arch_kernel)
-        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys", b.arch_kernel->name, c.properties.name,
-                 c.properties.arch, b.arch_kernel->rows, b.arch_kernel->keys);
+    if (!b.instance)
+        snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", plan.arch.kernel->name,
+                 c.properties.name, c.properties.arch, plan.arch.kernel->rows, plan.arch.kernel->keys, (long long)plan.arch.blocks);
     else
         snprintf(text, n, "kernel %s_%d on %s (%s), tiles of %d rows x %d keys, %s", b.instance->family, b.instance->columns,
                  c.properties.name, c.properties.arch, b.instance->rows, b.instance->keys,
@@ -167,14 +167,13 @@ fa_status_t launch_instance(const BackwardLaunch& b, BackwardParams x, rt::Strea
 }
 
 // memory: of the arch kernel.
-fa_status_t launch_backward(const Context& c, const BackwardPlan& plan, const BackwardLaunch& b, const BackwardParams& x,
-                            void* memory, rt::Stream stream, Message* m) {
+fa_status_t launch_backward(const BackwardPlan& plan, const BackwardLaunch& b, const BackwardParams& x, void* memory,
+                            rt::Stream stream, Message* m) {
     const int64_t blocks = b.row_blocks + plan.key_blocks;
     fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, x, "backward_preprocess", m);
     if constexpr (rt::kArchKernels)
-        if (status == FA_OK && b.arch_kernel)
-            status = launched(m, launch_arch_backward(*b.arch_kernel, c.properties, plan.problem, x, memory, stream),
-                              b.arch_kernel->name);
+        if (status == FA_OK && !b.instance)
+            status = launched(m, launch_arch_backward(plan.arch, plan.problem, x, memory, stream), plan.arch.kernel->name);
     if (status == FA_OK && b.instance) status = launch_instance(b, x, stream, m);
     if (status == FA_OK && x.dbias)
         status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
@@ -248,13 +247,13 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     fa_status_t status = check_gradients(*c, plan.problem, *a, m);
     if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
-    const uint64_t arch_kernel_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
+    const uint64_t arch_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(c, stream, a->workspace, arch_kernel_at + b.arch_kernel_bytes, &memory, m);
+    status = workspace(c, stream, a->workspace, arch_at + b.arch_bytes, &memory, m);
     if (status != FA_OK) return status;
     BackwardParams x = plan.params;
     set_args(plan, b, *a, memory, &x);
-    status = launch_backward(*c, plan, b, x, memory + arch_kernel_at, stream, m);
+    status = launch_backward(plan, b, x, memory + arch_at, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

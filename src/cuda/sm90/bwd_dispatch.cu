@@ -1,5 +1,5 @@
-// The host's part of the backward kernels for sm_90a: which calls they can implement, in which order the blocks of keys are worked
-// on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
+// The host's part of the backward kernels for sm_90a: which calls they can implement, the plan of a call, with the order in which the
+// blocks of keys are worked on, and the launches: preprocessing of rows, the main kernel, partial sums of split blocks, and dq from its sums.
 #include "cuda/sm90/bwd_params.h"
 #include "cuda/sm90/bwd_kernel_list.h"
 #include "cuda/sm90/tensor_map.h"
@@ -120,12 +120,12 @@ Schedule schedule_of(const ArchBackwardKernel& arch_kernel, const rt::Device& de
 
 // The workspace, in words: the parts of dq that are added in order, or counters and partial sums; and what decides the units of dS.
 struct Words {
-    int64_t max_v, bound, all;  // where these begin
+    int64_t partials, max_v, bound, all;  // where these begin
 };
-Words words_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+Words words_of(const ArchBackwardKernel& arch_kernel, const Schedule& schedule, const Problem& p) {
     const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
-    const Schedule schedule = schedule_of(arch_kernel, device, p);
     Words o;
+    o.partials = schedule.counters();
     o.max_v = deterministic(p) ? p.d.heads_q * padded_rows_of(p) / arch_kernel.rows * semaphores_of(h)
                                : schedule.counters() + schedule.split * schedule.pieces * cluster_size(h) * 2 * arch_kernel.keys * h.max_dim;
     o.bound = o.max_v + (h.max_v ? schedule.heads * DsRange::kPieces : 0);
@@ -133,9 +133,52 @@ Words words_of(const ArchBackwardKernel& arch_kernel, const rt::Device& device, 
     return o;
 }
 
-}  // namespace
+// What launches read of a plan.
+struct Planned {
+    Sm90BackwardParams params;  // but for tensor maps, pointers, and what args say of dout
+    Words words;
+    int64_t max_v_blocks, prepare_blocks, blocks, split_blocks, finish_blocks;
+};
+Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
+    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+    const fa_attention_desc_t& d = p.d;
+    const Schedule schedule = schedule_of(arch_kernel, device, p);
+    const int cluster = cluster_size(h);
+    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
+                  chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
+    Planned plan{};
+    plan.words = words_of(arch_kernel, schedule, p);
+    Sm90BackwardParams& a = plan.params;
+    a.key_blocks = int(schedule.key_blocks);
+    a.sections = int(schedule.sections);
+    a.section_blocks = divisor(schedule.section * schedule.key_blocks);
+    a.section = divisor(schedule.section);
+    a.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
+    a.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
+    a.resident_blocks = h.variant == BwdVariant::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
+    a.preprocess.parts = int(schedule.parts);
+    a.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
+    a.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
+    a.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
+    a.preprocess.heads_q = divisor(d.heads_q);
+    a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
+    a.preprocess.helper_blocks = int(schedule.helper_blocks());
+    a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
+    a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
+    a.split.pieces = divisor(schedule.pieces);
+    a.heads_k = divisor(d.heads_k);
+    a.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
+    a.reverse_order = deterministic(p) && bounded_right(p);
+    plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
+    plan.prepare_blocks = schedule.part * padded_blocks_of_head;
+    plan.blocks = cluster * a.resident_blocks;
+    plan.split_blocks = schedule.split * cluster * 2 * (h.max_dim / 32);
+    plan.finish_blocks = d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows);
+    return plan;
+}
 
-const ArchBackwardKernel* arch_backward_for(const rt::Device& device, const Problem& p) {
+const ArchBackwardKernel* kernel_for(const rt::Device& device, const Problem& p) {
     if (!can_implement(device, p)) return nullptr;
     for (const KernelsOf& kernels : kKernels) {
         if (kernels.dtype != p.d.q_dtype) continue;
@@ -148,15 +191,24 @@ const ArchBackwardKernel* arch_backward_for(const rt::Device& device, const Prob
     return nullptr;
 }
 
+}  // namespace
+
+ArchBackwardPlan plan_arch_backward(const rt::Device& device, const Problem& p) {
+    ArchBackwardPlan plan{};
+    plan.kernel = kernel_for(device, p);
+    if (!plan.kernel) return plan;
+    const Planned planned = plan_launches(*plan.kernel, device, p);
+    plan.blocks = planned.blocks;
+    plan.workspace = uint64_t(planned.words.all) * sizeof(float);
+    plan.params.set(planned);
+    return plan;
+}
+
 bool arch_backward_reads(const Problem& p, const fa_backward_args_t& a) {
     const int64_t* const strides[] = {a.dq_stride, a.dk_stride, a.dv_stride};
     for (const int64_t* s : strides)
         if ((s[0] | s[1] | s[2]) % 8 != 0) return false;
     return tma_compatible(a.dout_stride, p.d.q_dtype, rows_of_q(p), p.d.heads_q, sequences_of_q(p));
-}
-
-uint64_t arch_backward_bytes(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p) {
-    return uint64_t(words_of(arch_kernel, device, p).all) * sizeof(float);
 }
 
 rt::Status prepare_arch_backward(const rt::Device& device) {
@@ -177,52 +229,25 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt::Device& device, const Problem& p,
-                                const BackwardParams& x, void* memory, rt::Stream stream) {
-    const Sm90BackwardKernel& h = backward_kernel(arch_kernel);
+rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const BackwardParams& x, void* memory,
+                                rt::Stream stream) {
+    const Sm90BackwardKernel& h = backward_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
-    const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
-    Sm90BackwardParams a;
+    const int rows = plan.kernel->rows, keys = plan.kernel->keys;
+    const Planned planned = plan.params.get<Planned>();
+    const Words& words = planned.words;
+    Sm90BackwardParams a = planned.params;
     a.x = x;
-    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p),
-                           arch_kernel.rows) ||
-        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p),
-                           arch_kernel.rows) ||
-        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p),
-                           arch_kernel.keys) ||
-        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), arch_kernel.keys))
+    const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
+    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
+        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
+        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), keys) ||
+        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), keys))
         return cudaErrorInvalidValue;
-    const Schedule schedule = schedule_of(arch_kernel, device, p);
-    const int cluster = cluster_size(h);
-    const int64_t padded_blocks_of_head = p.group * ceil_div(d.seqlen_q, kPaddedRows),
-                  chunks_of_padded_block = kPaddedRows / PreprocessAhead::kChunkRows;
-    a.key_blocks = int(schedule.key_blocks);
-    a.sections = int(schedule.sections);
-    a.section_blocks = divisor(schedule.section * schedule.key_blocks);
-    a.section = divisor(schedule.section);
-    a.last_section = divisor(schedule.heads - (schedule.sections - 1) * schedule.section);
     a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
-    a.preprocess.parts = int(schedule.parts);
-    a.block_counter = static_cast<int*>(memory);
-    a.blocks = int(schedule.key_blocks * schedule.heads + schedule.split * (schedule.pieces - 1));
-    a.resident_blocks = h.variant == BwdVariant::plain ? min_of(a.blocks, device.multiprocessors) : a.blocks;
-    a.preprocess.part_blocks = divisor(schedule.part * schedule.key_blocks);
-    a.preprocess.part_chunks = int(schedule.part * padded_blocks_of_head * chunks_of_padded_block);
-    a.preprocess.all_chunks = int(schedule.heads * padded_blocks_of_head * chunks_of_padded_block);
-    a.preprocess.chunks_of_head = divisor(ceil_div(d.seqlen_q, kPaddedRows) * chunks_of_padded_block);
-    a.preprocess.heads_q = divisor(d.heads_q);
-    a.preprocess.padded_rows_of_sequence = int(round_up(d.seqlen_q, kPaddedRows));
-    a.preprocess.helper_blocks = int(schedule.helper_blocks());
-    a.preprocess.o_step = d.o_stride[1] * 2 * 256 / h.max_dim;
     a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;
-    a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
-    a.split.pieces = divisor(schedule.pieces);
-    a.split.partial = static_cast<float*>(memory) + schedule.counters();
-    a.heads_k = divisor(d.heads_k);
-    a.rule = x.uniform_lengths ? row_rule(x.uniform_rule) : RowRule{};
-    a.reverse_order = deterministic(p) && bounded_right(p);
-    a.dq_semaphore = nullptr;
-    const Words words = words_of(arch_kernel, device, p);
+    a.block_counter = static_cast<int*>(memory);
+    a.split.partial = static_cast<float*>(memory) + words.partials;
     a.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
     a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
     rt::Status s = rt::kSuccess;
@@ -230,15 +255,13 @@ rt::Status launch_arch_backward(const ArchBackwardKernel& arch_kernel, const rt:
         a.dq_semaphore = static_cast<uint32_t*>(memory);
         s = cudaMemsetAsync(memory, 0, uint64_t(words.max_v) * sizeof(uint32_t), stream);
     }
-    if (s == rt::kSuccess && h.max_v) s = rt::launch_after(h.max_v, schedule.heads * DsRange::kPieces, 256, 0, stream, a);
-    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, schedule.part * padded_blocks_of_head, 256, 0, stream, a);
+    if (s == rt::kSuccess && planned.max_v_blocks > 0) s = rt::launch_after(h.max_v, planned.max_v_blocks, 256, 0, stream, a);
+    if (s == rt::kSuccess) s = rt::launch_after(h.prepare, planned.prepare_blocks, 256, 0, stream, a);
     if (s != rt::kSuccess) return s;
-    s = rt::launch_after(h.kernel, cluster * a.resident_blocks, h.threads, h.shared_bytes, stream, a, cluster);
-    if (s == rt::kSuccess && schedule.split > 0)
-        s = rt::launch_after(h.add_split, schedule.split * cluster * 2 * (h.max_dim / 32), 256, 0, stream, a);
+    s = rt::launch_after(h.kernel, planned.blocks, h.threads, h.shared_bytes, stream, a, cluster_size(h));
+    if (s == rt::kSuccess && planned.split_blocks > 0) s = rt::launch_after(h.add_split, planned.split_blocks, 256, 0, stream, a);
     if (s != rt::kSuccess || !x.dq_acc) return s;
-    return rt::launch_after(h.finish, d.batch * d.heads_q * ceil_div(d.seqlen_q, arch_kernel.rows), 256,
-                            uint64_t(arch_kernel.rows * (h.max_dim + 4) * 4), stream, a);
+    return rt::launch_after(h.finish, planned.finish_blocks, 256, uint64_t(rows * (h.max_dim + 4) * 4), stream, a);
 }
 
 }  // namespace gpu
