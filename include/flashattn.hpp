@@ -282,17 +282,16 @@ struct ForwardArgs {
     ConstTensor v{};
     Tensor o{}; /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
     Span<float> lse{}; /* natural logarithm, scale and sink included; −inf where o has no key or no row */
-    ConstTensor q_tail{}; /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
-    ConstTensor k_tail{}; /* (reserved) */
+    ConstTensor q_tail{}; /* the last dim_tail dims of q, or of k; q or k then holds the others alone */
+    ConstTensor k_tail{};
     /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
      * log2 e, or rows may be NaN; see the strides */
     ConstTensor q_descale{};
     ConstTensor k_descale{};
     ConstTensor v_descale{};
-    ConstTensor k_shift{}; /* (reserved) value = stored · descale + shift; indexed as the factors are */
-    ConstTensor v_shift{}; /* (reserved) */
-    /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
-    Span<const float> o_scale{};
+    ConstTensor k_shift{}; /* value = stored · descale + shift; of the factors' type, and indexed as they are */
+    ConstTensor v_shift{};
+    Span<const float> o_scale{}; /* one value: o is round(o · o_scale); an 8-bit o saturates */
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
@@ -380,8 +379,8 @@ struct RotaryArgs {
     Span<const int32_t> seqused{};
     int64_t out_stride[4] = {}; /* all zero: x's */
     int64_t max_position = 0;
-    int64_t rotary_begin = 0; /* (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn */
-    int64_t rotary_dim = 0; /* even, 2 … dim_qk */
+    int64_t rotary_begin = 0; /* dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first */
+    int64_t rotary_dim = 0; /* even, 2 … dim_qk − rotary_begin */
     void* stream = nullptr; /* with FA_ARGS_STREAM */
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };
@@ -393,11 +392,11 @@ struct AppendKvArgs {
     ConstTensor v_new{};
     Tensor k{}; /* the cache */
     Tensor v{};
-    Tensor k_tail{}; /* (reserved) */
+    Tensor k_tail{}; /* these five by their bits, too */
     Tensor k_descale{};
     Tensor v_descale{};
-    Tensor k_shift{}; /* (reserved) */
-    Tensor v_shift{}; /* (reserved) */
+    Tensor k_shift{};
+    Tensor v_shift{};
     Span<const int32_t> cu_seqlens_new{}; /* [batch + 1] or NULL */
     Span<const int32_t> seqused_new{}; /* [batch] tokens really given, or NULL */
     Span<const int32_t> positions{}; /* [batch][seqlen_new], packed [total_new], or NULL */
@@ -413,7 +412,7 @@ struct AppendKvArgs {
     int64_t k_new_stride[4] = {}; /* (batch, row, head, element); all zero: dense */
     int64_t v_new_stride[4] = {};
     int64_t max_position = 0;
-    int64_t rotary_begin = 0; /* (reserved) */
+    int64_t rotary_begin = 0; /* as in fa_rotary */
     int64_t rotary_dim = 0;
     void* stream = nullptr; /* with FA_ARGS_STREAM */
     Span<char> workspace{}; /* none: the handle's own scratch memory */

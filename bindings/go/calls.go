@@ -21,9 +21,9 @@ type Forward struct {
 	O Tensor
 	// LSE: natural logarithm, scale and sink included; −inf where o has no key or no row
 	LSE []float32
-	// QTail: (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone
+	// QTail: the last dim_tail dims of q, or of k; q or k then holds the others alone
 	QTail Tensor
-	// KTail: (reserved)
+	// KTail is as in flashattn.h.
 	KTail Tensor
 	// QDescale: multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
 	// log2 e, or rows may be NaN; see the strides
@@ -32,11 +32,11 @@ type Forward struct {
 	KDescale Tensor
 	// VDescale is as in flashattn.h.
 	VDescale Tensor
-	// KShift: (reserved) value = stored · descale + shift; indexed as the factors are
+	// KShift: value = stored · descale + shift; of the factors' type, and indexed as they are
 	KShift Tensor
-	// VShift: (reserved)
+	// VShift is as in flashattn.h.
 	VShift Tensor
-	// OScale: one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale)
+	// OScale: one value: o is round(o · o_scale); an 8-bit o saturates
 	OScale []float32
 	// Bias: [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
 	Bias Tensor
@@ -243,9 +243,9 @@ type Rotary struct {
 	OutStride [4]int64
 	// MaxPosition is as in flashattn.h.
 	MaxPosition int64
-	// RotaryBegin: (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn
+	// RotaryBegin: dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first
 	RotaryBegin int64
-	// RotaryDim: even, 2 … dim_qk
+	// RotaryDim: even, 2 … dim_qk − rotary_begin
 	RotaryDim int64
 	// Interleaved: pairs are dims (2t, 2t + 1); else halves
 	Interleaved bool
@@ -279,15 +279,15 @@ type AppendKV struct {
 	K Tensor
 	// V is as in flashattn.h.
 	V Tensor
-	// KTail: (reserved)
+	// KTail: these five by their bits, too
 	KTail Tensor
 	// KDescale is as in flashattn.h.
 	KDescale Tensor
 	// VDescale is as in flashattn.h.
 	VDescale Tensor
-	// KShift: (reserved)
+	// KShift is as in flashattn.h.
 	KShift Tensor
-	// VShift: (reserved)
+	// VShift is as in flashattn.h.
 	VShift Tensor
 	// CuSeqlensNew: [batch + 1] or NULL
 	CuSeqlensNew []int32
@@ -319,7 +319,7 @@ type AppendKV struct {
 	VNewStride [4]int64
 	// MaxPosition is as in flashattn.h.
 	MaxPosition int64
-	// RotaryBegin: (reserved)
+	// RotaryBegin: as in fa_rotary
 	RotaryBegin int64
 	// RotaryDim is as in flashattn.h.
 	RotaryDim int64

@@ -27,17 +27,17 @@ type Attention struct {
 
 	// QDtype: FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
 	QDtype Dtype
-	// KDtype: those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's
+	// KDtype: those, FA_I8, 4-bit types and blocks; 0: q's
 	KDtype Dtype
 	// VDtype: the same; 0: k's, and that alone in a backward (reserved: another)
 	VDtype Dtype
 	// ODtype: as q_dtype; 0: q's, bf16 when q is an 8-bit float
 	ODtype Dtype
-	// QTailDtype: (reserved) FA_F32, FA_F16, FA_BF16; 0: q's
+	// QTailDtype: FA_F32, FA_F16, FA_BF16; 0: q's
 	QTailDtype Dtype
-	// KTailDtype: (reserved) the same
+	// KTailDtype: the same
 	KTailDtype Dtype
-	// QDescaleDtype: FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+	// QDescaleDtype: FA_F32 (0 too), FA_F16, FA_BF16, FA_E4M3, FA_E8M0
 	QDescaleDtype Dtype
 	// KDescaleDtype: the same, of k_descale and k_shift (which cannot be FA_E8M0)
 	KDescaleDtype Dtype
@@ -79,7 +79,7 @@ type Attention struct {
 	DimQK int64
 	// DimV: head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
 	DimV int64
-	// DimTail: (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
+	// DimTail: with q_tail or k_tail: the last dims of q and k, which lie there; below dim_qk
 	DimTail int64
 	// TotalQ: with cu_seqlens_q: rows of the packed q, o
 	TotalQ int64
@@ -113,7 +113,7 @@ type Attention struct {
 	BiasPeriod [2]int64
 	// MaskPeriod: the same of the mask
 	MaskPeriod [2]int64
-	// QDescaleBlock: (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
+	// QDescaleBlock: (rows, dims) that share a factor; 0: one row, all dims
 	QDescaleBlock [2]int64
 	// KDescaleBlock is as in flashattn.h.
 	KDescaleBlock [2]int64
@@ -130,7 +130,7 @@ type Attention struct {
 	VStride *[4]int64
 	// OStride is as in flashattn.h.
 	OStride *[4]int64
-	// QTailStride: (reserved) as q's and k's
+	// QTailStride: as q's and k's; 0 between k's heads: they share one tail
 	QTailStride *[4]int64
 	// KTailStride is as in flashattn.h.
 	KTailStride *[4]int64
@@ -144,7 +144,8 @@ type Attention struct {
 	LSEStride *[3]int64
 	// QDescaleStride: (batch, block of rows, head, block of dims), always literal: the factor of a value is
 	// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-	// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+	// slot, slot in the page), so that a block of packed rows may span two sequences; b is the sequence, the cache's sequence, or the page.
+	// q counts query heads. Dims of tails have no factor.
 	QDescaleStride [4]int64
 	// KDescaleStride is as in flashattn.h.
 	KDescaleStride [4]int64

@@ -159,15 +159,15 @@ const (
 	DtypeE4m3 Dtype = C.FA_E4M3
 	// DtypeE5m2: 8-bit float, 5 exponent bits, largest 57344
 	DtypeE5m2 Dtype = C.FA_E5M2
-	// DtypeE2m1: (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
+	// DtypeE2m1: k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
 	DtypeE2m1 Dtype = C.FA_E2M1
-	// DtypeE8m0: (reserved) factors only: 2^(byte − 127), byte 255 is NaN
+	// DtypeE8m0: factors only: 2^(byte − 127), byte 255 is NaN
 	DtypeE8m0 Dtype = C.FA_E8M0
 	// DtypeI8: k and v only, with de-scale factors
 	DtypeI8 Dtype = C.FA_I8
-	// DtypeI4: (reserved) two a byte, the even dim in the low half; two's complement
+	// DtypeI4: k and v only; two a byte, the even dim in the low half; two's complement
 	DtypeI4 Dtype = C.FA_I4
-	// DtypeU4: (reserved) the same, 0 … 15
+	// DtypeU4: the same, 0 … 15
 	DtypeU4 Dtype = C.FA_U4
 	// DtypeBit: masks only: eight a byte, key j in bit j & 7
 	DtypeBit Dtype = C.FA_BIT

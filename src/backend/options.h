@@ -65,7 +65,7 @@ static_assert(covered() == sizeof(fa_attention_desc_t), "options.def lacks a fie
 // Those of a resolved descriptor. How its scale was given is no option.
 static inline uint64_t options_of(const fa_attention_desc_t& d) {
     const auto is_f32 = [](int32_t dtype) { return dtype == 0 || dtype == FA_F32; };
-    const auto has_blocks = [](const int64_t block[2]) { return block[0] > 1 || block[1] > 0; };
+    const auto has_blocks = [](const int64_t block[2], int64_t dims) { return block[0] > 1 || block[1] < dims; };
     // Do single rows have factors of their own? Of pages, the pages.
     const auto has_factors_of_rows = [](const int64_t stride[4], bool paged) { return stride[1] != 0 || (stride[0] != 0 && paged); };
     const bool paged = (d.operands & FA_OPERAND_PAGE_TABLE) != 0;

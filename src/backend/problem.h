@@ -33,6 +33,25 @@ struct Problem {
     // The heads of a pair.
     constexpr int64_t k_head(int64_t kv_head) const { return d.heads_k == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_k); }
     constexpr int64_t v_head(int64_t kv_head) const { return d.heads_v == kv_heads ? kv_head : kv_head / (kv_heads / d.heads_v); }
+    // Dims that lie in q, k and v themselves; the rest of a head lies in the tail.
+    constexpr int64_t q_dims() const { return d.dim_qk - (has(FA_OPERAND_Q_TAIL) ? d.dim_tail : 0); }
+    constexpr int64_t k_dims() const { return d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0); }
+    constexpr int64_t v_dims() const { return v_in_k() && d.dim_v > k_dims() ? k_dims() : d.dim_v; }
+    // Is a row in one piece, of a type that kernels read by itself, and has it one f32 factor at most?
+    constexpr bool plain_q() const {
+        return !has(FA_OPERAND_Q_TAIL) && plain_factors(d.q_descale_dtype, d.q_descale_block, d.dim_qk);
+    }
+    constexpr bool plain_k() const {
+        return !has(FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT) && !is_nibble_type(d.k_dtype) &&
+               plain_factors(d.k_descale_dtype, d.k_descale_block, d.dim_qk);
+    }
+    constexpr bool plain_v() const {
+        return v_dims() == d.dim_v && !has(FA_OPERAND_V_SHIFT) && !is_nibble_type(d.v_dtype) &&
+               plain_factors(d.v_descale_dtype, d.v_descale_block, d.dim_v);
+    }
+    static constexpr bool plain_factors(int32_t dtype, const int64_t block[2], int64_t dims) {
+        return dtype == FA_F32 && block[0] == 1 && block[1] >= dims;
+    }
 };
 
 // The factor of the products q·k, the scale or log2 e times it, as what q is multiplied by and what the products are. In q it costs nothing

@@ -14,42 +14,58 @@ static fa_status_t check_rotation(const Problem& p, const fa_append_kv_args_t& a
                     static_cast<const void*>(a.sin));
     }
     if (a.cos) {
-        FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
+        FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, m));
         FA_TRY(call->perhaps(Role::input, angle_tensor("cos", a.cos, a.max_position, a.rotary_dim)));
         return call->perhaps(Role::input, angle_tensor("sin", a.sin, a.max_position, a.rotary_dim));
     }
     if (a.max_position != 0)
         return fail(m, FA_INVALID_ARGUMENT, "max_position is %lld: expected 0 without cos", ll(a.max_position));
     if (a.rotary_dim != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_dim is %lld: expected 0 without cos", ll(a.rotary_dim));
+    if (a.rotary_begin != 0) return fail(m, FA_INVALID_ARGUMENT, "rotary_begin is %lld: expected 0 without cos", ll(a.rotary_begin));
     if (a.flags & FA_ROTARY_INTERLEAVED) {
         return fail(m, FA_INVALID_ARGUMENT, "flags is 0x%x: expected no FA_ROTARY_INTERLEAVED without cos", a.flags);
     }
     return FA_OK;
 }
 
-// The factors are written under FA_APPEND_DYNAMIC_SCALE, one for each slot and head.
+// What factors that are computed must be: of whole rows or parts of them, each by itself, and beside a type that has none.
+static fa_status_t check_dynamic(const Problem& p, const fa_append_kv_args_t& a, bool is_k, Call* call) {
+    Message* m = call->message;
+    const int32_t dtype = is_k ? p.d.k_dtype : p.d.v_dtype;
+    const uint64_t shift = is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT;
+    const char letter = is_k ? 'k' : 'v';
+    const int64_t rows = is_k ? p.d.k_descale_block[0] : p.d.v_descale_block[0];
+    if (rows > 1)
+        return fail(m, FA_UNSUPPORTED, "%c_descale_block[0] is %lld: expected one row with FA_APPEND_DYNAMIC_SCALE", letter, ll(rows));
+    if (p.has(shift) && dtype != FA_U4)
+        return fail(m, FA_UNSUPPORTED, "%c_dtype is %s: expected u4 with %s and FA_APPEND_DYNAMIC_SCALE", letter, fa_dtype_name(dtype),
+                    operand_name(shift));
+    FA_TRY(check_distinct(is_k ? k_descale_tensor(p, a.k_descale) : v_descale_tensor(p, a.v_descale), m));
+    return check_distinct(is_k ? k_descale_tensor(p, a.k_shift, "k_shift") : v_descale_tensor(p, a.v_shift, "v_shift"), m);
+}
+
+// The factors are written under FA_APPEND_DYNAMIC_SCALE, by themselves for each slot and head.
 static fa_status_t check_descales(const Problem& p, const fa_append_kv_args_t& a, Call* call) {
-    const Tensor k = k_descale_tensor(p, a.k_descale);
-    const Tensor v = v_descale_tensor(p, a.v_descale);
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
     if (dynamic) {
-        const int eight_bits = (element_size(p.d.k_dtype) == 1) + (element_size(p.d.v_dtype) == 1);
-        if (eight_bits < 2) {
-            return fail(call->message, eight_bits == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
-                        "k_dtype and v_dtype are %s and %s: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
+        const auto scales = [](int32_t dtype) { return element_size(dtype) == 1; };
+        const int scaled = scales(p.d.k_dtype) + scales(p.d.v_dtype);
+        if (scaled < 2)
+            return fail(call->message, scaled == 0 ? FA_INVALID_ARGUMENT : FA_UNSUPPORTED,
+                        "k_dtype and v_dtype are %s and %s: expected types of 8 or 4 bits with FA_APPEND_DYNAMIC_SCALE", fa_dtype_name(p.d.k_dtype),
                         fa_dtype_name(p.d.v_dtype));
-        }
-        if (!p.has(FA_OPERAND_K_DESCALE) || !(p.has(FA_OPERAND_V_DESCALE) || p.v_in_k())) {
-            return fail(call->message, FA_INVALID_ARGUMENT,
-                        "operands is 0x%llx: expected FA_OPERAND_K_DESCALE%s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
-                        p.v_in_k() ? "" : " and FA_OPERAND_V_DESCALE");
-        }
-        FA_TRY(check_distinct(k, call->message));
-        FA_TRY(check_distinct(v, call->message));
+        const uint64_t missing = (FA_OPERAND_K_DESCALE | (p.v_in_k() ? 0 : FA_OPERAND_V_DESCALE)) & ~p.d.operands;
+        if (missing)
+            return fail(call->message, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with FA_APPEND_DYNAMIC_SCALE", llu(p.d.operands),
+                        operand_name(missing));
+        FA_TRY(check_dynamic(p, a, true, call));
+        if (!p.v_in_k()) FA_TRY(check_dynamic(p, a, false, call));
     }
     const Role role = dynamic ? Role::output : Role::input;
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, role, k));
-    return call->with(FA_OPERAND_V_DESCALE, role, v);
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, role, k_descale_tensor(p, a.k_descale)));
+    FA_TRY(call->with(FA_OPERAND_V_DESCALE, role, v_descale_tensor(p, a.v_descale)));
+    FA_TRY(call->with(FA_OPERAND_K_SHIFT, role, k_descale_tensor(p, a.k_shift, "k_shift")));
+    return call->with(FA_OPERAND_V_SHIFT, role, v_descale_tensor(p, a.v_shift, "v_shift"));
 }
 
 // v within k comes with it.
@@ -67,6 +83,7 @@ static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a,
     const bool packed = a.cu_seqlens_new != nullptr;
     FA_TRY(call->always(Role::output, k_tensor(p, a.k)));
     FA_TRY(call->always(Role::output, v_tensor(p, a.v)));
+    FA_TRY(call->with(FA_OPERAND_K_TAIL, Role::output, k_tail_tensor(p, a.k_tail)));
     FA_TRY(check_descales(p, a, call));
     FA_TRY(check_rotation(p, a, call));
     FA_TRY(call->perhaps(in, array_of("cu_seqlens_new", a.cu_seqlens_new, 4, p.d.batch + 1)));

@@ -7,26 +7,33 @@ namespace fa {
 
 // With strides over the batch and over packed rows, sequence b has the factors of its own rows only: how far they reach is known once the
 // starts can be read.
-static Tensor reached(Tensor t, const int32_t* cu, int64_t batch) {
+static Tensor reached(Tensor t, int64_t block_rows, const int32_t* cu, int64_t batch) {
     if (!t.bound || !cu) return t;
     int64_t last = -1;
     for (int64_t b = 0; b < batch; b++)
-        if (cu[b + 1] > cu[b]) last = max_of(last, b * t.stride[0] + (cu[b + 1] - 1) * t.stride[1]);
-    Tensor reach = array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + 1);
+        if (cu[b + 1] > cu[b]) last = max_of(last, b * t.stride[0] + (cu[b + 1] - 1) / block_rows * t.stride[1]);
+    Tensor reach =
+        array_of(t.name, t.base, t.element, last < 0 ? 0 : last + (t.extent[2] - 1) * t.stride[2] + (t.extent[3] - 1) * t.stride[3] + 1);
     reach.bound = true;  // there are gaps, where others may lie
     return reach;
 }
 
-constexpr uint64_t kDescales = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+constexpr uint64_t kDescales =
+    FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
 
 static fa_status_t check_descales(const Problem& p, const fa_forward_args_t& a, bool host_metadata, Call* call) {
-    if (!p.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale) return FA_OK;
+    if (!p.has(kDescales) && !a.q_descale && !a.k_descale && !a.v_descale && !a.k_shift && !a.v_shift) return FA_OK;
     const int32_t* cu_q = host_metadata ? a.cu_seqlens_q : nullptr;
     const int32_t* cu_k = host_metadata ? a.cu_seqlens_k : nullptr;
-    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input, reached(q_descale_tensor(p, a.q_descale), cu_q, p.d.batch)));
-    FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, reached(k_descale_tensor(p, a.k_descale), cu_k, p.d.batch)));
+    const auto of_k = [&](const Tensor& t) { return reached(t, p.d.k_descale_block[0], cu_k, p.d.batch); };
+    const auto of_v = [&](const Tensor& t) { return reached(t, p.d.v_descale_block[0], cu_k, p.d.batch); };
+    FA_TRY(call->with(FA_OPERAND_Q_DESCALE, Role::input,
+                      reached(q_descale_tensor(p, a.q_descale), p.d.q_descale_block[0], cu_q, p.d.batch)));
+    FA_TRY(call->with(FA_OPERAND_K_DESCALE, Role::input, of_k(k_descale_tensor(p, a.k_descale))));
+    FA_TRY(call->with(FA_OPERAND_K_SHIFT, Role::input, of_k(k_descale_tensor(p, a.k_shift, "k_shift"))));
     if (p.v_in_k()) return FA_OK;
-    return call->with(FA_OPERAND_V_DESCALE, Role::input, reached(v_descale_tensor(p, a.v_descale), cu_k, p.d.batch));
+    FA_TRY(call->with(FA_OPERAND_V_DESCALE, Role::input, of_v(v_descale_tensor(p, a.v_descale))));
+    return call->with(FA_OPERAND_V_SHIFT, Role::input, of_v(v_descale_tensor(p, a.v_shift, "v_shift")));
 }
 
 // v within k: a backend gets k's pointers for it.
@@ -34,8 +41,10 @@ static fa_status_t check_v(const Problem& p, fa_forward_args_t* a, Call* call) {
     if (!p.v_in_k()) return call->always(Role::input, v_tensor(p, a->v));
     FA_TRY(call->without("v", a->v, "FA_V_IN_K"));
     FA_TRY(call->without("v_descale", a->v_descale, "FA_V_IN_K"));
+    FA_TRY(call->without("v_shift", a->v_shift, "FA_V_IN_K"));
     a->v = a->k;
     a->v_descale = a->k_descale;
+    a->v_shift = a->k_shift;
     return FA_OK;
 }
 

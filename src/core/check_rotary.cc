@@ -35,7 +35,7 @@ fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool ho
     FA_TRY(check_reserved(a, m));
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_ROTARY_OF_K, a.stream, a.workspace, a.workspace_size));
-    FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_dim, m));
+    FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, m));
 
     const Tensor x = q_tensor(p, "x", a.x);
     Tensor turned = tokens("out", a.out, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, a.out_stride);

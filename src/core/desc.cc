@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "core/check.h"
+#include "core/factors.h"
 #include "core/operands.h"
 #include "core/overlap.h"
 #include "core/reserved.h"
@@ -24,7 +25,8 @@ static uint64_t operands_read(int32_t op) {
             return FA_OPERAND_LSE | FA_OPERAND_SINKS | FA_OPERAND_O_SCALE | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
         case FA_OP_APPEND_KV:
             return FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
-                   FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+                   FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT |
+                   FA_OPERAND_K_TAIL;
         case FA_OP_ROTARY:
             return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
         case FA_OP_BACKWARD:
@@ -56,9 +58,11 @@ static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
         FA_TRY(check_dtype("v_dtype", d->v_dtype, kKeys, m));
         FA_TRY(check_dtype("k_descale_dtype", d->k_descale_dtype, kFactor, m));
         FA_TRY(check_dtype("v_descale_dtype", d->v_descale_dtype, kFactor, m));
+        FA_TRY(check_dtype("k_tail_dtype", d->k_tail_dtype, kTail, m));
     }
     if (attends(op)) {
         FA_TRY(check_dtype("q_descale_dtype", d->q_descale_dtype, kFactor, m));
+        FA_TRY(check_dtype("q_tail_dtype", d->q_tail_dtype, kTail, m));
         FA_TRY(check_dtype("bias_dtype", d->bias_dtype, kBias, m));
         FA_TRY(check_dtype("mask_dtype", d->mask_dtype, kMaskBits, m));
     }
@@ -70,9 +74,6 @@ static fa_status_t check_types(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (d->o_dtype == 0) d->o_dtype = element_size(d->q_dtype) == 1 ? int32_t(FA_BF16) : d->q_dtype;
     if ((op == FA_OP_APPEND_KV || op == FA_OP_ROTARY) && element_size(d->q_dtype) == 1) {
         return fail(m, FA_UNSUPPORTED, "q_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->q_dtype));
-    }
-    if ((d->operands & FA_OPERAND_O_SCALE) && element_size(d->o_dtype) != 1) {
-        return fail(m, FA_UNSUPPORTED, "o_dtype is %s: no backend has a factor of more than 8 bits yet, expected an 8-bit type with FA_OPERAND_O_SCALE", fa_dtype_name(d->o_dtype));
     }
     return FA_OK;
 }
@@ -88,7 +89,8 @@ static fa_status_t check_differentiable(const fa_attention_desc_t& d, Message* m
         return fail(m, FA_UNSUPPORTED, "%s is %s: expected FA_F32, FA_F16 or FA_BF16 for the backward", t.name, fa_dtype_name(t.type));
     }
     const uint64_t refused = d.operands & (FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
-                                           FA_OPERAND_V_DESCALE);
+                                           FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL |
+                                           FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
     if (refused != 0) {
         return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s for the backward", llu(d.operands), operand_name(refused));
     }
@@ -103,8 +105,9 @@ static fa_status_t check_v_in_k(const fa_attention_desc_t& d, int32_t op, Messag
     if (op == FA_OP_BACKWARD)
         return fail(m, FA_UNSUPPORTED,
                     "flags is 0x%x: no backend has a gradient of v within k yet, expected no FA_V_IN_K for the backward", d.flags);
-    if (d.operands & FA_OPERAND_V_DESCALE)
-        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no FA_OPERAND_V_DESCALE with FA_V_IN_K", llu(d.operands));
+    const uint64_t own = d.operands & (FA_OPERAND_V_DESCALE | FA_OPERAND_V_SHIFT);
+    if (own)
+        return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected no %s with FA_V_IN_K", llu(d.operands), operand_name(own));
     if (d.strided & FA_STRIDED_V)
         return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_V with FA_V_IN_K", d.strided);
     if (d.v_dtype != 0) return fail(m, FA_INVALID_ARGUMENT, "v_dtype is %d: expected 0 with FA_V_IN_K", d.v_dtype);
@@ -122,6 +125,7 @@ static void take_v_from_k(fa_attention_desc_t* d) {
     memcpy(d->v_descale_block, d->k_descale_block, sizeof d->v_descale_block);
     d->v_descale_dtype = d->k_descale_dtype;
     if (d->operands & FA_OPERAND_K_DESCALE) d->operands |= FA_OPERAND_V_DESCALE;
+    if (d->operands & FA_OPERAND_K_SHIFT) d->operands |= FA_OPERAND_V_SHIFT;
 }
 
 static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
@@ -129,27 +133,30 @@ static fa_status_t check_dim(const char* field, int64_t dim, Message* m) {
     return in_range(m, field, dim, 1, kMaxDim);
 }
 
-// Rows of blocks hold whole ones, which carry their own factors.
-static fa_status_t check_blocks(const fa_attention_desc_t& d, Message* m) {
+// Rows hold whole units, and blocks carry their own factors.
+static fa_status_t check_units(const Problem& p, Message* m) {
+    const fa_attention_desc_t& d = p.d;
     const struct {
         const char *dtype_name, *dim_name;
         int32_t dtype;
         int64_t dim;
         uint64_t descale;
-    } sides[] = {{"k_dtype", "dim_qk", d.k_dtype, d.dim_qk, FA_OPERAND_K_DESCALE}, {"v_dtype", "dim_v", d.v_dtype, d.dim_v, FA_OPERAND_V_DESCALE}};
+    } sides[] = {{"k_dtype", p.has(FA_OPERAND_K_TAIL) ? "dim_qk - dim_tail" : "dim_qk", d.k_dtype, p.k_dims(), FA_OPERAND_K_DESCALE},
+                 {"v_dtype", "dim_v", d.v_dtype, p.v_dims(), FA_OPERAND_V_DESCALE}};
     for (const auto& side : sides) {
         const int32_t elements = unit_elements(side.dtype);
         if (side.dim % elements != 0)
-            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a block of %s", side.dim_name, ll(side.dim),
-                        elements, fa_dtype_name(side.dtype));
-        if (elements > 1 && d.operands & side.descale)
+            return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected a multiple of %d, the dims of a %s of %s", side.dim_name, ll(side.dim),
+                        elements, is_block_type(side.dtype) ? "block" : "unit", fa_dtype_name(side.dtype));
+        if (is_block_type(side.dtype) && d.operands & side.descale)
             return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected no %s beside factors that blocks have themselves", side.dtype_name,
                         fa_dtype_name(side.dtype), operand_name(side.descale));
     }
     return FA_OK;
 }
 
-static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
+static fa_status_t check_sizes(Problem* p, int32_t op, Message* m) {
+    fa_attention_desc_t* const d = &p->d;
     FA_TRY(in_range(m, "batch", d->batch, 0, kMaxSize));
     FA_TRY(in_range(m, "heads_k", d->heads_k, 0, kMaxSize));
     FA_TRY(in_range(m, "heads_v", d->heads_v, 0, kMaxSize));
@@ -183,7 +190,10 @@ static fa_status_t check_sizes(fa_attention_desc_t* d, int32_t op, Message* m) {
     if (op != FA_OP_MERGE) FA_TRY(check_dim("dim_qk", d->dim_qk, m));
     if (d->dim_v == 0) d->dim_v = d->dim_qk;
     if (op != FA_OP_ROTARY) FA_TRY(check_dim("dim_v", d->dim_v, m));
-    return reads_keys(op) ? check_blocks(*d, m) : FA_OK;
+    if (!reads_keys(op)) return FA_OK;
+    FA_TRY(check_tails(d, op, m));
+    FA_TRY(check_units(*p, m));
+    return check_factors(p, op, m);
 }
 
 // Rows that a backend may count, in whatever order it multiplies and with some bytes for each, without an overflow.
@@ -355,6 +365,8 @@ static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
     const Use use = op == FA_OP_APPEND_KV ? Use::written : Use::read;
     FA_TRY(lay_strided(d, FA_STRIDED_K, "FA_STRIDED_K", k_tensor(*p, nullptr), true, use, d.k_stride, m));
     FA_TRY(lay_strided(d, FA_STRIDED_V, "FA_STRIDED_V", v_tensor(*p, nullptr), true, use, d.v_stride, m));
+    if (p->has(FA_OPERAND_K_TAIL))
+        FA_TRY(lay_strided(d, FA_STRIDED_K_TAIL, "FA_STRIDED_K_TAIL", k_tail_tensor(*p, nullptr), true, use, d.k_tail_stride, m));
     FA_TRY(lay_literal(d, FA_OPERAND_K_DESCALE, k_descale_tensor(*p, nullptr), Use::read, d.k_descale_stride, m));
     FA_TRY(lay_literal(d, FA_OPERAND_V_DESCALE, v_descale_tensor(*p, nullptr), Use::read, d.v_descale_stride, m));
     return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, m);
@@ -365,6 +377,8 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     if (attends(op) || op == FA_OP_ROTARY) {
         FA_TRY(lay_strided(d, FA_STRIDED_Q, "FA_STRIDED_Q", q_tensor(*p, "q", nullptr), true, Use::read, d.q_stride, m));
     }
+    if (p->has(FA_OPERAND_Q_TAIL))
+        FA_TRY(lay_strided(d, FA_STRIDED_Q_TAIL, "FA_STRIDED_Q_TAIL", q_tail_tensor(*p, nullptr), true, Use::read, d.q_tail_stride, m));
     if (reads_keys(op)) FA_TRY(lay_keys(p, op, m));
     if (attends(op) || op == FA_OP_MERGE) {
         const Use use = op == FA_OP_BACKWARD ? Use::read : Use::written;
@@ -392,12 +406,14 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
         return fail(m, FA_INVALID_ARGUMENT,
                     "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", llu(d.operands));
     }
+    // An append stores whole rows of k unless they have a tail.
+    if (op == FA_OP_APPEND_KV && (user->operands & FA_OPERAND_Q_TAIL) && !(d.operands & FA_OPERAND_K_TAIL)) d.dim_tail = 0;
     FA_TRY(check_reserved(d, op, m));
     const bool v_in_k = reads_keys(op) && (d.flags & FA_V_IN_K);
     if (v_in_k) FA_TRY(check_v_in_k(d, op, m));
     FA_TRY(check_types(&d, op, m));
     if (op == FA_OP_BACKWARD) FA_TRY(check_differentiable(d, m));
-    FA_TRY(check_sizes(&d, op, m));
+    FA_TRY(check_sizes(p, op, m));
     if (op != FA_OP_APPEND_KV && d.total_q != 0 && !p->packed_q())
         return fail(m, FA_INVALID_ARGUMENT, "total_q is %lld: expected 0 without FA_OPERAND_CU_SEQLENS_Q", ll(d.total_q));
     if (reads_keys(op)) FA_TRY(check_cache(&d, m));
@@ -416,6 +432,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
     FA_TRY(lay_tensors(p, op, m));
     if (attends(op)) FA_TRY(check_keys(d, m));
+    if (reads_keys(op)) settle_blocks(p);
     if (v_in_k && op == FA_OP_FORWARD) take_v_from_k(&d);
     p->options = attends(op) ? options_of(d) : 0;
     return FA_OK;

@@ -6,32 +6,31 @@ namespace fa {
 namespace {
 
 constexpr uint32_t kFloat = kQuery | kKeys | kOutput | kTail | kFactor | kBias, kSmallFloat = kQuery | kKeys | kOutput;
-constexpr uint32_t kNone = 0;
 
 constexpr Dtype kDtypes[] = {
-    {FA_F32, "f32", 1, 4, kFloat, kFloat & ~kTail},
-    {FA_F16, "f16", 1, 2, kFloat, kFloat & ~(kTail | kFactor)},
-    {FA_BF16, "bf16", 1, 2, kFloat, kFloat & ~(kTail | kFactor)},
-    {FA_E4M3, "e4m3", 1, 1, kSmallFloat | kFactor, kSmallFloat},
-    {FA_E5M2, "e5m2", 1, 1, kSmallFloat, kSmallFloat},
-    {FA_E2M1, "e2m1", 2, 1, kKeys, kNone},
-    {FA_E8M0, "e8m0", 1, 1, kFactor, kNone},
-    {FA_I8, "i8", 1, 1, kKeys, kKeys},
-    {FA_I4, "i4", 2, 1, kKeys, kNone},
-    {FA_U4, "u4", 2, 1, kKeys, kNone},
-    {FA_BIT, "bit", 8, 1, kMaskBits, kMaskBits},
-    {FA_Q4_0, "q4_0", 32, 18, kKeys, kKeys},
-    {FA_Q4_1, "q4_1", 32, 20, kKeys, kKeys},
-    {FA_Q5_0, "q5_0", 32, 22, kKeys, kKeys},
-    {FA_Q5_1, "q5_1", 32, 24, kKeys, kKeys},
-    {FA_Q8_0, "q8_0", 32, 34, kKeys, kKeys},
+    {FA_F32, "f32", 1, 4, kFloat},
+    {FA_F16, "f16", 1, 2, kFloat},
+    {FA_BF16, "bf16", 1, 2, kFloat},
+    {FA_E4M3, "e4m3", 1, 1, kSmallFloat | kFactor},
+    {FA_E5M2, "e5m2", 1, 1, kSmallFloat},
+    {FA_E2M1, "e2m1", 2, 1, kKeys},
+    {FA_E8M0, "e8m0", 1, 1, kFactor},
+    {FA_I8, "i8", 1, 1, kKeys},
+    {FA_I4, "i4", 2, 1, kKeys},
+    {FA_U4, "u4", 2, 1, kKeys},
+    {FA_BIT, "bit", 8, 1, kMaskBits},
+    {FA_Q4_0, "q4_0", 32, 18, kKeys},
+    {FA_Q4_1, "q4_1", 32, 20, kKeys},
+    {FA_Q5_0, "q5_0", 32, 22, kKeys},
+    {FA_Q5_1, "q5_1", 32, 24, kKeys},
+    {FA_Q8_0, "q8_0", 32, 34, kKeys},
 };
 
-// "f32, f16, bf16": the types with this use.
-void list_types(uint32_t Dtype::*use, Holds holds, char* text, size_t n) {
+// "f32, f16, bf16": the types that hold this.
+void list_types(Holds holds, char* text, size_t n) {
     text[0] = 0;
     for (const Dtype& t : kDtypes) {
-        if (!(t.*use & holds)) continue;
+        if (!(t.holds & holds)) continue;
         const size_t used = strlen(text);
         snprintf(text + used, n - used, "%s%s", used ? ", " : "", t.name);
     }
@@ -57,13 +56,11 @@ int32_t unit_elements(int32_t dtype) {
 
 fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message* m) {
     const Dtype* t = find_dtype(value);
-    if (value == 0 || (t && t->runs & holds)) return FA_OK;
+    if (value == 0 || (t && t->holds & holds)) return FA_OK;
     if (!t) return fail(m, FA_UNSUPPORTED_FIELD, "%s is %d: unknown, expected a type that fa_dtype_name knows", field, value);
     char types[160];
-    const bool allowed = (t->holds & holds) != 0;
-    list_types(allowed ? &Dtype::runs : &Dtype::holds, holds, types, sizeof types);
-    if (!allowed) return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected one of %s", field, t->name, types);
-    return fail(m, FA_UNSUPPORTED, "%s is %s: no backend has it yet, expected one of %s", field, t->name, types[0] ? types : "none");
+    list_types(holds, types, sizeof types);
+    return fail(m, FA_INVALID_ARGUMENT, "%s is %s: expected one of %s", field, t->name, types);
 }
 
 }  // namespace fa

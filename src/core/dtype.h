@@ -11,8 +11,7 @@ struct Dtype {
     int32_t value;  // FA_F32 …
     const char* name;
     int32_t elements, bytes;  // of a unit
-    uint32_t holds;           // Holds that the interface allows
-    uint32_t runs;            // Holds that a backend has
+    uint32_t holds;           // Holds
 };
 
 const Dtype* find_dtype(int32_t value);  // NULL: no such type
@@ -21,7 +20,7 @@ int32_t element_size(int32_t dtype);   // bytes of a unit
 int32_t unit_elements(int32_t dtype);  // dims of one
 
 // A field of a descriptor that says the type of what `holds` names; 0 passes. Unknown values are an unsupported field, types that cannot be
-// there are invalid, and those that no backend has are unsupported.
+// there are invalid.
 fa_status_t check_dtype(const char* field, int32_t value, Holds holds, Message*);
 
 }  // namespace fa

@@ -39,9 +39,13 @@ Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
     const auto per_sequence = [&](const char* name, int64_t more) { return array_of(name, pointer_of(a, index), 4, d.batch + more); };
     switch (index) {
         case kLSE: return lse_tensor(p, a.lse);
+        case kQ_TAIL: return q_tail_tensor(p, a.q_tail);
+        case kK_TAIL: return k_tail_tensor(p, a.k_tail);
         case kQ_DESCALE: return q_descale_tensor(p, a.q_descale);
         case kK_DESCALE: return k_descale_tensor(p, a.k_descale);
         case kV_DESCALE: return v_descale_tensor(p, a.v_descale);
+        case kK_SHIFT: return k_descale_tensor(p, a.k_shift, "k_shift");
+        case kV_SHIFT: return v_descale_tensor(p, a.v_shift, "v_shift");
         case kO_SCALE: return array_of("o_scale", a.o_scale, 4, 1);
         case kBIAS: return pair_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride, d.bias_period);
         case kBIAS_SCALE: return array_of("bias_scale", a.bias_scale, 4, d.heads_q);

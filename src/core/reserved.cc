@@ -10,8 +10,6 @@ struct Bits {
     const char* what;
 };
 constexpr Bits kOperandsLater[] = {
-    {FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL, "tails of q and k"},
-    {FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT, "shifts of k and v"},
     {FA_OPERAND_KEY_RANGES, "ranges of keys"},
     {FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT, "lists of keys"},
     {FA_OPERAND_DEVICE_STATUS, "a status word in device memory"},
@@ -30,11 +28,11 @@ struct Field {
 #define FIELD(name) #name, offsetof(fa_attention_desc_t, name), sizeof(fa_attention_desc_t::name), alignof(decltype(fa_attention_desc_t::name))
 constexpr uint64_t kTails = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL, kLists = FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST;
 constexpr Field kFields[] = {
-    {FIELD(dim_tail), kTails, Reader::keys, "tails of q and k"},
-    {FIELD(q_tail_dtype), FA_OPERAND_Q_TAIL, Reader::attention, "tails of q and k"},
-    {FIELD(k_tail_dtype), FA_OPERAND_K_TAIL, Reader::keys, "tails of q and k"},
-    {FIELD(q_tail_stride), FA_OPERAND_Q_TAIL, Reader::attention, "tails of q and k"},
-    {FIELD(k_tail_stride), FA_OPERAND_K_TAIL, Reader::keys, "tails of q and k"},
+    {FIELD(dim_tail), kTails, Reader::keys, nullptr},
+    {FIELD(q_tail_dtype), FA_OPERAND_Q_TAIL, Reader::attention, nullptr},
+    {FIELD(k_tail_dtype), FA_OPERAND_K_TAIL, Reader::keys, nullptr},
+    {FIELD(q_tail_stride), FA_OPERAND_Q_TAIL, Reader::attention, nullptr},
+    {FIELD(k_tail_stride), FA_OPERAND_K_TAIL, Reader::keys, nullptr},
     {FIELD(q_descale_dtype), FA_OPERAND_Q_DESCALE, Reader::attention, nullptr},
     {FIELD(k_descale_dtype), FA_OPERAND_K_DESCALE, Reader::keys, nullptr},
     {FIELD(v_descale_dtype), FA_OPERAND_V_DESCALE, Reader::keys, nullptr},
@@ -93,16 +91,6 @@ fa_status_t check_field(const fa_attention_desc_t& d, const Field& f, Message* m
     return f.what ? later(name, ll(value), f.what, m) : FA_OK;
 }
 
-// One factor for each row, of f32, is what there is.
-fa_status_t check_block(const char* field, const int64_t block[2], Message* m) {
-    for (int i = 0; i < 2; i++) {
-        if (block[i] < 0) return fail(m, FA_INVALID_ARGUMENT, "%s[%d] is %lld: expected 0 or more", field, i, ll(block[i]));
-        if (block[i] > (i == 0 ? 1 : 0))
-            return fail(m, FA_UNSUPPORTED, "%s[%d] is %lld: no backend has factors of blocks yet, expected 0", field, i, ll(block[i]));
-    }
-    return FA_OK;
-}
-
 }  // namespace
 
 fa_status_t check_reserved(const fa_attention_desc_t& d, int32_t op, Message* m) {
@@ -111,28 +99,23 @@ fa_status_t check_reserved(const fa_attention_desc_t& d, int32_t op, Message* m)
         const uint64_t set = d.operands & row.bits;
         if (set) return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: no backend has %s yet, expected no %s", llu(d.operands), row.what, operand_name(set));
     }
-    if (d.strided & (FA_STRIDED_Q_TAIL | FA_STRIDED_K_TAIL))
+    if ((attends(op) && d.strided & FA_STRIDED_Q_TAIL && !(d.operands & FA_OPERAND_Q_TAIL)) ||
+        (d.strided & FA_STRIDED_K_TAIL && !(d.operands & FA_OPERAND_K_TAIL)))
         return fail(m, FA_INVALID_ARGUMENT, "strided is 0x%x: expected no FA_STRIDED_Q_TAIL or _K_TAIL without the tail's operand", d.strided);
     for (const Field& f : kFields)
         if (f.reader == Reader::keys || attends(op)) FA_TRY(check_field(d, f, m));
-    if (attends(op)) FA_TRY(check_block("q_descale_block", d.q_descale_block, m));
-    FA_TRY(check_block("k_descale_block", d.k_descale_block, m));
-    return check_block("v_descale_block", d.v_descale_block, m);
+    return FA_OK;
 }
 
 fa_status_t check_reserved(const fa_rotary_args_t& a, Message* m) {
     if (a.flags & FA_ROTARY_OF_K) return fail(m, FA_UNSUPPORTED, "flags is 0x%x: no backend rotates by k's descriptor yet, expected no FA_ROTARY_OF_K", a.flags);
-    return a.rotary_begin ? later("rotary_begin", ll(a.rotary_begin), "a rotation behind the first dims", m) : FA_OK;
+    return FA_OK;
 }
 
 fa_status_t check_reserved(const fa_append_kv_args_t& a, Message* m) {
-    const struct {
-        const char* name;
-        const void* pointer;
-    } pointers[] = {{"k_tail", a.k_tail}, {"k_shift", a.k_shift}, {"v_shift", a.v_shift}, {"device_status", a.device_status}};
-    for (const auto& p : pointers)
-        if (p.pointer) return fail(m, FA_INVALID_ARGUMENT, "%s is %p: expected NULL without its operand", p.name, p.pointer);
-    return a.rotary_begin ? later("rotary_begin", ll(a.rotary_begin), "a rotation behind the first dims", m) : FA_OK;
+    if (a.device_status)
+        return fail(m, FA_INVALID_ARGUMENT, "device_status is %p: expected NULL without its operand", static_cast<const void*>(a.device_status));
+    return FA_OK;
 }
 
 uint64_t reserved_operands() {

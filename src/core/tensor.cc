@@ -88,13 +88,19 @@ static Rows key_rows(const Problem& p) {
 }
 
 Tensor q_tensor(const Problem& p, const char* name, const void* base) {
-    return tokens(name, base, p.d.q_dtype, query_rows(p), p.d.heads_q, p.d.dim_qk, p.d.q_stride);
+    return tokens(name, base, p.d.q_dtype, query_rows(p), p.d.heads_q, p.q_dims(), p.d.q_stride);
 }
 Tensor k_tensor(const Problem& p, const void* base) {
-    return tokens("k", base, p.d.k_dtype, key_rows(p), p.d.heads_k, p.d.dim_qk, p.d.k_stride);
+    return tokens("k", base, p.d.k_dtype, key_rows(p), p.d.heads_k, p.k_dims(), p.d.k_stride);
 }
 Tensor v_tensor(const Problem& p, const void* base) {
     return tokens("v", base, p.d.v_dtype, key_rows(p), p.d.heads_v, p.d.dim_v, p.d.v_stride);
+}
+Tensor q_tail_tensor(const Problem& p, const void* base) {
+    return tokens("q_tail", base, p.d.q_tail_dtype, query_rows(p), p.d.heads_q, p.d.dim_tail, p.d.q_tail_stride);
+}
+Tensor k_tail_tensor(const Problem& p, const void* base) {
+    return tokens("k_tail", base, p.d.k_tail_dtype, key_rows(p), p.d.heads_k, p.d.dim_tail, p.d.k_tail_stride);
 }
 Tensor o_tensor(const Problem& p, const void* base) {
     return tokens("o", base, p.d.o_dtype, query_rows(p), p.d.heads_q, p.d.dim_v, p.d.o_stride);
@@ -130,24 +136,28 @@ Tensor mask_tensor(const Problem& p, const void* base) {
 }
 
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
-static Tensor descale(const char* name, const void* base, const Rows& r, int64_t batch, int64_t heads, const int64_t* s) {
+static Tensor descale(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t batch, int64_t heads, int64_t dims,
+                      const int64_t* block, const int64_t* s) {
     return {name,
             base,
-            4,
+            element_size(dtype),
             4,
             kNoDim,
             r.packed && s[0] != 0 && s[1] != 0,
-            {r.packed ? batch : r.batch, r.packed ? r.total : r.rows, heads, 1},
+            {r.packed ? batch : r.batch, ceil_div(r.packed ? r.total : r.rows, block[0]), heads, ceil_div(dims, block[1])},
             {s[0], s[1], s[2], s[3]}};
 }
 Tensor q_descale_tensor(const Problem& p, const void* base) {
-    return descale("q_descale", base, query_rows(p), p.d.batch, p.d.heads_q, p.d.q_descale_stride);
+    return descale("q_descale", base, p.d.q_descale_dtype, query_rows(p), p.d.batch, p.d.heads_q, p.q_dims(), p.d.q_descale_block,
+                   p.d.q_descale_stride);
 }
-Tensor k_descale_tensor(const Problem& p, const void* base) {
-    return descale("k_descale", base, key_rows(p), p.d.batch, p.d.heads_k, p.d.k_descale_stride);
+Tensor k_descale_tensor(const Problem& p, const void* base, const char* name) {
+    return descale(name, base, p.d.k_descale_dtype, key_rows(p), p.d.batch, p.d.heads_k, p.k_dims(), p.d.k_descale_block,
+                   p.d.k_descale_stride);
 }
-Tensor v_descale_tensor(const Problem& p, const void* base) {
-    return descale("v_descale", base, key_rows(p), p.d.batch, p.d.heads_v, p.d.v_descale_stride);
+Tensor v_descale_tensor(const Problem& p, const void* base, const char* name) {
+    return descale(name, base, p.d.v_descale_dtype, key_rows(p), p.d.batch, p.d.heads_v, p.v_dims(), p.d.v_descale_block,
+                   p.d.v_descale_stride);
 }
 
 Tensor page_table_tensor(const Problem& p, const void* base) {

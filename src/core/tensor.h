@@ -64,6 +64,8 @@ Tensor tokens(const char* name, const void* base, int32_t dtype, const Rows&, in
 Tensor q_tensor(const Problem&, const char* name, const void* base);
 Tensor k_tensor(const Problem&, const void* base);
 Tensor v_tensor(const Problem&, const void* base);
+Tensor q_tail_tensor(const Problem&, const void* base);
+Tensor k_tail_tensor(const Problem&, const void* base);
 Tensor o_tensor(const Problem&, const void* base);
 Tensor lse_tensor(const Problem&, const void* base);
 Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride);
@@ -71,8 +73,8 @@ Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t 
 Tensor pair_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride, const int64_t* period);
 Tensor mask_tensor(const Problem&, const void* base);  // in bytes, of eight keys each if they are bits
 Tensor q_descale_tensor(const Problem&, const void* base);
-Tensor k_descale_tensor(const Problem&, const void* base);
-Tensor v_descale_tensor(const Problem&, const void* base);
+Tensor k_descale_tensor(const Problem&, const void* base, const char* name = "k_descale");  // shifts have their shape
+Tensor v_descale_tensor(const Problem&, const void* base, const char* name = "v_descale");
 Tensor page_table_tensor(const Problem&, const void* base);
 
 }  // namespace fa

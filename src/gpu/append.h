@@ -18,6 +18,9 @@ struct AppendOperand {
     RowStrides to_strides;       // of pages or the cache's sequences, rows and heads
     RowStrides descale_strides;  // likewise
     RowSteps steps;
+    bool scaled;  // by store_scaled(), which knows blocks, types of 4 bits, every kind of factor, and tails
+    ScaledRows rows;
+    void *factor, *shift, *tail;  // those of `rows`, to be written
 };
 // What append_rows reads.
 struct AppendParams {
@@ -46,7 +49,7 @@ inline bool copies_rows(const Problem& p, const fa_append_kv_args_t& a, int32_t 
     const auto is_vec16 = [](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         return copy_width(base, row_strides(stride, false), dim, dtype) == 16;
     };
-    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
+    const bool counted = a.cu_seqlens_new || a.seqused_new, scaled = p.has(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_TAIL);
     return d.k_dtype == d.q_dtype && d.v_dtype == d.q_dtype && !counted && !scaled && !a.cos && !(a.flags & FA_APPEND_DYNAMIC_SCALE) && d.seqlen_k <= limit &&
            a.seqlen_new <= limit && d.kv_batch <= limit && d.num_pages <= limit && page_shift >= 0 &&
            is_vec16(a.k, d.k_stride, d.dim_qk, d.k_dtype) && is_vec16(a.v, d.v_stride, d.dim_v, d.v_dtype) &&
@@ -65,7 +68,7 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     x.k.from_strides = row_strides(a.k_new_stride, packed);
     x.k.to_strides = row_strides(d.k_stride, false);
     x.k.descale_strides = row_strides(d.k_descale_stride, false);
-    x.k.steps = {int(d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    x.k.steps = {int(d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     x.v.from = a.v_new;
     x.v.to = a.v;
     x.v.heads = d.heads_v;
@@ -74,7 +77,7 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     x.v.from_strides = row_strides(a.v_new_stride, packed);
     x.v.to_strides = row_strides(d.v_stride, false);
     x.v.descale_strides = row_strides(d.v_descale_stride, false);
-    x.v.steps = {int(d.dim_v), 0, false};
+    x.v.steps = {int(d.dim_v), 0, 0, false};
     x.batch = d.batch;
     x.heads = max_of(d.heads_k, d.heads_v);
     x.seqlen_new = a.seqlen_new;
@@ -97,6 +100,17 @@ inline AppendParams append_params(const Problem& p, const fa_append_kv_args_t& a
     while (x.page_shift < 31 && int64_t(1) << x.page_shift < d.page_size) x.page_shift++;
     if (p.paged() && int64_t(1) << x.page_shift != d.page_size) x.page_shift = -1;
     x.dynamic_scale = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
+    x.k.rows = {k_factors(p, a.k_descale, a.k_shift), p.k_dims(), a.k_tail, row_strides(d.k_tail_stride, false), d.k_tail_dtype};
+    x.v.rows = {v_factors(p, a.v_descale, a.v_shift), d.dim_v, nullptr, {}, 0};
+    x.k.factor = a.k_descale;
+    x.k.shift = a.k_shift;
+    x.k.tail = a.k_tail;
+    x.v.factor = a.v_descale;
+    x.v.shift = a.v_shift;
+    x.k.scaled = is_block_type(d.k_dtype) || !p.plain_k();
+    x.v.scaled = is_block_type(d.v_dtype) || !p.plain_v();
+    // Where factors of whole rows are computed, the lanes of a wave exchange values, and so take one way.
+    if (x.dynamic_scale) x.k.scaled = x.v.scaled = x.k.scaled || x.v.scaled;
     x.copies = copies_rows(p, a, x.page_shift);
     return x;
 }
@@ -146,8 +160,6 @@ FA_DEVICE CacheRow cache_row_of(const AppendParams& x, const KeySource& source) 
     const KeyLocation at = locate_slot(x.pages, outer, key);
     return {at.outer, at.row, key, at.valid};
 }
-
-FA_FN float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
 
 // A team's largest value. Every lane of the wave comes here.
 FA_DEVICE float team_max(float x) {
@@ -273,37 +285,83 @@ FA_DEVICE void convert_row(const AppendParams& x, const AppendRow& row) {
 }
 
 // Element c of a new row, rotated by the angles of its position.
-FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int c, const float* cos, const float* sin) {
+FA_DEVICE float new_element(const AppendParams& x, const AppendOperand& operand, int64_t row, int64_t c, const float* cos, const float* sin) {
     const RowSteps& steps = operand.steps;
     const float own = load_element(operand.from, row + c, x.from_dtype);
-    if (c >= steps.rotated) return own;
-    const int half = steps.rotated / 2, pair = steps.interleaved ? c / 2 : c % half;
-    const bool second = steps.interleaved ? (c & 1) != 0 : c >= half;
+    const int turned = int(c) - steps.begin;
+    if (turned < 0 || turned >= steps.rotated) return own;
+    const int half = steps.rotated / 2, pair = steps.interleaved ? turned / 2 : turned % half;
+    const bool second = steps.interleaved ? (turned & 1) != 0 : turned >= half;
     const int distance = steps.interleaved ? 1 : half;
     const float other = load_element(operand.from, row + (second ? c - distance : c + distance), x.from_dtype);
     return second ? other * sin[pair] + own * cos[pair] : own * cos[pair] - other * sin[pair];
 }
 
-// Rows that become blocks, each of which a lane has to itself.
-FA_COLD void quantise_row(const AppendParams& x, const AppendRow& row) {
+// One row of those that store_scaled() moves.
+struct ScaledRow {
+    int64_t from, to, factor;  // first elements or units, and the first factor
+    const float *cos, *sin;
+};
+
+// Dims [first, end), which begin with a byte and a block of factors.
+FA_COLD void store_dims(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t first, int64_t end) {
+    const Factors& f = operand.rows.factors;
+    const int32_t dtype = operand.to_dtype;
+    const bool nibbles = is_nibble_type(dtype);
+    uint32_t low = 0;
+    for (int64_t next; first < end; first = next) {
+        next = f.factor ? min_of(first + f.block[1], end) : end;
+        const int64_t index = f.factor ? row.factor + first / f.block[1] * f.stride[3] : 0;
+        if (x.dynamic_scale && f.factor) {
+            ValueRange range = no_values();
+            FA_UNROLL_BY(1)
+            for (int64_t c = first; c < next; c++) add_value(&range, new_element(x, operand, row.from, c, row.cos, row.sin));
+            const Scaling s = dynamic_scaling(range, dtype, f.dtype, f.shift != nullptr);
+            store_factor(operand.factor, index, f.dtype, s.factor);
+            if (f.shift) store_factor(operand.shift, index, f.dtype, s.shift);
+        }
+        const float factor = f.factor ? load_factor(operand.factor, index, f.dtype) : 1.f;
+        const float shift = f.shift ? load_factor(operand.shift, index, f.dtype) : 0.f;
+        FA_UNROLL_BY(1)
+        for (int64_t c = first; c < next; c++) {
+            float value = new_element(x, operand, row.from, c, row.cos, row.sin);
+            if (f.factor) value = (value - shift) / factor;
+            if (!nibbles) store_element(operand.to, row.to + c, dtype, value);
+            else if (c % 2 == 0) low = f32_to_nibble(value, dtype);
+            else static_cast<uint8_t*>(operand.to)[row.to + c / 2] = uint8_t(low | f32_to_nibble(value, dtype) << 4);
+        }
+    }
+}
+
+FA_COLD void store_block(const AppendParams& x, const AppendOperand& operand, const ScaledRow& row, int64_t n) {
+    float values[kBlockDims];
+    FA_UNROLL_BY(1)
+    for (int i = 0; i < kBlockDims; i++) values[i] = new_element(x, operand, row.from, n * kBlockDims + i, row.cos, row.sin);
+    quantise_block(values, block_format(operand.to_dtype), static_cast<uint8_t*>(operand.to) + (row.to + n) * type_bytes(operand.to_dtype));
+}
+
+// Rows that become blocks, bytes of two values, or values by factors of parts: each lane has some of these to itself.
+FA_COLD void store_scaled(const AppendParams& x, const AppendRow& row) {
     rt::wait_for_predecessor();
     const AppendOperand& operand = row.is_v ? x.v : x.k;
     if (row.b >= x.batch || row.h >= operand.heads) return;
     const NewRow source = new_row_of(x, row.b, row.t);
     if (!source.valid) return;
-    const CacheRow cache_row = cache_row_of(x, key_source_of(x, row.b, row.t, source.row));
-    const int64_t position = cache_row.key - (x.leftpad ? x.leftpad[row.b] : 0);
-    if (!cache_row.valid || (x.cos && (position < 0 || position >= x.max_position))) return;
-    const int64_t from = operand.from_strides.index(row.b, source.row, row.h);
-    const int64_t to = operand.to_strides.index(cache_row.outer, cache_row.row, row.h);
-    uint8_t* const blocks = static_cast<uint8_t*>(operand.to) + to * type_bytes(operand.to_dtype);
-    for (int n = rt::thread() % kTeam; n < operand.steps.dim / kBlockDims; n += kTeam) {
-        float values[kBlockDims];
-        FA_UNROLL_BY(1)
-        for (int i = 0; i < kBlockDims; i++)
-            values[i] = new_element(x, operand, from, n * kBlockDims + i, x.cos + position * x.pairs, x.sin + position * x.pairs);
-        quantise_block(values, block_format(operand.to_dtype), blocks + n * type_bytes(operand.to_dtype));
-    }
+    const CacheRow at = cache_row_of(x, key_source_of(x, row.b, row.t, source.row));
+    const int64_t position = at.key - (x.leftpad ? x.leftpad[row.b] : 0);
+    if (!at.valid || (x.cos && (position < 0 || position >= x.max_position))) return;
+    const Factors& f = operand.rows.factors;
+    const ScaledRow to{operand.from_strides.index(row.b, source.row, row.h), operand.to_strides.index(at.outer, at.row, row.h),
+                       f.factor ? factor_index(f, at.outer, at.row, row.h) : 0, x.cos + position * x.pairs, x.sin + position * x.pairs};
+    const int64_t dims = operand.rows.dims;
+    const bool blocks = is_block_type(operand.to_dtype), odd = is_nibble_type(operand.to_dtype) && f.factor && f.block[1] % 2 != 0;
+    const int64_t part = odd ? dims : f.factor ? f.block[1] : kBlockDims;
+    for (int64_t n = rt::thread() % kTeam; n * part < dims; n += kTeam)
+        if (blocks) store_block(x, operand, to, n);
+        else store_dims(x, operand, to, n * part, min_of((n + 1) * part, dims));
+    const int64_t tail = operand.rows.tail_strides.index(at.outer, at.row, row.h);
+    for (int64_t c = dims + rt::thread() % kTeam; c < operand.steps.dim; c += kTeam)
+        store_element(operand.tail, tail + c - dims, operand.rows.tail_dtype, new_element(x, operand, to.from, c, to.cos, to.sin));
 }
 
 // A team for each token, head, and k or v. It is launched early, so that indices are computed when the kernel before it ends.
@@ -313,7 +371,7 @@ FA_KERNEL void FA_BOUNDS(kMoveThreads, 1) append_rows(FA_PARAM AppendParams x) {
     const int64_t team = rt::block() * kTeams + rt::thread() / kTeam, line = team / x.heads;
     const AppendRow row{line / 2 / x.seqlen_new, line / 2 % x.seqlen_new, team % x.heads, (line & 1) != 0};
     if (x.copies) copy_row(x, row);
-    else if (is_block_type((row.is_v ? x.v : x.k).to_dtype)) quantise_row(x, row);  // lanes exchange values for types of 8 bits alone
+    else if ((row.is_v ? x.v : x.k).scaled) store_scaled(x, row);
     else convert_row(x, row);
 }
 

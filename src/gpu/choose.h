@@ -53,7 +53,7 @@ constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSeque
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
-    const bool bytes = type_bytes(d.k_dtype) == 1, drops = d.dropout_p > 0;
+    const bool bytes = is_byte_type(d.k_dtype), drops = d.dropout_p > 0;
     if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (d.k_dtype != d.q_dtype && !bytes) || (drops && d.q_dtype == FA_F32) ||
         ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
         (p.paged() && d.num_pages >= limit))

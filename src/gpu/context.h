@@ -187,12 +187,25 @@ void set_forward_problem(const Problem& p, ForwardParams* x) {
     x->q_descale.strides = row_strides(d.q_descale_stride, false);
     x->k_descale.strides = row_strides(d.k_descale_stride, false);
     x->v_descale.strides = row_strides(d.v_descale_stride, false);
+    x->plain_q = p.plain_q();
+    x->plain_kv = p.plain_k() && p.plain_v();
+    const RowStrides k_tail = row_strides(d.k_tail_stride, p.packed_k());
+    x->q_rows = {q_factors(p, nullptr), p.q_dims(), nullptr, row_strides(d.q_tail_stride, p.packed_q()), d.q_tail_dtype};
+    x->k_rows = {k_factors(p, nullptr, nullptr), p.k_dims(), nullptr, k_tail, d.k_tail_dtype};
+    x->v_rows = {v_factors(p, nullptr, nullptr), p.v_dims(), nullptr, k_tail, d.k_tail_dtype};
     x->scores_stage = d.scores_stage;
     for (int i = 0; i < 4; i++) x->scores_stride[i] = d.scores_stride[i];
 }
 void set_forward_tensors(const Problem& p, const fa_forward_args_t& a, ForwardParams* x) {
     set_tensors(p, a, x);
     x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    x->q_rows.factors.factor = operand(p, FA_OPERAND_Q_DESCALE, a.q_descale);
+    x->k_rows.factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
+    x->v_rows.factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
+    x->k_rows.factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
+    x->v_rows.factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
+    x->q_rows.tail = operand(p, FA_OPERAND_Q_TAIL, a.q_tail);
+    x->k_rows.tail = x->v_rows.tail = operand(p, FA_OPERAND_K_TAIL, a.k_tail);
     x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
     x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));

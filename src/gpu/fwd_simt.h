@@ -52,6 +52,20 @@ FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t
     }
 }
 
+// The same from rows that are not plain: for each key, its page or sequence and its row there.
+template <int width>
+FA_COLD void load_scaled(const ScaledRows& rows, const void* data, int32_t dtype, const RowStrides& strides, const int64_t* outer,
+                         const int64_t* row, int64_t head, int first, int64_t column0, int64_t dim, int stride, float* kv) {
+    FA_UNROLL_BY(1)
+    for (int i = rt::thread(); i < kDims * kKeys; i += kThreads) {
+        const int j = first + i / width;
+        const int64_t c = column0 + i % width;
+        const bool there = outer[j] >= 0 && c < dim;
+        kv[i / width * stride + i % width] =
+            there ? scaled_dim(rows, data, dtype, strides.index(outer[j], row[j], head), outer[j], row[j], head, c) : 0.f;
+    }
+}
+
 template <int TR, int TV>
 struct Simt {
     static constexpr int rows = 16 * TR, columns = 16 * TV, value_keys = kDims * kKeys / columns;
@@ -70,7 +84,7 @@ struct Simt {
     // Shared memory. What depends on the head dimension lies last: all other addresses are constants and take no registers.
     struct Shared {
         Tile* tile;
-        int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there
+        int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there; see locate_keys()
         float *kv, *probs, *k_factor, *v_factor, *q;
         int q_stride;
     };
@@ -128,14 +142,14 @@ struct Simt {
             float value = 0.f;
             if (dim0 + c < x.dim_qk && r < t.valid) {
                 const int64_t at = query_index(x.q_strides, t.seq, t.batch, s.position[r], s.head[r]);
-                value = load_element(x.q, at + dim0 + c, x.q_dtype) * x.factor.q *
-                        query_descale(x, t.seq, t.batch, s.position[r], s.head[r]);
+                value = query_value(x, t.seq, t.batch, s.position[r], s.head[r], at, dim0 + c);
             }
             s.q[r * s.q_stride + c] = value;
         }
     }
 
-    // Where each key of the tile lies, and its de-scale factors.
+    // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or sequence,
+    // and the row there.
     FA_COLD_MEMBER static void locate_keys(const ForwardParams& x, int64_t key0, int keys) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
@@ -145,6 +159,11 @@ struct Simt {
             if (j >= keys) continue;
             const KeyLocation location = locate_key(x.pages, t.seq, key0 + j);
             if (!location.valid) continue;
+            if (!x.plain_kv) {
+                s.k_offset[j] = location.outer;
+                s.v_offset[j] = location.row;
+                continue;
+            }
             s.k_offset[j] = key_index(x.k_strides, location, t.k_head);
             s.v_offset[j] = key_index(x.v_strides, location, t.v_head);
             if (x.k_descale.data)
@@ -193,7 +212,11 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = 0.f;
         for (int dim0 = 0; dim0 < x.dim_qk; dim0 += kDims) {
-            load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
+            if (x.plain_kv)
+                load_rows<kDims>(x.k_dtype, x.k, s.k_offset, s.k_factor, 0, dim0, x.dim_qk, x.k_aligned, kRowStride, s.kv);
+            else
+                load_scaled<kDims>(x.k_rows, x.k, x.k_dtype, x.k_strides, s.k_offset, s.v_offset, s.tile->k_head, 0, dim0, x.dim_qk,
+                                   kRowStride, s.kv);
             if (!resident) load_q(x, dim0, kDims);
             rt::barrier();
             const float* q = s.q + (resident ? dim0 : 0) + ty * TR * s.q_stride;
@@ -292,7 +315,11 @@ struct Simt {
         FA_UNROLL for (int r = 0; r < TR; r++)
             FA_UNROLL for (int c = 0; c < TV; c++) o[r][c] *= factor[r];
         for (int key = 0; key < keys; key += value_keys) {
-            load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
+            if (x.plain_kv)
+                load_rows<columns>(x.v_dtype, x.v, s.v_offset, s.v_factor, key, column0, x.dim_v, x.v_aligned, columns, s.kv);
+            else
+                load_scaled<columns>(x.v_rows, x.v, x.v_dtype, x.v_strides, s.k_offset, s.v_offset, s.tile->v_head, key, column0, x.dim_v,
+                                     columns, s.kv);
             rt::barrier();
             const int count = int(min_of(value_keys, keys - key));  // probabilities beyond are 0, and v is 0 there
             FA_UNROLL for (int c = 0; c < TV; c += 4) {

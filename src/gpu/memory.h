@@ -3,6 +3,7 @@
 // rt_hip.h or rt_emu.h.
 #pragma once
 #include "backend/backend.h"
+#include "backend/factors.h"
 #include "spec/shape.h"
 
 namespace fa {
@@ -52,6 +53,10 @@ FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
 
 // Element `dim` of a row that begins with unit `row`. A block's bytes are read one by one.
 FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
+    if (is_nibble_type(dtype)) {
+        const uint32_t pair = static_cast<const uint8_t*>(base)[row + dim / 2];
+        return nibble_to_f32(dim & 1 ? pair >> 4 : pair & 15u, dtype);
+    }
     if (!is_block_type(dtype)) return load_element(base, row + dim, dtype);
     const uint8_t* const block = static_cast<const uint8_t*>(base) + (row + dim / kBlockDims) * type_bytes(dtype);
     return block_value(block, block_format(dtype), int(dim % kBlockDims));
@@ -94,7 +99,23 @@ FA_FN int64_t key_index(const RowStrides& strides, const KeyLocation& at, int64_
     return strides.index(at.outer, at.row, kv_head);
 }
 
-// De-scale factors of q, k or v. NULL: none.
+// Rows of q, k or v that are not plain (Problem): with factors, of any type and blocks, and a tail.
+struct ScaledRows {
+    Factors factors;
+    int64_t dims;  // before the tail
+    const void* tail;
+    RowStrides tail_strides;
+    int32_t tail_dtype;
+};
+// Dim c of the row that begins with unit `at` of the tensor itself.
+FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype, int64_t at, int64_t outer, int64_t row, int64_t head, int64_t c) {
+    if (c >= r.dims) return load_element(r.tail, r.tail_strides.index(outer, row, head) + c - r.dims, r.tail_dtype);
+    const float x = load_dim(data, at, c, dtype);
+    if (!r.factors.factor) return x;
+    return scaled_value(r.factors, factor_index(r.factors, outer, row, head) + c / r.factors.block[1] * r.factors.stride[3], x);
+}
+
+// De-scale factors of plain rows of q, k or v. NULL: none.
 struct Descale {
     const float* data;
     RowStrides strides;

@@ -197,12 +197,9 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
         if (row >= seq.q_len || key >= seq.k_len) continue;
         const KeyLocation location = locate_key(x.pages, seq, key);
         if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
-        const int64_t k_at = key_index(x.k_strides, location, kv / x.kv_heads_per_k);
         float s = 0.f;
         for (int64_t c = 0; c < x.dim_qk; c++)
-            s = fmaf(load_element(x.q, q_at + c, x.q_dtype) * x.factor.q * query_descale(x, seq, batch, row, head),
-                     load_dim(x.k, k_at, c, x.k_dtype) *
-                         (x.k_descale.data ? key_descale(x.k_descale, location, kv / x.kv_heads_per_k) : 1.f), s);
+            s = fmaf(query_value(x, seq, batch, row, head, q_at, c), key_value(x, location, kv / x.kv_heads_per_k, c), s);
         s *= x.factor.product;
         if (x.scores_stage != FA_SCORES_RAW) s = cap_score(x, s);
         if (masked) s = apply_score_mod(x, rule.off, seq.k_len, batch, head, row, key, s);

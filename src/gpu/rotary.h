@@ -91,30 +91,34 @@ FA_DEVICE void store_vec8(void* base, int64_t at, int32_t dtype, int n, const fl
     }
 }
 
-// How a row is partitioned into steps: those that rotate first, then those that copy. `rotated`: the number of elements that
-// rotate, 0 for none.
+// How a row is partitioned into steps: those that rotate first, then those that copy what lies before and behind. `rotated`: the number of
+// elements that rotate, from `begin` on; 0 for none.
 struct RowSteps {
-    int dim, rotated;
+    int dim, begin, rotated;
     bool interleaved;
 
     FA_MEMBER int rotating_per_side() const { return interleaved ? rotated : rotated / 2; }
     FA_MEMBER int rotating() const { return (rotating_per_side() + kVec8 - 1) / kVec8; }
-    FA_MEMBER int count() const { return rotating() + (dim - rotated + kVec8 - 1) / kVec8; }
+    FA_MEMBER int before() const { return (begin + kVec8 - 1) / kVec8; }
+    FA_MEMBER int count() const { return rotating() + before() + (dim - begin - rotated + kVec8 - 1) / kVec8; }
 };
 
-// Elements [at, at + n) of a row; under rotation by halves also their partners, half of what rotates further on.
+// Elements [at, at + n) of a row; under rotation by halves also their partners, half of what rotates further on. turned: the first element's
+// number among those that rotate.
 struct Step {
-    int at, partner, n;
+    int at, partner, n, turned;
     bool rotates;
 };
 FA_DEVICE Step step_of(const RowSteps& steps, int number) {
-    const int rotating = steps.rotating();
+    const int rotating = steps.rotating(), before = steps.before();
     if (number < rotating) {
         const int at = number * kVec8, n = steps.rotating_per_side() - at;
-        return {at, steps.interleaved ? 0 : steps.rotating_per_side() + at, n < kVec8 ? n : kVec8, true};
+        return {steps.begin + at, steps.interleaved ? 0 : steps.begin + steps.rotating_per_side() + at, n < kVec8 ? n : kVec8, at, true};
     }
-    const int at = steps.rotated + (number - rotating) * kVec8, n = steps.dim - at;
-    return {at, 0, n < kVec8 ? n : kVec8, false};
+    const bool first = number < rotating + before;
+    const int at = first ? (number - rotating) * kVec8 : steps.begin + steps.rotated + (number - rotating - before) * kVec8;
+    const int n = (first ? steps.begin : steps.dim) - at;
+    return {at, 0, n < kVec8 ? n : kVec8, 0, false};
 }
 
 // What a lane holds of a row.
@@ -133,7 +137,7 @@ FA_DEVICE void rotate_step(const LoadedStep& loaded, int32_t dtype, const Step& 
                            float* partner) {
     widen(loaded.own, dtype, own);
     if (!s.rotates) return;
-    const int pair = s.partner ? s.at : s.at / 2, pairs = s.partner ? s.n : s.n / 2;
+    const int pair = s.partner ? s.turned : s.turned / 2, pairs = s.partner ? s.n : s.n / 2;
     const Vec8 c = load_vec8(cos, pair, FA_F32, pairs), d = load_vec8(sin, pair, FA_F32, pairs);
     if (s.partner) {
         widen(loaded.partner, dtype, partner);
@@ -185,7 +189,7 @@ inline RotaryParams rotary_params(const Problem& p, const fa_rotary_args_t& a) {
     x.positions = a.positions;
     x.positions_stride = p.packed_q() ? 0 : p.d.seqlen_q;
     x.position_offset = a.position_offset;
-    x.steps = {int(p.d.dim_qk), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    x.steps = {int(p.d.dim_qk), int(a.rotary_begin), int(a.rotary_dim), (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     x.dtype = p.d.q_dtype;
     return x;
 }

@@ -75,6 +75,9 @@ struct ForwardParams : CallParams, SplitParams {
     bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
     bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
+    // SIMT kernels: what rows are that are not plain; those of k and v are so together.
+    bool plain_q, plain_kv;
+    ScaledRows q_rows, k_rows, v_rows;
 };
 
 // Does no length, offset or start of a sequence lie in device memory?
@@ -128,6 +131,18 @@ FA_FN Dropout dropout_of(const CallParams& x) {
 template <class Params>
 FA_FN float query_descale(const Params& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
     return x.q_descale.data ? x.q_descale.data[query_index(x.q_descale.strides, s, batch, row, head)] : 1.f;
+}
+
+// Dim c of a row of q, scaled, which begins with element `at`.
+FA_DEVICE float query_value(const ForwardParams& x, const Sequence& s, int64_t batch, int64_t row, int64_t head, int64_t at, int64_t c) {
+    if (x.plain_q) return load_element(x.q, at + c, x.q_dtype) * x.factor.q * query_descale(x, s, batch, row, head);
+    return scaled_dim(x.q_rows, x.q, x.q_dtype, at, batch, s.q_begin + row, head, c) * x.factor.q;
+}
+// Dim c of a row of k.
+FA_DEVICE float key_value(const ForwardParams& x, const KeyLocation& at, int64_t k_head, int64_t c) {
+    const int64_t row = key_index(x.k_strides, at, k_head);
+    if (!x.plain_kv) return scaled_dim(x.k_rows, x.k, x.k_dtype, row, at.outer, at.row, k_head, c);
+    return load_dim(x.k, row, c, x.k_dtype) * (x.k_descale.data ? key_descale(x.k_descale, at, k_head) : 1.f);
 }
 
 FA_COLD bool dropout_keeps_cold(const Dropout& dropout, int64_t batch_head, int64_t row, int64_t key) {

@@ -59,7 +59,8 @@ const std::vector<Pointer<Append>> pointers = {AT(append_paged, k_new, 4, false)
                                                AT(append_packed, k, 4, false),          AT(append_packed, v, 4, false),
                                                AT(append_paged, seqused_k, 4, true),    AT(append_paged, leftpad_k, 4, true),
                                                AT(append_paged, kv_batch_idx, 4, true), AT(append_paged, page_table, 4, true),
-                                               AT(append_paged, k_descale, 4, true),    AT(append_paged, v_descale, 4, true)};
+                                               AT(append_paged, k_descale, 4, true),    AT(append_paged, v_descale, 4, true),
+                                               AT(append_scaled, k_tail, 4, true),      AT(append_scaled, k_shift, 2, true)};
 // Given or not as the caller likes.
 const std::vector<Pointer<Append>> free_pointers = {AT(append_packed, cu_seqlens_new, 4, false),
                                                     AT(append_paged, seqused_new, 4, false), AT(append_packed, positions, 4, false),
@@ -139,11 +140,9 @@ std::vector<Rule<Append>> numbers() {
                 c.d.batch = c.a.seqlen_new = INT32_MAX, c.d.heads_q = c.d.heads_k = 1;
                 c.a.cu_seqlens_new = nullptr, c.a.total_new = 0, c.a.k_new_stride[3] = c.a.v_new_stride[3] = 1;
             }),
-        row(
-            append_paged, "rotary_begin is 4: no backend has", [](Append& c) { c.a.rotary_begin = 4; }, U),
-        row(append_paged, "k_tail is 0x", [](Append& c) { c.a.k_tail = somewhere; }),
-        row(append_paged, "k_shift is 0x", [](Append& c) { c.a.k_shift = somewhere; }),
-        row(append_paged, "v_shift is 0x", [](Append& c) { c.a.v_shift = somewhere; }),
+        row(append_paged, "rotary_begin is 5: expected 4 or less", [](Append& c) { c.a.rotary_begin = 5; }),
+        row(append_packed, "rotary_begin is 2: expected 0 without cos", [](Append& c) { c.a.rotary_begin = 2; }),
+        row(append_scaled, "v_shift is 0x", [](Append& c) { c.a.v_shift = somewhere; }),
         row(append_paged, "device_status is 0x", [](Append& c) { c.a.device_status = somewhere; }),
         row(append_paged, "max_position is -1:", [](Append& c) { c.a.max_position = -1; }),
         row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& c) { c.a.rotary_dim = 0; }),
@@ -152,17 +151,22 @@ std::vector<Rule<Append>> numbers() {
         row(append_packed, "max_position is 5: expected 0 without cos", [](Append& c) { c.a.max_position = 5; }),
         row(append_packed, "rotary_dim is 4: expected 0 without cos", [](Append& c) { c.a.rotary_dim = 4; }),
         row(append_packed, "flags is 0x100: expected no FA_ROTARY_INTERLEAVED", [](Append& c) { c.a.flags = FA_ROTARY_INTERLEAVED; }),
-        row(append_packed, "k_dtype and v_dtype are f32 and f32: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE",
+        row(append_packed, "k_dtype and v_dtype are f32 and f32: expected types of 8 or 4 bits with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE; }),
-        row(append_packed, "k_dtype and v_dtype are e4m3 and f32: expected 8-bit types with FA_APPEND_DYNAMIC_SCALE",
+        row(append_packed, "k_dtype and v_dtype are e4m3 and f32: expected types of 8 or 4 bits with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.v_dtype = FA_F32; }, U),
-        row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
+        row(append_packed, "operands is 0x0: expected FA_OPERAND_K_DESCALE with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) { c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E5M2; }),
-        row(append_packed, "operands is 0x10: expected FA_OPERAND_K_DESCALE and FA_OPERAND_V_DESCALE",
+        row(append_packed, "operands is 0x10: expected FA_OPERAND_V_DESCALE with FA_APPEND_DYNAMIC_SCALE",
             [](Append& c) {
                 c.a.flags = FA_APPEND_DYNAMIC_SCALE, c.d.k_dtype = FA_E4M3, c.d.operands = FA_OPERAND_K_DESCALE;
                 c.a.k_descale = c.memory.make<float>(20);
             }),
+        row(
+            append_scaled, "k_descale_block[0] is 2: expected one row", [](Append& c) { c.d.k_descale_block[0] = 2; }, U),
+        row(
+            append_scaled, "v_dtype is e4m3: expected u4 with FA_OPERAND_V_SHIFT",
+            [](Append& c) { c.d.operands |= FA_OPERAND_V_SHIFT, c.d.v_descale_dtype = FA_F32; }, U),
         row(append_paged, "k_descale_stride is {4, 0, 1, 1}:", [](Append& c) { c.d.k_descale_stride[1] = 0; }),
         row(append_paged, "v_descale_stride is {2, 2, 1, 1}:", [](Append& c) { c.d.v_descale_stride[0] = 2; }),
     };
@@ -203,7 +207,7 @@ std::vector<Rule<Append>> append_rules() {
 
 TEST(AppendArgs, GoodCallsWork) {
     Handle h;
-    for (const auto good : {append_paged, append_packed, within_k}) check_good(h, good);
+    for (const auto good : {append_paged, append_packed, append_scaled, within_k}) check_good(h, good);
 }
 
 TEST(AppendArgs, DescriptorIsChecked) { check_rules(descriptor()); }

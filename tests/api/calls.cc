@@ -89,6 +89,33 @@ void padded(Forward* f) {
     a.rng_state = m.make<uint64_t>(2, 1);
 }
 
+// Factors of two heads' blocks of dims, for each slot.
+static void factors_of_dims(int64_t* stride, int64_t* block, int64_t dims) {
+    const int64_t s[4] = {20, 4, 2, 1};
+    memcpy(stride, s, sizeof s);
+    block[1] = dims;
+}
+
+void scaled(Forward* f) {
+    plain(f);
+    fa_attention_desc_t& d = f->d;
+    Memory& m = f->memory;
+    d.k_dtype = FA_U4;
+    d.v_dtype = FA_E2M1;
+    d.k_tail_dtype = d.v_descale_dtype = FA_BF16;
+    d.k_descale_dtype = FA_F16;
+    d.dim_tail = 2;
+    d.operands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
+    factors_of_dims(d.k_descale_stride, d.k_descale_block, 3);
+    factors_of_dims(d.v_descale_stride, d.v_descale_block, 2);
+    f->a.q_tail = m.make<float>(48);
+    f->a.k_tail = m.make<uint16_t>(40);
+    f->a.k_descale = m.make<uint16_t>(40);
+    f->a.v_descale = m.make<uint16_t>(40);
+    f->a.k_shift = m.make<uint16_t>(40);
+    f->a.v_shift = m.make<uint16_t>(40);
+}
+
 void packed(Forward* f) {
     plain(f);
     f->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_LSE;
@@ -237,6 +264,29 @@ void append_paged(Append* c) {
     c->a.rotary_dim = 4;
     c->a.cos = cosines(&m);
     c->a.sin = cosines(&m);
+}
+
+void append_scaled(Append* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.k_dtype = FA_U4;
+    c->d.v_dtype = FA_E4M3;
+    c->d.k_descale_dtype = FA_F16;
+    c->d.v_descale_dtype = FA_E8M0;
+    c->d.dim_tail = 2;
+    c->d.operands = FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT;
+    factors_of_dims(c->d.k_descale_stride, c->d.k_descale_block, 3);
+    factors_of_dims(c->d.v_descale_stride, c->d.v_descale_block, 2);
+    c->a.flags = FA_APPEND_DYNAMIC_SCALE;
+    c->a.seqlen_new = 2;
+    c->a.k_new = m.make<float>(64, 1.0f);
+    c->a.v_new = m.make<float>(32, 1.0f);
+    c->a.k = m.make<uint8_t>(60);
+    c->a.v = m.make<uint8_t>(80);
+    c->a.k_tail = m.make<float>(40);
+    c->a.k_descale = m.make<uint16_t>(40);
+    c->a.k_shift = m.make<uint16_t>(40);
+    c->a.v_descale = m.make<uint8_t>(40);
 }
 
 void append_packed(Append* c) {

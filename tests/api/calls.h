@@ -95,6 +95,9 @@ void packed(Forward*);
 // Five pages of 2 keys, a table of 3 rows by kv_batch_idx; seqused_k 4 and 5, left padding 0 and 2.
 void paged(Forward*);
 
+// plain's with tails of 2 dims, k of u4 by f16 factors and shifts for 3 dims, v of e2m1 by bf16 ones for 2.
+void scaled(Forward*);
+
 // f32 without any operand, all gradients.
 void backward_plain(Backward*);
 // bf16 with f32 o, and every operand that goes with padded sequences; dlse, dbias over all heads, dsinks.
@@ -111,6 +114,8 @@ void merge_packed(Merge*);
 void append_paged(Append*);
 // bf16 into a dense f32 cache of 5 slots: packed tokens by cu_seqlens_new {0, 2, 3} at explicit positions.
 void append_packed(Append*);
+// f32 into u4 with f16 factors and shifts for 3 dims, and e4m3 with e8m0 factors for 2, all computed; a tail of 2 dims of k.
+void append_scaled(Append*);
 
 // seqused_q and position_offset, out of place.
 void rotary_padded(Rotary*);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include "rules.h"
 
+std::vector<Rule<Forward>> scaled_rows();  // scaled_rows_test.cc
+
 namespace {
 
 constexpr fa_status_t I = FA_INVALID_ARGUMENT, F = FA_UNSUPPORTED_FIELD, U = FA_UNSUPPORTED;
@@ -63,8 +65,6 @@ std::vector<Rule<Forward>> types() {
         row(padded, I, "bias_dtype is e4m3:", [](D d) { d.bias_dtype = FA_E4M3; }),
         row(padded, I, "bias_dtype is i8:", [](D d) { d.bias_dtype = FA_I8; }),
         row(plain, I, "bias_dtype is 1: expected 0 without FA_OPERAND_BIAS", [](D d) { d.bias_dtype = FA_F32; }),
-        row(padded, U, "o_dtype is f32: no backend has a factor of more than 8 bits yet, expected an 8-bit type with FA_OPERAND_O_SCALE", [](D d) { d.o_dtype = FA_F32; }),
-        row(padded, U, "o_dtype is bf16: no backend has", [](D d) { d.o_dtype = 0; }),
         row(plain, U, "algorithm is 1 and", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_F16; }),
         row(plain, U, "algorithm is 1 and",
             [](D d) { d.algorithm = FA_ALGORITHM_STANDARD, d.q_dtype = FA_BF16, d.k_dtype = d.o_dtype = FA_F32; }),
@@ -76,25 +76,12 @@ std::vector<Rule<Forward>> types() {
 // What no backend has: each bit, value and field by itself. A feature that lands moves its rows to the others.
 std::vector<Rule<Forward>> reserved() {
     return {
-        row(plain, U, "operands is 0x2: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_Q_TAIL; }),
-        row(plain, U, "operands is 0x4: no backend has tails of q and k", [](D d) { d.operands = FA_OPERAND_K_TAIL; }),
-        row(plain, U, "operands is 0x40: no backend has shifts", [](D d) { d.operands = FA_OPERAND_K_SHIFT; }),
-        row(plain, U, "operands is 0x80: no backend has shifts", [](D d) { d.operands = FA_OPERAND_V_SHIFT; }),
         row(plain, U, "operands is 0x1000: no backend has ranges of keys", [](D d) { d.operands = FA_OPERAND_KEY_RANGES; }),
         row(plain, U, "operands is 0x2000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST; }),
         row(plain, U, "operands is 0x4000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
         row(plain, U, "operands is 0x8000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST; }),
         row(plain, U, "operands is 0x10000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
         row(plain, U, "operands is 0x20000000: no backend has a status word", [](D d) { d.operands = FA_OPERAND_DEVICE_STATUS; }),
-        row(plain, U, "k_dtype is i4: no backend has it yet", [](D d) { d.k_dtype = FA_I4; }),
-        row(plain, U, "v_dtype is e2m1:", [](D d) { d.v_dtype = FA_E2M1; }),
-        row(padded, U, "q_descale_dtype is f16:", [](D d) { d.q_descale_dtype = FA_F16; }),
-        row(padded, U, "k_descale_dtype is e8m0:", [](D d) { d.k_descale_dtype = FA_E8M0; }),
-        row(padded, U, "v_descale_dtype is e4m3:", [](D d) { d.v_descale_dtype = FA_E4M3; }),
-        row(padded, U, "q_descale_block[0] is 2: no backend has factors of blocks", [](D d) { d.q_descale_block[0] = 2; }),
-        row(padded, U, "k_descale_block[1] is 32:", [](D d) { d.k_descale_block[1] = 32; }),
-        row(padded, U, "v_descale_block[0] is 128:", [](D d) { d.v_descale_block[0] = 128; }),
-        row(padded, I, "v_descale_block[1] is -1: expected 0 or more", [](D d) { d.v_descale_block[1] = -1; }),
     };
 }
 
@@ -378,7 +365,7 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), repeats(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), repeats(), scaled_rows(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {

@@ -120,6 +120,35 @@ TEST(Extent, OfVWithinK) {
     EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, v_new)), 0u);
 }
 
+TEST(Extent, OfFactorsShiftsAndTails) {
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F16, d.k_dtype = FA_U4, d.v_dtype = FA_E4M3, d.batch = 2, d.heads_q = 8, d.heads_k = 2, d.seqlen_q = 3, d.seqlen_k = 70;
+    d.dim_qk = 80, d.dim_v = 48, d.dim_tail = 16, d.k_tail_dtype = FA_F32;
+    d.operands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT;
+    d.k_descale_dtype = FA_F16, d.k_descale_block[0] = 32, d.k_descale_stride[0] = 1000, d.k_descale_stride[1] = 200;  // 3 blocks of rows
+    d.k_descale_block[1] = 24, d.k_descale_stride[2] = 10, d.k_descale_stride[3] = 2;                                  // 3 of dims
+    d.v_descale_dtype = FA_E8M0, d.v_descale_block[1] = 32, d.v_descale_stride[3] = 5;                                 // 2 for all rows
+    const fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
+    a.seqlen_new = 4;
+    const auto extent = [&](int32_t op, const void* args, size_t offset) {
+        uint64_t bytes = 77;
+        EXPECT_EQ(fa_extent(&d, op, args, uint32_t(offset), &bytes), FA_OK) << fa_last_error(nullptr);
+        return bytes;
+    };
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, q)), 2u * 3 * 8 * 64 * 2);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, q_tail)), 2u * 3 * 8 * 16 * 2);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k)), 2u * 70 * 2 * 32);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, k_tail)), 2u * 70 * 2 * 16 * 4);
+    for (const size_t offset : {offsetof(fa_forward_args_t, k_descale), offsetof(fa_forward_args_t, k_shift)})
+        EXPECT_EQ(extent(FA_OP_FORWARD, &f, offset), (1000u + 2 * 200 + 10 + 2 * 2 + 1) * 2);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, v_descale)), 6u);
+    EXPECT_EQ(extent(FA_OP_FORWARD, &f, offsetof(fa_forward_args_t, v_shift)), 0u);
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, k_new)), 2u * 4 * 2 * 80 * 2);
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, k_shift)), (1000u + 2 * 200 + 10 + 2 * 2 + 1) * 2);
+    EXPECT_EQ(extent(FA_OP_APPEND_KV, &a, offsetof(fa_append_kv_args_t, k_tail)), 2u * 70 * 2 * 16 * 4);
+}
+
 TEST(Extent, OfBlocks) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.q_dtype = FA_BF16, d.k_dtype = FA_Q8_0, d.v_dtype = FA_Q4_1, d.batch = 2, d.heads_q = 8, d.heads_k = 2, d.heads_v = 4;

@@ -44,13 +44,15 @@ const std::vector<Pointer<Forward>> pointers = {AT(plain, q, 4, false),
                                                 AT(padded, k_descale, 4, true),
                                                 AT(padded, v_descale, 4, true),
                                                 AT(padded, o_scale, 4, true),
+                                                AT(scaled, q_tail, 4, true),
+                                                AT(scaled, k_tail, 2, true),
+                                                AT(scaled, k_shift, 2, true),
+                                                AT(scaled, v_shift, 2, true),
                                                 AT(padded, scores, 4, true),
                                                 AT(padded, rng_state, 8, true)};
 
 // Of operands that no backend has: nobody gives them.
-const std::vector<Pointer<Forward>> reserved_pointers = {AT(plain, q_tail, 4, true),          AT(plain, k_tail, 4, true),
-                                                         AT(plain, k_shift, 4, true),         AT(plain, v_shift, 4, true),
-                                                         AT(plain, key_ranges, 4, true),
+const std::vector<Pointer<Forward>> reserved_pointers = {AT(plain, key_ranges, 4, true),
                                                          AT(plain, key_list, 4, true),        AT(plain, key_list_count, 4, true),
                                                          AT(plain, full_list, 4, true),       AT(plain, full_list_count, 4, true),
                                                          AT(plain, device_status, 4, true)};

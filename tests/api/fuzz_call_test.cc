@@ -87,6 +87,10 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (p.has(FA_OPERAND_Q_DESCALE)) e.give(a.q_descale, fa::q_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_V_SHIFT) && !p.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_Q_TAIL)) e.give(a.q_tail, fa::q_tail_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(p, nullptr));
     if (p.has(FA_OPERAND_O_SCALE)) e.give(a.o_scale, fa::array_of("o_scale", nullptr, 4, 1));
     if (p.has(FA_OPERAND_RNG_STATE)) e.give(a.rng_state, fa::array_of("rng_state", nullptr, 8, 2));
 }
@@ -156,6 +160,9 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     if (p.has(FA_OPERAND_PAGE_TABLE)) e.ints(r, a.page_table, fa::page_table_tensor(p, nullptr), 0, d.num_pages - 1);
     if (p.has(FA_OPERAND_K_DESCALE)) e.give(a.k_descale, fa::k_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) e.give(a.v_descale, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_V_SHIFT) && !p.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(p, nullptr));
     if (p.has(FA_OPERAND_K_DESCALE) && (p.has(FA_OPERAND_V_DESCALE) || p.v_in_k()) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
@@ -192,8 +199,14 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
         for (int i = 0; i < dims; i++)
             if ((t.empty() || t.extent[i] == 1) && i != t.absent && r.one_in(2)) stride[i] = INT64_MAX - r.below(2);
     };
+    // Blocks that are the same for all have become one: their strides were stepped along.
+    const auto far_factors = [&](const fa::Tensor& t, const int64_t* block, int64_t* stride) {
+        if (block[0] <= 1 && block[1] == 0) far(t, 4, stride);
+    };
     if (strided & FA_STRIDED_Q) far(fa::q_tensor(p, "q", nullptr), 3, d->q_stride);
     if (strided & FA_STRIDED_K) far(fa::k_tensor(p, nullptr), 3, d->k_stride);
+    if (attends && d->strided & FA_STRIDED_Q_TAIL) far(fa::q_tail_tensor(p, nullptr), 3, d->q_tail_stride);
+    if (keys && d->strided & FA_STRIDED_K_TAIL) far(fa::k_tail_tensor(p, nullptr), 3, d->k_tail_stride);
     if (strided & FA_STRIDED_V) far(fa::v_tensor(p, nullptr), 3, d->v_stride);
     if (strided & FA_STRIDED_O) far(fa::o_tensor(p, nullptr), 3, d->o_stride);
     if (strided & FA_STRIDED_LSE) far(fa::lse_tensor(p, nullptr), 3, d->lse_stride);
@@ -201,9 +214,9 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, d->bias_stride);
     if (p.has(FA_OPERAND_MASK)) far(pairs, 4, d->mask_stride);
     if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
-    if (p.has(FA_OPERAND_Q_DESCALE)) far(fa::q_descale_tensor(p, nullptr), 4, d->q_descale_stride);
-    if (p.has(FA_OPERAND_K_DESCALE)) far(fa::k_descale_tensor(p, nullptr), 4, d->k_descale_stride);
-    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) far(fa::v_descale_tensor(p, nullptr), 4, d->v_descale_stride);
+    if (p.has(FA_OPERAND_Q_DESCALE)) far_factors(fa::q_descale_tensor(p, nullptr), d->q_descale_block, d->q_descale_stride);
+    if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), d->k_descale_block, d->k_descale_stride);
+    if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) far_factors(fa::v_descale_tensor(p, nullptr), d->v_descale_block, d->v_descale_stride);
     if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
     if (p.paged() && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
 }
@@ -239,8 +252,8 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
 
 }  // namespace
 
-TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, packed, paged}); }
+TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, packed, paged, scaled}); }
 TEST(FuzzCall, Backward) { fuzz<Backward>(15000, {backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
-TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed}); }
+TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed, append_scaled}); }
 TEST(FuzzCall, Rotary) { fuzz<Rotary>(15000, {rotary_padded, rotary_packed}); }

@@ -72,6 +72,25 @@ std::vector<int64_t> key_extent(const fa::Problem& p, int64_t heads, int64_t uni
     return {p.packed_k() ? 1 : batch, p.packed_k() ? p.d.total_k : p.d.seqlen_k, heads, units};
 }
 
+// extent: of the values.
+void expect_factors(const fa::Problem& p, uint64_t factor, uint64_t shift, int32_t dtype, const int64_t* block, const int64_t* stride,
+                    std::vector<int64_t> extent) {
+    const bool known = dtype == FA_F32 || dtype == FA_F16 || dtype == FA_BF16 || dtype == FA_E4M3 || dtype == FA_E8M0;
+    ASSERT_TRUE(known) << dtype;
+    ASSERT_TRUE(block[0] >= 1 && block[1] >= 1 && block[1] <= extent[3]);
+    ASSERT_TRUE(!p.has(shift) || (p.has(factor) && dtype != FA_E8M0));
+    if (!p.has(factor)) return;
+    extent[1] = extent[1] / block[0] + (extent[1] % block[0] != 0), extent[3] = (extent[3] + block[1] - 1) / block[1];
+    expect_tensor("factors", extent, stride, bytes_of(dtype), false);
+}
+
+void expect_tail(const char* name, const std::vector<int64_t>& extent, int32_t dtype, const int64_t* stride, const fa::Problem& p, bool output) {
+    ASSERT_TRUE(p.d.dim_tail >= 1 && p.d.dim_tail < p.d.dim_qk);
+    ASSERT_TRUE(dtype >= FA_F32 && dtype <= FA_BF16);
+    ASSERT_EQ(stride[3], 1);
+    expect_tensor(name, extent, stride, bytes_of(dtype), output);
+}
+
 void expect_queries(const fa::Problem& p) {
     const fa_attention_desc_t& d = p.d;
     ASSERT_GE(d.heads_q, 1);
@@ -81,7 +100,7 @@ void expect_queries(const fa::Problem& p) {
 
 void expect_keys(const fa::Problem& p, bool output) {
     const fa_attention_desc_t& d = p.d;
-    for (const int32_t dtype : {d.k_dtype, d.v_dtype}) ASSERT_TRUE(dtype >= FA_F32 && (dtype <= FA_I8 || dtype >= FA_Q4_0));
+    for (const int32_t dtype : {d.k_dtype, d.v_dtype}) ASSERT_TRUE(dtype >= FA_F32 && dtype != FA_E8M0 && dtype != FA_BIT);
     ASSERT_EQ(p.group * p.kv_heads, d.heads_q);
     ASSERT_TRUE(d.heads_k >= 1 && p.kv_heads % d.heads_k == 0);
     if (output && p.v_in_k()) ASSERT_EQ(d.heads_v, 0);
@@ -89,8 +108,14 @@ void expect_keys(const fa::Problem& p, bool output) {
     ASSERT_FALSE(p.packed_k() && (p.paged() || p.has(FA_OPERAND_KV_BATCH_IDX)));
     ASSERT_EQ(d.k_stride[3], 1);
     ASSERT_EQ(d.v_stride[3], 1);
-    expect_tensor("k", key_extent(p, d.heads_k, units_of(d.k_dtype, d.dim_qk)), d.k_stride, bytes_of(d.k_dtype), output);
-    expect_tensor("v", key_extent(p, d.heads_v, units_of(d.v_dtype, d.dim_v)), d.v_stride, bytes_of(d.v_dtype), output);
+    expect_tensor("k", key_extent(p, d.heads_k, units_of(d.k_dtype, p.k_dims())), d.k_stride, bytes_of(d.k_dtype), output);
+    expect_tensor("v", key_extent(p, d.heads_v, units_of(d.v_dtype, p.v_dims())), d.v_stride, bytes_of(d.v_dtype), output);
+    if (p.has(FA_OPERAND_K_TAIL)) expect_tail("k_tail", key_extent(p, d.heads_k, d.dim_tail), d.k_tail_dtype, d.k_tail_stride, p, output);
+    std::vector<int64_t> factors = key_extent(p, d.heads_k, p.k_dims());
+    if (p.packed_k()) factors[0] = d.batch;
+    expect_factors(p, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, factors);
+    factors[2] = d.heads_v, factors[3] = p.v_dims();
+    if (!p.v_in_k()) expect_factors(p, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factors);
     if (!p.paged()) return;
     ASSERT_GE(d.page_size, 1);
     ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
@@ -101,7 +126,6 @@ void expect_keys(const fa::Problem& p, bool output) {
 
 void expect_outputs(const fa::Problem& p) {
     ASSERT_TRUE(p.d.o_dtype >= FA_F32 && p.d.o_dtype <= FA_E5M2);
-    ASSERT_TRUE(!p.has(FA_OPERAND_O_SCALE) || bytes_of(p.d.o_dtype) == 1);
     ASSERT_EQ(p.d.o_stride[3], 1);
     expect_tensor("o", query_extent(p, p.d.dim_v), p.d.o_stride, bytes_of(p.d.o_dtype), true);
     const std::vector<int64_t> q = query_extent(p, 1);
@@ -122,7 +146,11 @@ void expect_forward(const fa::Problem& p) {
     ASSERT_EQ(d.alignment == FA_ALIGN_EXPLICIT, p.has(FA_OPERAND_CAUSAL_OFFSET));
     for (const int64_t far : {d.window_left, d.window_right, d.chunk, d.split_size})
         ASSERT_TRUE(far >= -1 && far <= int64_t(1) << 40);
-    expect_tensor("q", query_extent(p, d.dim_qk), d.q_stride, bytes_of(d.q_dtype), false);
+    expect_tensor("q", query_extent(p, p.q_dims()), d.q_stride, bytes_of(d.q_dtype), false);
+    if (p.has(FA_OPERAND_Q_TAIL)) expect_tail("q_tail", query_extent(p, d.dim_tail), d.q_tail_dtype, d.q_tail_stride, p, false);
+    std::vector<int64_t> factors = query_extent(p, p.q_dims());
+    factors[0] = d.batch;
+    expect_factors(p, FA_OPERAND_Q_DESCALE, 0, d.q_descale_dtype, d.q_descale_block, d.q_descale_stride, factors);
     const std::vector<int64_t> pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     for (const int64_t* period : {d.bias_period, d.mask_period})
         for (int i = 0; i < 2; i++) ASSERT_TRUE(period[i] <= pairs[size_t(i)] && (period[i] >= 1 || pairs[size_t(i)] == 0));
@@ -362,8 +390,8 @@ void fuzz(const std::vector<void (*)(Call*)>& goods) {
 
 }  // namespace
 
-TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, packed, paged}); }
+TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, packed, paged, scaled}); }
 TEST(FuzzDescriptor, Merge) { fuzz<Merge>({merge_padded, merge_packed}); }
-TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed}); }
+TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed, append_scaled}); }
 TEST(FuzzDescriptor, Backward) { fuzz<Backward>({backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzDescriptor, Rotary) { fuzz<Rotary>({rotary_padded, rotary_packed}); }

@@ -20,8 +20,6 @@ std::vector<Rule<Merge>> descriptor() {
         described(
             merge_padded, "o_dtype is 9:", [](Merge& c) { c.d.o_dtype = 9; }, F),
         described(merge_padded, "o_dtype is i8:", [](Merge& c) { c.d.o_dtype = FA_I8; }),
-        described(
-            merge_padded, "o_dtype is f32: no backend has a factor of more than 8 bits", [](Merge& c) { c.d.o_dtype = FA_F32; }, U),
         described(merge_packed, "q_dtype is not set:", [](Merge& c) { c.d.q_dtype = 0; }),
         described(merge_padded, "batch is -1:", [](Merge& c) { c.d.batch = -1; }),
         described(merge_padded, "heads_q is 0:", [](Merge& c) { c.d.heads_q = c.d.heads_k = 0; }),
@@ -106,6 +104,8 @@ std::vector<Rule<Merge>> contents() {
         row(merge_packed, "cu_seqlens_q[1] is 4: expected 3 or less", [](Merge& c) { c.a.cu_seqlens_q = too_long; }),
         row(merge_packed, "cu_seqlens_q[0] is -1:", [](Merge& c) { c.a.cu_seqlens_q = negative; }),
         row(merge_padded, "seqused_q[0] is 4: expected 0 to 3", [](Merge& c) { c.a.seqused_q = used; }),
+        row(merge_packed, "operands is 0x100101: expected no FA_OPERAND_O_SCALE with FA_MERGE_ACCUMULATE",
+            [](Merge& c) { c.d.operands |= FA_OPERAND_O_SCALE, c.a.o_scale = c.memory.make<float>(1, 1.0f); }),
         row(merge_padded, "o_scale[0] is nan:", [](Merge& c) { c.a.o_scale = nan; }),
     };
 }

@@ -90,7 +90,9 @@ std::vector<Rule<Rotary>> args() {
         row(
             rotary_padded, "flags is 0x400: no backend rotates by k's descriptor", [](Rotary& c) { c.a.flags = FA_ROTARY_OF_K; }, U),
         row(
-            rotary_padded, "rotary_begin is 2: no backend has", [](Rotary& c) { c.a.rotary_begin = 2; }, U),
+            rotary_padded, "rotary_begin is -1: expected 0 or more", [](Rotary& c) { c.a.rotary_begin = -1; }, I),
+        row(
+            rotary_padded, "rotary_begin is 7: expected", [](Rotary& c) { c.a.rotary_begin = 7; }, I),
         row(rotary_padded, "stream is 0x", [](Rotary& c) { c.a.stream = somewhere; }),
         row(rotary_padded, "workspace is 0x", [](Rotary& c) { c.a.workspace = somewhere; }),
         row(rotary_padded, "workspace is (nil) and workspace_size is 7:", [](Rotary& c) { c.a.workspace_size = 7; }),

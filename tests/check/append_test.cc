@@ -22,7 +22,7 @@ class RandomAppend {
 
     std::string run(const Handle& handle) {
         Watched watched;
-        watched.watch(k).watch(v).watch(k_descale).watch(v_descale);
+        watched.watch(k).watch(v).watch(k_tail).watch(k_descale).watch(v_descale).watch(k_shift).watch(v_shift);
         const std::vector<oracle::Write> want = oracle::append_kv(d, a);
         on_fault_print("append: " + describe(d));
         const fa_status_t status = fa_append_kv(handle, &d, &a);
@@ -38,10 +38,10 @@ class RandomAppend {
     fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
     std::vector<int32_t> fresh, cu, left, used, index;  // per sequence: tokens that come, their packed begins, …
     std::vector<Buffer> metadata;
-    Buffer k, v, k_new, v_new, k_descale, v_descale, cos, sin;
+    Buffer k, v, k_tail, k_new, v_new, k_descale, v_descale, k_shift, v_shift, cos, sin;
     int64_t dim_v = 0, heads_k = 0, heads_v = 0;
 
-    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
     const int32_t* keep(const std::vector<int32_t>& values) {
         metadata.push_back(ints(rng, values));
@@ -50,7 +50,11 @@ class RandomAppend {
 
     int32_t cache_type() {
         if (rng.chance(0.35)) return rng.pick<int32_t>({FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0});
-        return rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8});
+        return rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_E2M1, FA_I4, FA_U4, FA_U4});
+    }
+    static int64_t whole_units(int64_t dim, int32_t dtype) {
+        const int64_t elements = oracle::elements_of(dtype);
+        return (dim + elements - 1) / elements * elements;
     }
 
     void shape() {
@@ -68,9 +72,18 @@ class RandomAppend {
         const int32_t k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         if (rng.chance(0.4)) d.dim_v = rng.between(1, v_in_k() ? d.dim_qk : 70);
         dim_v = d.dim_v ? d.dim_v : d.dim_qk;
-        if (oracle::elements_of(k_dtype) > 1) d.dim_qk = (d.dim_qk + 31) / 32 * 32;
-        if (oracle::elements_of(v_dtype) > 1) dim_v = (dim_v + 31) / 32 * 32;
+        d.dim_qk = whole_units(d.dim_qk, k_dtype), dim_v = whole_units(dim_v, v_dtype);
         if (d.dim_v || dim_v != d.dim_qk) d.dim_v = dim_v;
+        if (rng.chance(0.2)) {
+            const int64_t tail = rng.between(1, 40);
+            d.operands |= FA_OPERAND_K_TAIL | (rng.chance(0.5) ? FA_OPERAND_Q_TAIL : 0);
+            d.dim_tail = tail, d.dim_qk = std::min<int64_t>(d.dim_qk, 512) + tail;
+            if (v_in_k()) dim_v = std::min(dim_v, d.dim_qk - tail);
+            d.dim_v = dim_v;
+            if (rng.chance(0.6)) d.k_tail_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        } else if (rng.chance(0.05) && d.dim_qk > 1) {
+            d.operands |= FA_OPERAND_Q_TAIL, d.dim_tail = 1;  // an append has no q
+        }
     }
 
     // Which slots the tokens go to: behind the used ones, behind the left padding, or anywhere, each at most once.
@@ -148,27 +161,51 @@ class RandomAppend {
         const oracle::Reading dense(d, FA_FORWARD_ARGS_INIT);
         stride(FA_STRIDED_K, dense.k_tensor, d.k_stride);
         if (!v_in_k()) stride(FA_STRIDED_V, dense.v_tensor, d.v_stride);
+        if (has(FA_OPERAND_K_TAIL)) stride(FA_STRIDED_K_TAIL, dense.k_tail_tensor, d.k_tail_stride);
         const bool narrow_k = oracle::size_of(dense.k_dtype) == 1, narrow_v = oracle::size_of(dense.v_dtype) == 1;
-        const bool dynamic = narrow_k && narrow_v && rng.chance(0.5);
+        dynamic = narrow_k && narrow_v && rng.chance(0.5);
         if (dynamic) a.flags |= FA_APPEND_DYNAMIC_SCALE;
-        const auto scale = [&](uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
-            if (!dynamic && !rng.chance(0.6)) return;
-            d.operands |= operand;
-            random_strides(rng, 3, tensor.count.data(), 1, stride);
-            for (int axis = 0; axis < 3 && !dynamic; axis++)
-                if (rng.chance(0.4)) stride[axis] = 0;
-        };
-        if (narrow_k) scale(FA_OPERAND_K_DESCALE, dense.k_descale_tensor, d.k_descale_stride);
-        if (narrow_v && !v_in_k()) scale(FA_OPERAND_V_DESCALE, dense.v_descale_tensor, d.v_descale_stride);
+        if (!oracle::is_block(dense.k_dtype))
+            factors(narrow_k, dense.k_dtype, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block);
+        if (!oracle::is_block(dense.v_dtype) && !v_in_k())
+            factors(narrow_v, dense.v_dtype, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block);
+        const oracle::Reading shaped(d, FA_FORWARD_ARGS_INIT);
+        stride_factors(FA_OPERAND_K_DESCALE, shaped.k_factors.tensor, d.k_descale_stride);
+        stride_factors(FA_OPERAND_V_DESCALE, shaped.v_factors.tensor, d.v_descale_stride);
         const oracle::Reading r(d, FA_FORWARD_ARGS_INIT);
         k = Buffer(r.k_tensor.extent() * oracle::size_of(r.k_dtype), random_side(rng));
         if (!v_in_k()) v = Buffer(r.v_tensor.extent() * oracle::size_of(r.v_dtype), random_side(rng));
-        a.k = k.as(), a.v = v.as();
-        if (has(FA_OPERAND_K_DESCALE)) k_descale = Buffer(r.k_descale_tensor.extent() * 4, random_side(rng));
-        if (has(FA_OPERAND_V_DESCALE)) v_descale = Buffer(r.v_descale_tensor.extent() * 4, random_side(rng));
-        a.k_descale = k_descale.as<float>(), a.v_descale = v_descale.as<float>();
-        for (const Buffer* buffer : {&k_descale, &v_descale})
-            for (int64_t n = 0; n < buffer->bytes() / 4 && !dynamic; n++) buffer->as<float>()[n] = float(rng.uniform(0.01, 0.1));
+        if (has(FA_OPERAND_K_TAIL)) k_tail = Buffer(r.k_tail_tensor.extent() * oracle::size_of(r.k_tail_dtype), random_side(rng));
+        a.k = k.as(), a.v = v.as(), a.k_tail = k_tail.as();
+        a.k_descale = bind_factors(FA_OPERAND_K_DESCALE, r.k_factors, 0.01, 0.1, k_descale);
+        a.v_descale = bind_factors(FA_OPERAND_V_DESCALE, r.v_factors, 0.01, 0.1, v_descale);
+        a.k_shift = bind_factors(FA_OPERAND_K_SHIFT, r.k_factors, -1, 1, k_shift);
+        a.v_shift = bind_factors(FA_OPERAND_V_SHIFT, r.v_factors, -1, 1, v_shift);
+    }
+
+    bool dynamic = false;
+
+    // Of one f32 for each row, or of any kind that the call allows.
+    void factors(bool narrow, int32_t dtype, uint64_t factor, uint64_t shift, int32_t& factor_dtype, int64_t (&block)[2]) {
+        if (!dynamic && !rng.chance(narrow ? 0.7 : 0.1)) return;
+        d.operands |= factor;
+        if (rng.chance(0.4)) return;
+        factor_dtype = rng.pick<int32_t>({0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E8M0});
+        if (!dynamic && rng.chance(0.3)) block[0] = rng.pick<int64_t>({2, 3, 32});
+        if (rng.chance(0.7)) block[1] = rng.pick<int64_t>({1, 2, 5, 16, 32, 64});
+        if (factor_dtype != FA_E8M0 && (!dynamic || dtype == FA_U4) && rng.chance(0.6)) d.operands |= shift;
+    }
+    void stride_factors(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
+        if (!has(operand)) return;
+        random_strides(rng, 4, tensor.count.data(), 1, stride);
+        for (int axis = 0; axis < 4 && !dynamic; axis++)
+            if (rng.chance(0.3)) stride[axis] = 0;
+    }
+    void* bind_factors(uint64_t operand, const oracle::Reading::Factors& f, double low, double high, Buffer& buffer) {
+        if (!has(operand)) return nullptr;
+        buffer = Buffer(f.tensor.extent() * oracle::size_of(f.dtype), random_side(rng));
+        for (int64_t n = 0; n < f.tensor.extent() && !dynamic; n++) oracle::store(buffer.as(), n, f.dtype, rng.uniform(low, high));
+        return buffer.as();
     }
 
     Buffer draw_tokens(int64_t heads, int64_t dim, int64_t (&given)[4]) {
@@ -202,6 +239,7 @@ class RandomAppend {
     void rotation() {
         if (d.dim_qk < 2 || !rng.chance(0.5)) return;
         a.rotary_dim = 2 * rng.between(1, d.dim_qk / 2);
+        if (rng.chance(0.4)) a.rotary_begin = rng.between(0, d.dim_qk - a.rotary_dim);
         a.max_position = d.seqlen_k + 1;
         if (rng.chance(0.5)) a.flags |= FA_ROTARY_INTERLEAVED;
         Angles angles(rng, a.max_position, a.rotary_dim);

@@ -114,6 +114,7 @@ TEST_P(Blocks, OneFactorIsNotFinite) {
     for (const double odd : {kInf, double(NAN)})
         for (const int64_t rows : {1, 30})
             for (const bool in_k : {false, true}) {
+                if (in_k && odd == kInf) continue;  // a score of −∞ would remove the key
                 Case c = make({1, 2, 1, rows, 70, 64, 64});
                 causal(c, FA_ALIGN_BOTTOM_RIGHT);
                 c.bind(rng);

@@ -151,8 +151,8 @@ Case far_case(const Shape& shape, int32_t dtype) {
     if (c.d.batch <= 1) c.d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
     if (!narrow) return c;
     lay_far(r.scores_tensor, 4, 1, c.d.scores_stride);
-    lay_far(r.q_descale_tensor, 3, 1, c.d.q_descale_stride);
-    for (int64_t* stride : {c.d.k_descale_stride, c.d.v_descale_stride}) lay_far(r.k_descale_tensor, 3, 1, stride);
+    lay_far(r.q_factors.tensor, 3, 1, c.d.q_descale_stride);
+    for (int64_t* stride : {c.d.k_descale_stride, c.d.v_descale_stride}) lay_far(r.k_factors.tensor, 3, 1, stride);
     return c;
 }
 

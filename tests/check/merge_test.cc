@@ -49,7 +49,7 @@ class RandomMerge {
         d.q_dtype = rng.chance(0.5) ? d.o_dtype : 0;
         if (accumulate || rng.chance(0.7)) d.operands |= FA_OPERAND_LSE;
         if (rng.chance(0.2)) d.operands |= FA_OPERAND_SINKS;
-        if (oracle::size_of(d.o_dtype) == 1 && rng.chance(0.5)) d.operands |= FA_OPERAND_O_SCALE;
+        if (!accumulate && rng.chance(oracle::size_of(d.o_dtype) == 1 ? 0.5 : 0.2)) d.operands |= FA_OPERAND_O_SCALE;
     }
 
     void lengths() {

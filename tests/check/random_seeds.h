@@ -20,9 +20,10 @@ inline uint64_t number_from(const char* variable, uint64_t otherwise) {
 // The operands that backends have; the header's others are reserved.
 inline uint64_t every_operand() { return fa::kAllOperands & ~fa::reserved_operands(); }
 
-// One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, and five of blocks.
+// One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, five of blocks, and three of 4 bits.
 inline uint64_t type_bit(int32_t dtype) {
-    const int32_t types[] = {0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0};
+    const int32_t types[] = {0, FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2, FA_I8, FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0,
+                             FA_E2M1, FA_I4, FA_U4};
     int bit = 0;
     while (types[bit] != dtype) bit++;
     return uint64_t(1) << bit;

@@ -62,6 +62,7 @@ TEST(RandomCase, ReachesEveryOption) {
     uint64_t operands = 0;
     uint32_t flags = 0, strided = 0;
     bool mixed_types = false, mixed_heads = false;
+    uint32_t factor_types = 0, factor_blocks = 0;
     uint64_t types = 0;
     int alignments = 0, stages = 0, algorithms = 0;
     std::vector<FieldSeen> fields = every_field();
@@ -71,14 +72,20 @@ TEST(RandomCase, ReachesEveryOption) {
         operands |= c.d.operands, flags |= c.d.flags, strided |= c.d.strided;
         types |= type_bit(c.d.q_dtype) | type_bit(c.d.k_dtype) << 16 | type_bit(c.d.v_dtype) << 32 | type_bit(c.d.o_dtype) << 48;
         const oracle::Reading r = c.reading();
+        for (const auto& f : {r.q_factors, r.k_factors, r.v_factors}) {
+            factor_types |= 1u << f.dtype;
+            factor_blocks |= (f.rows > 1 ? 1u : 0u) | (f.dims > 1 && f.tensor.count[3] > 1 ? 2u : 0u);
+        }
         mixed_types |= r.v_dtype != r.k_dtype, mixed_heads |= r.heads_v != r.heads_k;
         alignments |= 1 << c.d.alignment, stages |= 1 << c.d.scores_stage, algorithms |= 1 << c.d.algorithm;
     }
     for (const FieldSeen& field : fields) EXPECT_NE(field.set, fa::is_reserved_field(field.offset)) << field.name;
     EXPECT_EQ(operands, every_operand());
     EXPECT_EQ(flags, (FA_V_IN_K << 1) - 1u);
-    EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
-    EXPECT_EQ(types, 0x003f'0fff'0fff'003eu);
+    EXPECT_EQ(strided, (FA_STRIDED_K_TAIL << 1) - 1u);
+    EXPECT_EQ(types, 0x003f'7fff'7fff'003eu);
+    EXPECT_EQ(factor_types, 1u << FA_F32 | 1u << FA_F16 | 1u << FA_BF16 | 1u << FA_E4M3 | 1u << FA_E8M0);
+    EXPECT_EQ(factor_blocks, 3u);
     EXPECT_TRUE(mixed_types && mixed_heads);
     EXPECT_EQ(alignments, 0xf);
     EXPECT_EQ(stages, 0xf);

@@ -44,6 +44,7 @@ class RandomRotary {
         d.batch = rng.between(0, 3), d.heads_q = rng.between(1, 4), d.seqlen_q = rng.between(0, 12);
         d.dim_qk = rng.chance(0.95) ? rng.between(2, 140) : rng.between(2, 1024);
         a.rotary_dim = rng.chance(0.4) ? d.dim_qk / 2 * 2 : 2 * rng.between(1, d.dim_qk / 2);
+        if (rng.chance(0.4)) a.rotary_begin = rng.between(0, d.dim_qk - a.rotary_dim);
         a.max_position = rng.between(d.seqlen_q + 1, 40);
         if (rng.chance(0.5)) a.flags |= FA_ROTARY_INTERLEAVED;
     }

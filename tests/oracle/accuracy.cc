@@ -88,7 +88,7 @@ double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : 0x1p
 
 double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 33 * 0x1p-13; }
 
-double rounded_qk_roundoff(int32_t k_dtype) { return unit_roundoff(FA_BF16) * (elements_of(k_dtype) > 1 ? 2 : 1) + kQkRoundoff; }
+double rounded_qk_roundoff(int32_t k_dtype) { return unit_roundoff(FA_BF16) * (is_block(k_dtype) ? 2 : 1) + kQkRoundoff; }
 
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
@@ -109,7 +109,7 @@ bool agrees(double got, double want, double limit) {
 bool agrees(const Write& w) {
     const double got = load(w.base, w.index, w.dtype);
     if (w.dtype == FA_BIT) return got == w.value;
-    const double value = w.dtype == FA_I8 && std::isnan(w.value) ? 0 : saturated(w.value, w.dtype);
+    const double value = (w.dtype == FA_I8 || is_nibble(w.dtype)) && std::isnan(w.value) ? 0 : saturated(w.value, w.dtype);
     const double nearest = rounded(value, w.dtype);
     if (std::isnan(nearest) || std::isinf(nearest) || !std::isfinite(got)) return agrees(got, nearest, 0);
     return std::fabs(got - value) <= std::fabs(nearest - value) + 2 * w.slack;

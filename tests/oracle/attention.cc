@@ -27,13 +27,13 @@ void compute_row(const Reading& r, const Row& row, const Cache& cache, bool keep
         if (!s.attended) continue;
         out.attended[n]++;
         const double weight = r.kept(row.b, row.h, row.i, int64_t(j)) ? p / kept : 0;
-        const double* v = cache.v[j].data();
+        const double *v = cache.v[j].data(), *v_size = cache.v_size[j].data();
         for (size_t c = 0; c < dim; c++) {
             o[c] += weight * v[c];
-            spread[c] += weight * std::fabs(v[c]);
+            spread[c] += weight * std::fabs(v_size[c]);
         }
         for (size_t c = 0; c < dim; c++) {
-            const double far = std::fabs(v[c]) / kept;
+            const double far = std::fabs(v_size[c]) / kept;
             reach[c] = far > reach[c] ? far : reach[c];  // a NaN has none
         }
     }

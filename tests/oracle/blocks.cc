@@ -39,7 +39,7 @@ int whole_part(double x) { return std::isfinite(x) ? int(std::trunc(x)) : 0; }
 }  // namespace
 
 double load_dim(const void* base, int64_t row, int64_t dim, int32_t dtype) {
-    if (elements_of(dtype) == 1) return load(base, row + dim, dtype);
+    if (!is_block(dtype)) return load(base, row * elements_of(dtype) + dim, dtype);
     const unsigned char* const bytes = static_cast<const unsigned char*>(base) + (row + dim / kValues) * size_of(dtype);
     const Block b = block_of(dtype);
     const int c = int(dim % kValues);
@@ -81,8 +81,8 @@ std::vector<unsigned char> quantised(const double* values, int32_t dtype) {
 }
 
 void store_row(void* base, int64_t row, int32_t dtype, const std::vector<double>& values) {
-    if (elements_of(dtype) == 1) {
-        for (size_t c = 0; c < values.size(); c++) store(base, row + int64_t(c), dtype, values[c]);
+    if (!is_block(dtype)) {
+        for (size_t c = 0; c < values.size(); c++) store(base, row * elements_of(dtype) + int64_t(c), dtype, values[c]);
         return;
     }
     std::vector<double> floats;

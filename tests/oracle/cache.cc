@@ -1,4 +1,5 @@
 // fa_rotary and fa_append_kv: what is written where.
+#include <algorithm>
 #include <cmath>
 #include "oracle/oracle.h"
 
@@ -12,18 +13,19 @@ struct Turned {
 struct Rotation {
     const float* cos;
     const float* sin;
-    int64_t dims;
+    int64_t begin, dims;
     bool interleaved;
 };
 
 // Element c of a head after its pairs have turned by the angle of `position`: (x, y) → (x cos − y sin, y cos + x sin). in_f32: with the
 // roundings that this has in f32, for what is quantised.
 Turned turn(const std::vector<double>& x, int64_t c, int64_t position, const Rotation& r, bool in_f32 = false) {
-    if (r.cos == nullptr || c >= r.dims) return {x[size_t(c)], 0};
-    const int64_t half = r.dims / 2;
-    const int64_t pair = r.interleaved ? c / 2 : c % half;
-    const bool second = r.interleaved ? c % 2 == 1 : c >= half;
-    const double first = x[size_t(r.interleaved ? 2 * pair : pair)], last = x[size_t(r.interleaved ? 2 * pair + 1 : pair + half)];
+    if (r.cos == nullptr || c < r.begin || c >= r.begin + r.dims) return {x[size_t(c)], 0};
+    const int64_t half = r.dims / 2, n = c - r.begin;
+    const int64_t pair = r.interleaved ? n / 2 : n % half;
+    const bool second = r.interleaved ? n % 2 == 1 : n >= half;
+    const double first = x[size_t(r.begin + (r.interleaved ? 2 * pair : pair))];
+    const double last = x[size_t(r.begin + (r.interleaved ? 2 * pair + 1 : pair + half))];
     const double cos = double(r.cos[position * half + pair]), sin = double(r.sin[position * half + pair]);
     const double a = (second ? last : first) * cos, b = (second ? first : -last) * sin;
     if (in_f32) return {double(float(double(float(a)) + double(float(b)))), 0};
@@ -50,7 +52,7 @@ std::vector<Write> rotary(const fa_attention_desc_t& desc, const fa_rotary_args_
     Tensor to = r.q_tensor;
     if (!all_zero(a.out_stride)) to.stride = {a.out_stride[0], a.out_stride[1], a.out_stride[2], a.out_stride[3]};
     const bool packed = r.has(FA_OPERAND_CU_SEQLENS_Q);
-    const Rotation rotation{a.cos, a.sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const Rotation rotation{a.cos, a.sin, a.rotary_begin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
 
     std::vector<Write> out;
     for (int64_t b = 0; b < desc.batch; b++) {
@@ -93,13 +95,14 @@ struct NewTokens {
     }
 };
 
-// One head of one token, as it must arrive in the cache.
+// One head of one token, as it must arrive in the cache: its own dims, and the tail behind them.
 struct Arrival {
     void* cache;
-    int64_t index;
+    int64_t index;  // of the first value; of blocks, of the first of these
     int32_t dtype;
-    float* descale;  // NULL: none
-    int64_t descale_index;
+    void *descale, *shift;  // NULL: none
+    int32_t factor_dtype;
+    int64_t factor, factor_step, block;  // the first one's index, from one to the next, and dims that share one
     bool dynamic;
 };
 
@@ -115,25 +118,53 @@ void write_blocks(const std::vector<Turned>& x, const Arrival& to, std::vector<W
     }
 }
 
-void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Write>& out) {
-    if (elements_of(to.dtype) > 1) return write_blocks(x, to, out);
-    double factor = to.descale && !to.dynamic ? double(to.descale[to.descale_index]) : 1;
-    double peak = 0, noise = 0;
-    if (to.dynamic) {
-        for (const Turned& t : x) {
-            peak = std::fmax(peak, std::fabs(t.value));
-            noise = std::fmax(noise, kUlp * t.size);
-        }
-        factor = peak == 0 ? 1 : std::fmax(peak / largest(to.dtype), 0x1p-126);
-        out.push_back({to.descale, to.descale_index, FA_F32, factor, 2 * kUlp * factor + noise / largest(to.dtype)});
+double f32(double value) { return double(static_cast<float>(value)); }
+
+// A factor or a shift in its type, which has a number for each: no positive factor becomes 0, none becomes infinite.
+double as_factor(double value, int32_t dtype, bool is_shift) {
+    const double most = dtype == FA_BF16 ? 0x1.fep127 : largest(dtype), least = dtype == FA_F16 ? 0x1p-24 : dtype == FA_E4M3 ? 0x1p-9 : 0x1p-126;
+    if (dtype == FA_E8M0) return value <= least ? least : std::fmin(std::exp2(std::ceil(std::log2(value))), most);
+    const double nearest = rounded(std::fmin(std::fmax(value, -most), most), dtype);
+    return !is_shift && nearest < least ? least : nearest;
+}
+
+// Values that share a factor, from the c-th on.
+struct Scaling {
+    double factor, shift, noise;  // noise: what the factor may be off by in f32, as a part of itself
+};
+Scaling scale(const std::vector<Turned>& x, size_t c, size_t end, const Arrival& to, std::vector<Write>& out) {
+    const int64_t index = to.factor + int64_t(c) / to.block * to.factor_step;
+    if (!to.descale) return {1, 0, 0};
+    if (!to.dynamic)
+        return {load(to.descale, index, to.factor_dtype), to.shift ? load(to.shift, index, to.factor_dtype) : 0, 0};
+    double low = x[c].value, high = low, peak = 0, noise = 0;
+    for (size_t n = c; n < end; n++) {
+        low = std::fmin(low, x[n].value), high = std::fmax(high, x[n].value);
+        peak = std::fmax(peak, std::fabs(x[n].value)), noise = std::fmax(noise, kUlp * x[n].size);
     }
-    const bool eight_bits = size_of(to.dtype) == 1;
-    for (size_t c = 0; c < x.size(); c++) {
-        const double value = x[c].value / factor;
-        const double division = eight_bits ? 4 * kUlp * std::fabs(value) : 0;
-        const double turned =
-            (kUlp * x[c].size + (to.dynamic && peak > 0 ? noise * std::fabs(value) / peak * factor : 0)) / std::fabs(factor);
-        out.push_back({to.cache, to.index + int64_t(c), to.dtype, value, division + turned});
+    const double range = to.shift ? f32(high - low) : peak;
+    double factor = range == 0 ? 1 : std::fmax(range / largest(to.dtype), 0x1p-126);
+    const bool in_f32 = to.factor_dtype != FA_F32 || is_nibble(to.dtype);
+    if (in_f32) factor = as_factor(f32(factor), to.factor_dtype, false);
+    out.push_back({to.descale, index, to.factor_dtype, factor, in_f32 ? 0 : 2 * kUlp * factor + noise / largest(to.dtype)});
+    if (!to.shift) return {factor, 0, peak > 0 ? noise / peak : 0};
+    const double shift = as_factor(low, to.factor_dtype, true);
+    out.push_back({to.shift, index, to.factor_dtype, shift, 0});
+    return {factor, shift, 0};
+}
+
+void write_head(const std::vector<Turned>& x, const Arrival& to, std::vector<Write>& out) {
+    if (is_block(to.dtype)) return write_blocks(x, to, out);
+    const bool narrow = size_of(to.dtype) == 1;
+    for (size_t c = 0, end; c < x.size(); c = end) {
+        end = std::min(x.size(), c + size_t(to.block));
+        const Scaling s = scale(x, c, end, to, out);
+        for (size_t n = c; n < end; n++) {
+            const double value = (x[n].value - s.shift) / s.factor;
+            const double division = narrow || to.descale ? 4 * kUlp * (std::fabs(value) + std::fabs(s.shift / s.factor)) : 0;
+            const double turned = kUlp * x[n].size / std::fabs(s.factor) + s.noise * std::fabs(value);
+            out.push_back({to.cache, to.index + int64_t(n), to.dtype, value, division + turned});
+        }
     }
 }
 
@@ -147,7 +178,7 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
     plain.operands &= ~uint32_t(FA_OPERAND_LEFTPAD_K | FA_OPERAND_CU_SEQLENS_K);
     const Reading r(plain, meta);
     const NewTokens tokens{desc, a};
-    const Rotation rotation{a.cos, a.sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
+    const Rotation rotation{a.cos, a.sin, a.rotary_begin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0};
     const Rotation none{};
     const bool dynamic = (a.flags & FA_APPEND_DYNAMIC_SCALE) != 0;
 
@@ -159,18 +190,34 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
             for (const bool is_k : {true, false}) {
                 if (!is_k && r.v_in_k()) continue;
                 const int64_t dim = is_k ? desc.dim_qk : r.dim_v, heads = is_k ? r.heads_k : r.heads_v;
+                const int32_t dtype = is_k ? r.k_dtype : r.v_dtype;
+                const Reading::Factors& factors = is_k ? r.k_factors : r.v_factors;
+                const bool exact = elements_of(dtype) > 1 || (dynamic && factors.dtype != FA_F32);  // what decides is the f32
                 for (int64_t head = 0; head < heads; head++) {
                     const int64_t from = tokens.at(is_k ? a.k_new_stride : a.v_new_stride, b, t, head, heads, dim);
                     const std::vector<double> x = read_head(is_k ? a.k_new : a.v_new, from, dim, desc.q_dtype);
-                    std::vector<Turned> head_values;
-                    for (int64_t c = 0; c < dim; c++)
-                        head_values.push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none,
-                                                   elements_of(is_k ? r.k_dtype : r.v_dtype) > 1));
-                    const bool scaled = desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
-                    float* descale = !scaled ? nullptr : static_cast<float*>(is_k ? a.k_descale : a.v_descale);
-                    const int64_t at = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
-                    const int64_t factor_at = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
-                    write_head(head_values, {is_k ? a.k : a.v, at, is_k ? r.k_dtype : r.v_dtype, descale, factor_at, dynamic}, out);
+                    std::vector<Turned> own, tail;
+                    for (int64_t c = 0; c < dim; c++) {
+                        const bool behind = is_k && c >= r.own_k;
+                        (behind ? tail : own).push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none, !behind && exact));
+                    }
+                    Arrival to{};
+                    to.cache = is_k ? a.k : a.v;
+                    to.index = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
+                    if (is_nibble(dtype)) to.index *= 2;
+                    to.dtype = dtype;
+                    to.descale = !(desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) ? nullptr : is_k ? a.k_descale : a.v_descale;
+                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr : is_k ? a.k_shift : a.v_shift;
+                    to.factor_dtype = factors.dtype;
+                    to.factor = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
+                    to.factor_step = factors.tensor.stride[3];
+                    to.block = factors.dims;
+                    to.dynamic = dynamic;
+                    write_head(own, to, out);
+                    if (tail.empty()) continue;
+                    Arrival behind{};
+                    behind.cache = a.k_tail, behind.index = r.k_tail(b, head, slot), behind.dtype = r.k_tail_dtype, behind.block = desc.dim_tail;
+                    write_head(tail, behind, out);
                 }
             }
         }

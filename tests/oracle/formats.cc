@@ -62,7 +62,34 @@ const Format& format(int32_t dtype) {
     return dtype == FA_F16 ? f16 : dtype == FA_BF16 ? bf16 : dtype == FA_E4M3 ? e4m3 : e5m2;
 }
 
+// Types of 4 bits: the value of each code.
+const std::vector<double>& nibble_values(int32_t dtype) {
+    static const std::vector<double> e2m1 = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
+    static const std::vector<double> i4 = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+    static const std::vector<double> u4 = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return dtype == FA_E2M1 ? e2m1 : dtype == FA_I4 ? i4 : u4;
+}
+
+// The nearest, and of two the one whose code is even; i4's −8 is never written.
+unsigned nibble_code(double value, int32_t dtype) {
+    const std::vector<double>& values = nibble_values(dtype);
+    if (std::isnan(value)) return 0;
+    if (dtype == FA_E2M1 && std::signbit(value)) return nibble_code(-value, dtype) | 8;
+    const double bounded = std::fmin(std::fmax(value, dtype == FA_I4 ? -7 : 0), largest(dtype));
+    unsigned best = 0;
+    for (unsigned code = 1; code < 16; code++) {
+        if (dtype == FA_E2M1 && code > 7) break;
+        const double gap = std::fabs(values[code] - bounded), least = std::fabs(values[best] - bounded);
+        if (gap < least || (gap == least && code % 2 == 0)) best = code;
+    }
+    return best;
+}
+
 }  // namespace
+
+bool is_block(int32_t dtype) { return dtype >= FA_Q4_0; }
+bool is_nibble(int32_t dtype) { return dtype == FA_E2M1 || dtype == FA_I4 || dtype == FA_U4; }
+int64_t byte_at(int64_t index, int32_t dtype) { return is_nibble(dtype) ? index / 2 : index * size_of(dtype); }
 
 int64_t size_of(int32_t dtype) {
     switch (dtype) {
@@ -78,16 +105,20 @@ int64_t size_of(int32_t dtype) {
     }
 }
 
-int64_t elements_of(int32_t dtype) { return dtype >= FA_Q4_0 ? 32 : 1; }
+int64_t elements_of(int32_t dtype) { return is_block(dtype) ? 32 : is_nibble(dtype) ? 2 : 1; }
 
 double largest(int32_t dtype) {
     if (dtype == FA_F32) return 0x1.fffffep+127;
     if (dtype == FA_I8) return 127;
+    if (is_nibble(dtype)) return dtype == FA_E2M1 ? 6 : dtype == FA_I4 ? 7 : 15;
+    if (dtype == FA_E8M0) return 0x1p127;
     return format(dtype).values.back();
 }
 
 double load(const void* base, int64_t index, int32_t dtype) {
-    const char* at = static_cast<const char*>(base) + index * size_of(dtype);
+    const char* at = static_cast<const char*>(base) + byte_at(index, dtype);
+    if (is_nibble(dtype)) return nibble_values(dtype)[size_t(index % 2 == 0 ? *at & 15 : *at >> 4 & 15)];
+    if (dtype == FA_E8M0) return *at == char(-1) ? NAN : std::ldexp(1, static_cast<unsigned char>(*at) - 127);
     if (dtype == FA_F32) {
         float f;
         std::memcpy(&f, at, 4);
@@ -102,8 +133,14 @@ double load(const void* base, int64_t index, int32_t dtype) {
 }
 
 void store(void* base, int64_t index, int32_t dtype, double value) {
-    char* at = static_cast<char*>(base) + index * size_of(dtype);
-    if (dtype == FA_F32) {
+    char* at = static_cast<char*>(base) + byte_at(index, dtype);
+    if (is_nibble(dtype)) {
+        const unsigned code = nibble_code(value, dtype), shift = index % 2 == 0 ? 0 : 4;
+        *at = static_cast<char>((static_cast<unsigned char>(*at) & (15u << (4 - shift))) | code << shift);
+    } else if (dtype == FA_E8M0) {
+        const int power = std::isnan(value) ? 128 : int(std::fmin(std::fmax(std::nearbyint(std::log2(value)), -127), 127));
+        *at = static_cast<char>(power + 127);
+    } else if (dtype == FA_F32) {
         const float f = static_cast<float>(value);
         std::memcpy(at, &f, 4);
     } else if (dtype == FA_I8) {
@@ -118,7 +155,7 @@ void store(void* base, int64_t index, int32_t dtype, double value) {
 }
 
 double rounded(double value, int32_t dtype) {
-    char element[4];
+    char element[4] = {};
     store(element, 0, dtype, value);
     return load(element, 0, dtype);
 }
@@ -132,6 +169,10 @@ const char* name_of(int32_t dtype) {
         case FA_E4M3: return "e4m3";
         case FA_E5M2: return "e5m2";
         case FA_I8: return "i8";
+        case FA_E2M1: return "e2m1";
+        case FA_E8M0: return "e8m0";
+        case FA_I4: return "i4";
+        case FA_U4: return "u4";
         case FA_BIT: return "byte";
         case FA_Q4_0: return "q4_0";
         case FA_Q4_1: return "q4_1";

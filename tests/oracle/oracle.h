@@ -28,15 +28,26 @@ class Reading {
 
     fa_attention_desc_t d;
     fa_forward_args_t a;
-    int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype;
+    int32_t q_dtype, k_dtype, v_dtype, o_dtype, bias_dtype, q_tail_dtype, k_tail_dtype;
     int64_t heads_k, heads_v, dim_v;
+    int64_t own_q, own_k;  // dims that lie in q and in k; those behind them lie in the tails
     double scale;
     Tensor q_tensor, k_tensor, v_tensor{}, o_tensor;              // outer: batch, sequence of the cache, or page; 1 when packed
     Tensor lse_tensor;                                            // (batch, head, row, 1)
     Tensor bias_tensor, mask_tensor, scores_tensor;               // (batch, head, row, key)
-    Tensor q_descale_tensor, k_descale_tensor, v_descale_tensor;  // (sequence, cache sequence or page; row; head; 1)
+    Tensor q_tail_tensor{}, k_tail_tensor{};
+    // Factors, and shifts: (sequence, cache sequence or page; block of rows; head; block of dims).
+    struct Factors {
+        Tensor tensor;
+        int32_t dtype;
+        int64_t rows, dims;  // that share one
+        int64_t at(int64_t outer, int64_t row, int64_t head, int64_t dim = 0) const {
+            return tensor.at(outer, row / rows, head) + dim / dims * tensor.stride[3];
+        }
+    };
+    Factors q_factors, k_factors, v_factors;
 
-    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v has then no tensor of its own
     int64_t rows(int64_t b) const;      // valid rows of sequence b
     int64_t keys(int64_t b) const;      // valid keys, left padding excluded
@@ -57,9 +68,12 @@ class Reading {
     int64_t scores(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t column(int64_t b, int64_t j) const;  // of the mask, below 0 where it has none: the key is kept
     int mask_bits(int64_t b, int64_t j) const;   // those of the byte at mask() that say whether the key is kept
-    int64_t q_descale(int64_t b, int64_t h, int64_t i) const;
-    int64_t k_descale(int64_t b, int64_t k_head, int64_t j) const;
-    int64_t v_descale(int64_t b, int64_t v_head, int64_t j) const;
+    int64_t q_tail(int64_t b, int64_t h, int64_t i) const;
+    int64_t k_tail(int64_t b, int64_t k_head, int64_t j) const;
+    // Of the factor, or the shift, of a dim.
+    int64_t q_descale(int64_t b, int64_t h, int64_t i, int64_t c = 0) const;
+    int64_t k_descale(int64_t b, int64_t k_head, int64_t j, int64_t c = 0) const;
+    int64_t v_descale(int64_t b, int64_t v_head, int64_t j, int64_t c = 0) const;
 
     int64_t k_head(int64_t h) const { return h * heads_k / d.heads_q; }
     int64_t v_head(int64_t h) const { return h * heads_v / d.heads_q; }
@@ -98,7 +112,7 @@ struct AttentionOptions {
 Attention attention(const Reading& r, AttentionOptions options = {});
 
 // One element that a call must write. Its exact value, and how far f32 arithmetic may be off before the final rounding. dtype FA_BIT: a
-// byte of a block, which has that very value.
+// byte of a block, which has that very value; of types of 4 bits the index counts halves of bytes.
 struct Write {
     void* base;
     int64_t index;

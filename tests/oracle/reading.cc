@@ -35,17 +35,26 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     dim_v = d.dim_v != 0 ? d.dim_v : d.dim_qk;
     scale = d.flags & FA_SCALE_EXPLICIT ? double(d.scale) : 1 / std::sqrt(double(d.dim_qk));
 
+    q_tail_dtype = d.q_tail_dtype != 0 ? d.q_tail_dtype : q_dtype;
+    k_tail_dtype = d.k_tail_dtype != 0 ? d.k_tail_dtype : q_dtype;
+    own_q = d.dim_qk - (has(FA_OPERAND_Q_TAIL) ? d.dim_tail : 0);
+    own_k = d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0);
+
     const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K), paged = has(FA_OPERAND_PAGE_TABLE);
     const int64_t q_outer = packed_q ? 1 : d.batch, q_rows = packed_q ? d.total_q : d.seqlen_q;
     const int64_t cached = has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch;
     const int64_t k_outer = paged ? d.num_pages : packed_k ? 1 : cached;
     const int64_t k_rows = paged ? d.page_size : packed_k ? d.total_k : d.seqlen_k;
 
-    q_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_qk}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
+    q_tensor = tensor({q_outer, q_rows, d.heads_q, own_q}, d.strided & FA_STRIDED_Q, literal(d.q_stride));
     o_tensor = tensor({q_outer, q_rows, d.heads_q, dim_v}, d.strided & FA_STRIDED_O, literal(d.o_stride));
-    k_tensor = tensor({k_outer, k_rows, heads_k, d.dim_qk / elements_of(k_dtype)}, d.strided & FA_STRIDED_K, literal(d.k_stride));
+    k_tensor = tensor({k_outer, k_rows, heads_k, own_k / elements_of(k_dtype)}, d.strided & FA_STRIDED_K, literal(d.k_stride));
     if (!v_in_k())
         v_tensor = tensor({k_outer, k_rows, heads_v, dim_v / elements_of(v_dtype)}, d.strided & FA_STRIDED_V, literal(d.v_stride));
+    if (has(FA_OPERAND_Q_TAIL))
+        q_tail_tensor = tensor({q_outer, q_rows, d.heads_q, d.dim_tail}, d.strided & FA_STRIDED_Q_TAIL, literal(d.q_tail_stride));
+    if (has(FA_OPERAND_K_TAIL))
+        k_tail_tensor = tensor({k_outer, k_rows, heads_k, d.dim_tail}, d.strided & FA_STRIDED_K_TAIL, literal(d.k_tail_stride));
     lse_tensor = tensor({q_outer, d.heads_q, q_rows, 1}, d.strided & FA_STRIDED_LSE, literal(d.lse_stride));
     const Quad pairs = {d.batch, d.heads_q, d.seqlen_q, d.seqlen_k};
     const auto repeating = [&](const int64_t(&period)[2]) {
@@ -59,10 +68,17 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     if (d.mask_keys > 0 && d.seqlen_k > 0) mask_tensor.count[3] = d.mask_keys;
     if (d.mask_dtype == FA_BIT) mask_tensor.count[3] = (mask_tensor.count[3] + 7) / 8;
     scores_tensor = {pairs, literal(d.scores_stride)};
-    q_descale_tensor = {{d.batch, q_rows, d.heads_q, 1}, literal(d.q_descale_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
-    k_descale_tensor = {{factor_outer, k_rows, heads_k, 1}, literal(d.k_descale_stride)};
-    v_descale_tensor = {{factor_outer, k_rows, heads_v, 1}, literal(d.v_descale_stride)};
+    const auto factors = [](int32_t dtype, const int64_t(&block)[2], const int64_t(&stride)[4], int64_t outer, int64_t rows, int64_t heads,
+                            int64_t dims) {
+        Factors f{{}, dtype != 0 ? dtype : int32_t(FA_F32), block[0] != 0 ? block[0] : 1, block[1] != 0 ? block[1] : dims};
+        const int64_t row_blocks = rows / f.rows + (rows % f.rows != 0), dim_blocks = dims / f.dims + (dims % f.dims != 0);
+        f.tensor = {{outer, row_blocks, heads, dim_blocks}, {stride[0], stride[1], stride[2], stride[3]}};
+        return f;
+    };
+    q_factors = factors(d.q_descale_dtype, d.q_descale_block, d.q_descale_stride, d.batch, q_rows, d.heads_q, own_q);
+    k_factors = factors(d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, factor_outer, k_rows, heads_k, own_k);
+    v_factors = factors(d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factor_outer, k_rows, heads_v, dim_v);
 
     const bool from_state = has(FA_OPERAND_RNG_STATE) && a.rng_state != nullptr;
     dropout_key_ = dropout_key(from_state ? a.rng_state[0] : a.dropout_seed, from_state ? a.rng_state[1] : a.dropout_offset);
@@ -152,16 +168,23 @@ int64_t Reading::v(int64_t b, int64_t head, int64_t j) const {
     const Place p = place(b, j);
     return v_tensor.at(p.outer, p.row, head);
 }
-int64_t Reading::q_descale(int64_t b, int64_t h, int64_t i) const {
-    return q_descale_tensor.at(b, has(FA_OPERAND_CU_SEQLENS_Q) ? a.cu_seqlens_q[b] + i : i, h);
+int64_t Reading::q_tail(int64_t b, int64_t h, int64_t i) const {
+    return has(FA_OPERAND_CU_SEQLENS_Q) ? q_tail_tensor.at(0, a.cu_seqlens_q[b] + i, h) : q_tail_tensor.at(b, i, h);
 }
-int64_t Reading::k_descale(int64_t b, int64_t head, int64_t j) const {
+int64_t Reading::k_tail(int64_t b, int64_t head, int64_t j) const {
     const Place p = place(b, j);
-    return k_descale_tensor.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head);
+    return k_tail_tensor.at(p.outer, p.row, head);
 }
-int64_t Reading::v_descale(int64_t b, int64_t head, int64_t j) const {
+int64_t Reading::q_descale(int64_t b, int64_t h, int64_t i, int64_t c) const {
+    return q_factors.at(b, has(FA_OPERAND_CU_SEQLENS_Q) ? a.cu_seqlens_q[b] + i : i, h, c);
+}
+int64_t Reading::k_descale(int64_t b, int64_t head, int64_t j, int64_t c) const {
     const Place p = place(b, j);
-    return v_descale_tensor.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head);
+    return k_factors.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head, c);
+}
+int64_t Reading::v_descale(int64_t b, int64_t head, int64_t j, int64_t c) const {
+    const Place p = place(b, j);
+    return v_factors.at(has(FA_OPERAND_CU_SEQLENS_K) ? b : p.outer, p.row, head, c);
 }
 
 double Reading::alibi_slope(int64_t b, int64_t h) const {

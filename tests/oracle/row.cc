@@ -13,26 +13,25 @@ struct Product {
 };
 
 // Four sums at a time, which a compiler may hold in vectors.
-Product multiply(const std::vector<double>& q, const std::vector<double>& k) {
+Product multiply(const std::vector<double>& q, const std::vector<double>& k, const std::vector<double>& k_size) {
     constexpr size_t kLanes = 4;
     double sum[kLanes] = {}, size[kLanes] = {};
     const size_t whole = q.size() / kLanes * kLanes;
     for (size_t c = 0; c < whole; c += kLanes)
         for (size_t lane = 0; lane < kLanes; lane++) {
-            const double product = q[c + lane] * k[c + lane];
-            sum[lane] += product;
-            size[lane] += std::fabs(product);
+            sum[lane] += q[c + lane] * k[c + lane];
+            size[lane] += std::fabs(q[c + lane] * k_size[c + lane]);
         }
     for (size_t c = whole; c < q.size(); c++) {
         sum[0] += q[c] * k[c];
-        size[0] += std::fabs(q[c] * k[c]);
+        size[0] += std::fabs(q[c] * k_size[c]);
     }
     return {sum[0] + sum[1] + sum[2] + sum[3], size[0] + size[1] + size[2] + size[3]};
 }
 
-Score score_of(const Reading& r, const Row& row, int64_t j, const std::vector<double>& k) {
+Score score_of(const Reading& r, const Row& row, int64_t j, const Cache& cache) {
     const int64_t b = row.b, h = row.h, i = row.i;
-    const Product product = multiply(row.q, k);
+    const Product product = multiply(row.q, cache.k[size_t(j)], cache.k_size[size_t(j)]);
     const double cap = r.d.softcap, bias = r.has(FA_OPERAND_BIAS) ? r.bias_scale(h) * load(r.a.bias, r.bias(b, h, i, j), r.bias_dtype) : 0;
     const double alibi = r.alibi_slope(b, h) * std::fabs(double(i + r.diagonal(b) - j));
     Score s;
@@ -61,25 +60,57 @@ void sum_up(Row& row) {
 
 }  // namespace
 
-std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype, double factor) {
+std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype) {
     std::vector<double> values(static_cast<size_t>(count));
-    for (int64_t c = 0; c < count; c++) values[size_t(c)] = load_dim(base, offset, c, dtype) * factor;
+    for (int64_t c = 0; c < count; c++) values[size_t(c)] = load_dim(base, offset, c, dtype);
     return values;
 }
 
-static double factor(const void* factors, int64_t index) { return double(static_cast<const float*>(factors)[index]); }
+namespace {
+
+// Each value times its factor, and its shift added; what that was added up from.
+template <typename Index>
+std::vector<double> descale(std::vector<double>& values, const void* factors, const void* shifts, int32_t dtype, Index index) {
+    std::vector<double> size = values;
+    for (size_t c = 0; c < values.size() && factors; c++) {
+        const double shift = shifts ? load(shifts, index(int64_t(c)), dtype) : 0;
+        const double scaled = values[c] * load(factors, index(int64_t(c)), dtype);
+        values[c] = scaled + shift;
+        size[c] = std::fabs(scaled) + std::fabs(shift);
+    }
+    return size;
+}
+
+void append(std::vector<double>& values, const std::vector<double>& more) { values.insert(values.end(), more.begin(), more.end()); }
+
+const void* given(const Reading& r, uint64_t operand, const void* pointer) { return r.has(operand) ? pointer : nullptr; }
+
+}  // namespace
 
 Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
     Cache cache;
     for (int64_t j = 0; j < r.keys(b); j++) {
-        const double fk = r.has(FA_OPERAND_K_DESCALE) ? factor(r.a.k_descale, r.k_descale(b, k_head, j)) : 1.0;
-        cache.k.push_back(widen(r.a.k, r.k(b, k_head, j), r.d.dim_qk, r.k_dtype, fk));
+        std::vector<double> k = widen(r.a.k, r.k(b, k_head, j), r.own_k, r.k_dtype);
+        std::vector<double> k_size = descale(k, given(r, FA_OPERAND_K_DESCALE, r.a.k_descale), given(r, FA_OPERAND_K_SHIFT, r.a.k_shift),
+                                             r.k_factors.dtype, [&](int64_t c) { return r.k_descale(b, k_head, j, c); });
+        if (r.has(FA_OPERAND_K_TAIL)) {
+            const std::vector<double> tail = widen(r.a.k_tail, r.k_tail(b, k_head, j), r.d.dim_tail, r.k_tail_dtype);
+            append(k, tail);
+            append(k_size, tail);
+        }
+        cache.k.push_back(k);
+        cache.k_size.push_back(k_size);
         if (r.v_in_k()) {
-            cache.v.emplace_back(cache.k.back().begin(), cache.k.back().begin() + r.dim_v);
+            k.resize(size_t(r.dim_v));
+            k_size.resize(size_t(r.dim_v));
+            cache.v.push_back(k);
+            cache.v_size.push_back(k_size);
             continue;
         }
-        const double fv = r.has(FA_OPERAND_V_DESCALE) ? factor(r.a.v_descale, r.v_descale(b, v_head, j)) : 1.0;
-        cache.v.push_back(widen(r.a.v, r.v(b, v_head, j), r.dim_v, r.v_dtype, fv));
+        std::vector<double> v = widen(r.a.v, r.v(b, v_head, j), r.dim_v, r.v_dtype);
+        cache.v_size.push_back(descale(v, given(r, FA_OPERAND_V_DESCALE, r.a.v_descale), given(r, FA_OPERAND_V_SHIFT, r.a.v_shift),
+                                       r.v_factors.dtype, [&](int64_t c) { return r.v_descale(b, v_head, j, c); }));
+        cache.v.push_back(v);
     }
     return cache;
 }
@@ -87,12 +118,14 @@ Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head) {
 double Row::weight(double score) const { return empty() ? 0 : std::exp(score - top) / sum; }
 
 Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache) {
-    const double fq = r.has(FA_OPERAND_Q_DESCALE) ? factor(r.a.q_descale, r.q_descale(b, h, i)) : 1.0;
-    Row row{b, h, i, widen(r.a.q, r.q(b, h, i), r.d.dim_qk, r.q_dtype, fq), {}, -kInfinity, 0, 0, 0, 0};
+    std::vector<double> q = widen(r.a.q, r.q(b, h, i), r.own_q, r.q_dtype);
+    descale(q, given(r, FA_OPERAND_Q_DESCALE, r.a.q_descale), nullptr, r.q_factors.dtype, [&](int64_t c) { return r.q_descale(b, h, i, c); });
+    if (r.has(FA_OPERAND_Q_TAIL)) append(q, widen(r.a.q_tail, r.q_tail(b, h, i), r.d.dim_tail, r.q_tail_dtype));
+    Row row{b, h, i, q, {}, -kInfinity, 0, 0, 0, 0};
     if (r.has(FA_OPERAND_SINKS)) row.sink = double(r.a.sinks[h]);
     row.kappa = std::isfinite(row.sink) ? std::fabs(row.sink) : 0;
     for (int64_t j = 0; j < int64_t(cache.k.size()); j++) {
-        row.scores.push_back(score_of(r, row, j, cache.k[size_t(j)]));
+        row.scores.push_back(score_of(r, row, j, cache));
         const Score& s = row.scores.back();
         if (s.attended && std::isfinite(s.kappa)) row.kappa = std::fmax(row.kappa, s.kappa);
     }

@@ -10,9 +10,9 @@ struct Score {
     bool attended;
 };
 
-// Keys and values of one sequence and one head, de-scaled.
+// Keys and values of one sequence and one head, de-scaled; and Σ of the magnitudes that each was added up from.
 struct Cache {
-    std::vector<std::vector<double>> k, v;
+    std::vector<std::vector<double>> k, v, k_size, v_size;
 };
 Cache load_cache(const Reading& r, int64_t b, int64_t k_head, int64_t v_head);
 
@@ -42,6 +42,6 @@ struct Row {
 };
 Row load_row(const Reading& r, int64_t b, int64_t h, int64_t i, const Cache& cache);
 
-std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype, double factor = 1);
+std::vector<double> widen(const void* base, int64_t offset, int64_t count, int32_t dtype);
 
 }  // namespace oracle

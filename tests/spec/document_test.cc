@@ -10,6 +10,7 @@
 #include "spec/online_softmax.h"
 #include "spec/random.h"
 #include "spec/shape.h"
+#include "spec/small_formats.h"
 
 namespace spec {
 namespace {
@@ -336,6 +337,19 @@ void check_formats(Example& e) {
     e.expect("e5m2", e5m2);
 }
 
+void check_nibbles(Example& e) {
+    std::vector<double> e2m1, i4, u4;
+    for (const std::string& word : e.words("bytes")) {
+        const uint32_t byte = uint32_t(std::stoul(word, nullptr, 16));
+        for (const uint32_t code : {byte & 15, byte >> 4}) {
+            e2m1.push_back(fa::e2m1_to_f32(code)), i4.push_back(fa::i4_to_f32(code)), u4.push_back(fa::u4_to_f32(code));
+        }
+    }
+    e.expect("e2m1", e2m1);
+    e.expect("i4", i4);
+    e.expect("u4", u4);
+}
+
 void check_descale(Example& e) {
     vector<double> values;
     for (const string& byte : e.words("bytes"))
@@ -396,6 +410,7 @@ const Check kChecks[] = {
     {"merge", check_merge},       {"row", check_row},
     {"band", check_band},         {"tiles", check_tiles},
     {"splits", check_splits},     {"dropout", check_dropout},
+    {"nibbles", check_nibbles},
     {"formats", check_formats},   {"descale", check_descale},
     {"quantise", check_quantise}, {"blocks", check_blocks},
 };

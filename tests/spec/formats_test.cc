@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 #include "spec/numerics.h"
+#include "spec/small_formats.h"
 
 namespace fa {
 namespace {
@@ -170,6 +171,46 @@ TEST(Spec, Int8IsSymmetricNearestEven) {
         EXPECT_EQ(f32_to_i8(-large), -127) << large;
     }
     EXPECT_EQ(f32_to_i8(NAN), 0);
+}
+
+// Types of 4 bits by a search among their values, ties to the even code.
+TEST(Spec, Nibbles) {
+    const struct {
+        float (*widen)(uint32_t);
+        uint32_t (*narrow)(float);
+        float least, most;
+    } types[] = {{e2m1_to_f32, f32_to_e2m1, -6, 6}, {i4_to_f32, f32_to_i4, -7, 7}, {u4_to_f32, f32_to_u4, 0, 15}};
+    for (const auto& t : types) {
+        for (float x = -20; x <= 20; x += 0.03125f) {
+            const float bounded = std::min(std::max(x, t.least), t.most), got = t.widen(t.narrow(x));
+            for (uint32_t code = 0; code < 16; code++) {
+                const float value = t.widen(code);
+                if (value < t.least || value > t.most) continue;
+                EXPECT_LE(std::fabs(got - bounded), std::fabs(value - bounded)) << x;
+                const bool tie = value != got && std::fabs(got - bounded) == std::fabs(value - bounded);
+                EXPECT_TRUE(!tie || t.narrow(x) % 2 == 0) << x;
+            }
+        }
+        for (uint32_t code = 0; code < 16; code++)
+            EXPECT_TRUE(t.widen(code) < t.least || t.narrow(t.widen(code)) == code) << code;
+        EXPECT_EQ(t.narrow(NAN), 0u);
+        EXPECT_EQ(t.widen(t.narrow(kPosInf)), t.most);
+        EXPECT_EQ(t.widen(t.narrow(kNegInf)), t.least);
+    }
+    EXPECT_EQ(f32_to_e2m1(-0.f), 8u);
+}
+
+TEST(Spec, PowersOfTwo) {
+    for (int byte = 0; byte < 255; byte++) {
+        EXPECT_EQ(double(e8m0_to_f32(uint8_t(byte))), std::ldexp(1.0, byte - 127));
+        EXPECT_EQ(f32_to_e8m0(e8m0_to_f32(uint8_t(byte))), byte);
+        if (byte == 0 || byte == 254) continue;
+        EXPECT_EQ(f32_to_e8m0(std::nextafterf(e8m0_to_f32(uint8_t(byte)), kPosInf)), byte + 1);
+    }
+    EXPECT_TRUE(std::isnan(e8m0_to_f32(255)));
+    EXPECT_EQ(f32_to_e8m0(NAN), 255);
+    EXPECT_EQ(f32_to_e8m0(0.f), 0);
+    EXPECT_EQ(f32_to_e8m0(kPosInf), 254);
 }
 
 // No subnormal, which would have lost digits, or be 0.

@@ -9,7 +9,7 @@ namespace {
 Buffer::Guard side(Rng& rng) { return rng.chance(0.5) ? Buffer::Guard::after : Buffer::Guard::before; }
 
 // Of stored values that stand for ordinary ones: integers need room.
-double size_of_values(int32_t dtype) { return dtype == FA_I8 ? 40 : 1; }
+double size_of_values(int32_t dtype) { return dtype == FA_I8 ? 40 : dtype == FA_U4 ? 6 : dtype == FA_I4 ? 3 : dtype == FA_E2M1 ? 2 : 1; }
 
 template <class Value>
 std::vector<double> row_of(int64_t dim, Value value) {
@@ -41,6 +41,8 @@ int64_t first_stray(const Buffer& buffer, const std::vector<bool>& owned, int64_
     return -1;
 }
 
+int64_t bytes_of_factors(const oracle::Reading::Factors& f) { return f.tensor.extent() * oracle::size_of(f.dtype); }
+
 }  // namespace
 
 const std::vector<BufferOperand>& buffer_operands() {
@@ -56,12 +58,15 @@ const std::vector<BufferOperand>& buffer_operands() {
         {FA_OPERAND_ALIBI, offsetof(Args, alibi_slopes), &Case::alibi,
          [](R r) { return (r.d.heads_q + (r.d.batch > 0 ? (r.d.batch - 1) * r.d.alibi_batch_stride : 0)) * kFloat; }, false},
         {FA_OPERAND_SINKS, offsetof(Args, sinks), &Case::sinks, [](R r) { return r.d.heads_q * kFloat; }, false},
-        {FA_OPERAND_Q_DESCALE, offsetof(Args, q_descale), &Case::q_descale,
-         [](R r) { return r.q_descale_tensor.extent() * kFloat; }, false},
-        {FA_OPERAND_K_DESCALE, offsetof(Args, k_descale), &Case::k_descale,
-         [](R r) { return r.k_descale_tensor.extent() * kFloat; }, false},
-        {FA_OPERAND_V_DESCALE, offsetof(Args, v_descale), &Case::v_descale,
-         [](R r) { return r.v_descale_tensor.extent() * kFloat; }, false},
+        {FA_OPERAND_Q_TAIL, offsetof(Args, q_tail), &Case::q_tail,
+         [](R r) { return r.q_tail_tensor.extent() * oracle::size_of(r.q_tail_dtype); }, false},
+        {FA_OPERAND_K_TAIL, offsetof(Args, k_tail), &Case::k_tail,
+         [](R r) { return r.k_tail_tensor.extent() * oracle::size_of(r.k_tail_dtype); }, false},
+        {FA_OPERAND_Q_DESCALE, offsetof(Args, q_descale), &Case::q_descale, [](R r) { return bytes_of_factors(r.q_factors); }, false},
+        {FA_OPERAND_K_DESCALE, offsetof(Args, k_descale), &Case::k_descale, [](R r) { return bytes_of_factors(r.k_factors); }, false},
+        {FA_OPERAND_V_DESCALE, offsetof(Args, v_descale), &Case::v_descale, [](R r) { return bytes_of_factors(r.v_factors); }, false},
+        {FA_OPERAND_K_SHIFT, offsetof(Args, k_shift), &Case::k_shift, [](R r) { return bytes_of_factors(r.k_factors); }, false},
+        {FA_OPERAND_V_SHIFT, offsetof(Args, v_shift), &Case::v_shift, [](R r) { return bytes_of_factors(r.v_factors); }, false},
         {FA_OPERAND_O_SCALE, offsetof(Args, o_scale), &Case::o_scale, [](R) { return kFloat; }, false},
         {FA_OPERAND_SCORES, offsetof(Args, scores), &Case::scores, [](R r) { return r.scores_tensor.extent() * kFloat; }, true},
         {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); }, false}};
@@ -119,15 +124,24 @@ void Case::set_q(const Pick& value) {
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < d.heads_q; h++)
             for (int64_t i = 0; i < r.rows(b); i++)
-                for (int64_t c = 0; c < d.dim_qk; c++) oracle::store(q.as(), r.q(b, h, i) + c, r.q_dtype, value(b, h, i, c));
+                for (int64_t c = 0; c < d.dim_qk; c++) {
+                    const bool own = c < r.own_q;
+                    oracle::store(own ? q.as() : q_tail.as(), own ? r.q(b, h, i) + c : r.q_tail(b, h, i) + c - r.own_q,
+                                  own ? r.q_dtype : r.q_tail_dtype, value(b, h, i, c));
+                }
 }
 
 void Case::set_k(const Pick& value) {
     const oracle::Reading r = reading();
     for (int64_t b = 0; b < d.batch; b++)
         for (int64_t h = 0; h < r.heads_k; h++)
-            for (int64_t j = 0; j < r.keys(b); j++)
-                oracle::store_row(k.as(), r.k(b, h, j), r.k_dtype, row_of(d.dim_qk, [&](int64_t c) { return value(b, h, j, c); }));
+            for (int64_t j = 0; j < r.keys(b); j++) {
+                std::vector<double> row = row_of(d.dim_qk, [&](int64_t c) { return value(b, h, j, c); });
+                if (r.own_k < d.dim_qk)
+                    oracle::store_row(k_tail.as(), r.k_tail(b, h, j), r.k_tail_dtype, {row.begin() + r.own_k, row.end()});
+                row.resize(size_t(r.own_k));
+                oracle::store_row(k.as(), r.k(b, h, j), r.k_dtype, row);
+            }
 }
 
 void Case::set_v(const Pick& value) {
@@ -163,15 +177,22 @@ void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)
 
 void Case::set_descales(Rng& rng, double typical) {
     const oracle::Reading r = reading();
-    auto draw = [&] { return float(typical * rng.uniform(0.5, 2)); };
+    const auto draw = [&](const Buffer& factors, const Buffer& shifts, const oracle::Reading::Factors& f, int64_t dims, auto index) {
+        for (int64_t c = 0; c < dims; c += f.dims) {
+            oracle::store(factors.as(), index(c), f.dtype, typical * rng.uniform(0.5, 2));
+            if (shifts.bytes() > 0) oracle::store(shifts.as(), index(c), f.dtype, 4 * typical * rng.normal());
+        }
+    };
+    const Buffer none;
     for (int64_t b = 0; b < d.batch; b++) {
         for (int64_t h = 0; h < d.heads_q && r.has(FA_OPERAND_Q_DESCALE); h++)
-            for (int64_t i = 0; i < r.rows(b); i++) q_descale.as<float>()[r.q_descale(b, h, i)] = draw();
+            for (int64_t i = 0; i < r.rows(b); i++)
+                draw(q_descale, none, r.q_factors, r.own_q, [&](int64_t c) { return r.q_descale(b, h, i, c); });
         for (int64_t j = 0; j < r.keys(b); j++) {
             for (int64_t h = 0; h < r.heads_k && r.has(FA_OPERAND_K_DESCALE); h++)
-                k_descale.as<float>()[r.k_descale(b, h, j)] = draw();
+                draw(k_descale, k_shift, r.k_factors, r.own_k, [&](int64_t c) { return r.k_descale(b, h, j, c); });
             for (int64_t h = 0; h < r.heads_v && r.has(FA_OPERAND_V_DESCALE); h++)
-                v_descale.as<float>()[r.v_descale(b, h, j)] = draw();
+                draw(v_descale, v_shift, r.v_factors, r.dim_v, [&](int64_t c) { return r.v_descale(b, h, j, c); });
         }
     }
 }

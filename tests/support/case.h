@@ -29,7 +29,8 @@ class Case {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;
-    Buffer q, k, v, o, lse, bias, bias_scale, mask, alibi, sinks, q_descale, k_descale, v_descale, o_scale, scores, rng_state, workspace;
+    Buffer q, k, v, o, lse, bias, bias_scale, mask, alibi, sinks, q_tail, k_tail, q_descale, k_descale, v_descale, k_shift, v_shift, o_scale, scores,
+        rng_state, workspace;
 
     // Allocates all that d.operands asks for and points args at it. Call once; Rng decides on which side the guards lie.
     void bind(Rng& rng);
@@ -41,7 +42,7 @@ class Case {
     void set_v(const Pick& value);
     void set_bias(const Pick& value);  // (b, head, row, key)
     void set_mask(const std::function<bool(int64_t b, int64_t head, int64_t row, int64_t key)>& attend);
-    void set_descales(Rng& rng, double typical);
+    void set_descales(Rng& rng, double typical);  // and shifts of a few of them
     void fill_normal(Rng& rng, double q_size = 1, double k_size = 1, double v_size = 1);
 
     void use_workspace(uint64_t bytes, Rng& rng);

@@ -43,9 +43,9 @@ class Generator {
     int32_t k_dtype = 0, v_dtype = 0;
     bool narrow_o = false;
 
-    bool has(uint32_t operand) const { return (d.operands & operand) != 0; }
+    bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
-    void want(double p, uint32_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
+    void want(double p, uint64_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
 
     int32_t o_type() {
         return family.all_f32          ? int32_t(FA_F32)
@@ -55,8 +55,9 @@ class Generator {
 
     int32_t kv_type() {
         const double which = family.differentiable ? 1 : rng.uniform();
-        if (which < 0.35) return rng.pick<int32_t>({FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0});
-        return which < 0.5 ? int32_t(FA_I8) : o_type();
+        if (which < 0.3) return rng.pick<int32_t>({FA_Q4_0, FA_Q4_1, FA_Q5_0, FA_Q5_1, FA_Q8_0});
+        if (which < 0.42) return rng.pick<int32_t>({FA_E2M1, FA_I4, FA_U4});
+        return which < 0.55 ? int32_t(FA_I8) : o_type();
     }
 
     void types() {
@@ -67,10 +68,36 @@ class Generator {
         if (rng.chance(0.5)) d.o_dtype = o_type();
         k_dtype = d.k_dtype ? d.k_dtype : d.q_dtype, v_dtype = d.v_dtype ? d.v_dtype : k_dtype;
         narrow_o = d.o_dtype == FA_E4M3 || d.o_dtype == FA_E5M2;
-        if (oracle::size_of(d.q_dtype) == 1) want(0.5, FA_OPERAND_Q_DESCALE);
-        if (oracle::size_of(k_dtype) == 1) want(k_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_K_DESCALE);
-        if (oracle::size_of(v_dtype) == 1) want(v_in_k() ? 0 : v_dtype == FA_I8 ? 1 : 0.5, FA_OPERAND_V_DESCALE);
-        if (narrow_o) want(0.5, FA_OPERAND_O_SCALE);
+        if (family.differentiable) return;
+        want(oracle::size_of(d.q_dtype) == 1 ? 0.5 : 0.05, FA_OPERAND_Q_DESCALE);
+        want(factor_chance(k_dtype), FA_OPERAND_K_DESCALE);
+        if (!v_in_k()) want(factor_chance(v_dtype), FA_OPERAND_V_DESCALE);
+        want(narrow_o ? 0.5 : 0.1, FA_OPERAND_O_SCALE);
+    }
+
+    static double factor_chance(int32_t dtype) {
+        if (oracle::is_block(dtype)) return 0;
+        return dtype == FA_I8 ? 1 : oracle::is_nibble(dtype) ? 0.8 : oracle::size_of(dtype) == 1 ? 0.5 : 0.06;
+    }
+
+    // Types and blocks of factors, and shifts: often those of one f32 a row, which more kernels know.
+    void factors(uint64_t factor, uint64_t shift, int32_t& dtype, int64_t (&block)[2]) {
+        if (!has(factor) || rng.chance(0.4)) return;
+        dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E8M0, 0});
+        if (rng.chance(0.4)) block[0] = rng.pick<int64_t>({1, 2, 7, 32, 128, std::numeric_limits<int64_t>::max()});
+        if (rng.chance(0.6)) block[1] = rng.pick<int64_t>({1, 3, 8, 16, 32, 64, 128, std::numeric_limits<int64_t>::max()});
+        if (shift && dtype != FA_E8M0) want(0.4, shift);
+    }
+
+    void tails() {
+        if (family.differentiable || d.dim_qk < 2 || !rng.chance(0.12)) return;
+        d.operands |= rng.pick<uint64_t>({FA_OPERAND_Q_TAIL, FA_OPERAND_K_TAIL, FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL});
+        d.dim_tail = rng.between(1, d.dim_qk - 1);
+        const int64_t own = d.dim_qk - d.dim_tail;
+        if (has(FA_OPERAND_K_TAIL)) d.dim_tail = d.dim_qk - whole_blocks(own, k_dtype);
+        if (d.dim_tail == 0) d.dim_tail = 1, d.dim_qk++;  // one block, and a dim
+        if (has(FA_OPERAND_Q_TAIL)) d.q_tail_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
+        if (has(FA_OPERAND_K_TAIL)) d.k_tail_dtype = rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
     }
 
     int64_t dimension() {
@@ -85,10 +112,20 @@ class Generator {
         return (dim + elements - 1) / elements * elements;
     }
 
+    // Units of k, or all of them and dims of its tail.
+    int64_t dims_within_k() {
+        const int64_t own = d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0), dims = rng.between(1, d.dim_qk);
+        return dims < own ? whole_blocks(dims, k_dtype) : dims;
+    }
+
     void sizes() {
         d.dim_qk = whole_blocks(dimension(), k_dtype);
+        tails();
         if (rng.chance(0.3) || d.dim_qk % oracle::elements_of(v_dtype) != 0)
-            d.dim_v = whole_blocks(v_in_k() ? rng.between(1, d.dim_qk) : dimension(), v_dtype);
+            d.dim_v = v_in_k() ? dims_within_k() : whole_blocks(dimension(), v_dtype);
+        factors(FA_OPERAND_Q_DESCALE, 0, d.q_descale_dtype, d.q_descale_block);
+        factors(FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT, d.k_descale_dtype, d.k_descale_block);
+        factors(FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block);
         const int64_t heads_k = rng.between(1, 3), group = rng.chance(0.5) ? 1 : rng.between(2, 5);
         const int64_t heads_v = !family.differentiable && !v_in_k() && rng.chance(0.15) ? rng.between(1, 3) : heads_k;
         d.heads_q = std::lcm(heads_k, heads_v) * group;
@@ -280,12 +317,9 @@ class Generator {
             if (rng.chance(0.25)) stride[axis] = 0;
     }
 
-    // A factor a row, said in either way, and its type.
-    void lay_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4], int64_t (&block)[2], int32_t& dtype) {
+    void stride_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
         if (!has(operand)) return;
-        if (rng.chance(0.3)) block[0] = 1;
-        if (rng.chance(0.3)) dtype = FA_F32;
-        random_strides(rng, 3, tensor.count.data(), 1, stride);
+        random_strides(rng, 4, tensor.count.data(), 1, stride);
         for (int64_t& s : stride)
             if (rng.chance(0.4)) s = 0;
     }
@@ -305,9 +339,11 @@ class Generator {
         if (has(FA_OPERAND_BIAS)) stride_pairs(r.bias_tensor, true, d.bias_stride);
         if (has(FA_OPERAND_MASK)) stride_pairs(r.mask_tensor, true, d.mask_stride);
         if (has(FA_OPERAND_SCORES)) stride_pairs(r.scores_tensor, false, d.scores_stride);
-        lay_descale(FA_OPERAND_Q_DESCALE, r.q_descale_tensor, d.q_descale_stride, d.q_descale_block, d.q_descale_dtype);
-        lay_descale(FA_OPERAND_K_DESCALE, r.k_descale_tensor, d.k_descale_stride, d.k_descale_block, d.k_descale_dtype);
-        lay_descale(FA_OPERAND_V_DESCALE, r.v_descale_tensor, d.v_descale_stride, d.v_descale_block, d.v_descale_dtype);
+        if (has(FA_OPERAND_Q_TAIL)) stride_tensor(FA_STRIDED_Q_TAIL, r.q_tail_tensor, packed_q, true, d.q_tail_stride);
+        if (has(FA_OPERAND_K_TAIL)) stride_tensor(FA_STRIDED_K_TAIL, r.k_tail_tensor, packed_k, true, d.k_tail_stride);
+        stride_descale(FA_OPERAND_Q_DESCALE, r.q_factors.tensor, d.q_descale_stride);
+        stride_descale(FA_OPERAND_K_DESCALE, r.k_factors.tensor, d.k_descale_stride);
+        stride_descale(FA_OPERAND_V_DESCALE, r.v_factors.tensor, d.v_descale_stride);
     }
 
     void data() {
@@ -316,7 +352,8 @@ class Generator {
                                                : 1,
                      spread = d.dropout_p > 0.9f ? 1 : rng.pick<double>({1, 1, 30});
         c.fill_normal(rng, heat, 1, spread);
-        c.set_descales(rng, 1.0 / (k_dtype == FA_I8 || v_dtype == FA_I8 ? 40 : 1));
+        const auto of_bits = [&](int32_t dtype) { return dtype == FA_I8 ? 40 : oracle::is_nibble(dtype) ? 4 : 1; };
+        c.set_descales(rng, 1.0 / std::max(of_bits(k_dtype), of_bits(v_dtype)));
         if (has(FA_OPERAND_BIAS)) {
             const double holes = rng.pick<double>({0, 0, 0.1, 0.6});
             const double minus_infinity = -std::numeric_limits<double>::infinity();

@@ -22,7 +22,7 @@ class Watched {
             const int64_t size = oracle::size_of(w.dtype);
             for (auto& [buffer, bytes] : before_)
                 if (buffer->as() == w.base)
-                    memcpy(bytes.data() + w.index * size, static_cast<char*>(w.base) + w.index * size, size_t(size));
+                    memcpy(bytes.data() + oracle::byte_at(w.index, w.dtype), static_cast<char*>(w.base) + oracle::byte_at(w.index, w.dtype), size_t(size));
         }
         for (auto& [buffer, bytes] : before_) {
             const unsigned char* now = buffer->as<unsigned char>();

@@ -36,6 +36,7 @@ struct KvSource {
     int64_t head_step;  // bytes
     const DecodeKernels* kernels;
     const char** rows;  // [kLookupKeys + kTileKeys]
+    bool plain;         // see Problem; else rows are converted to f32 first
     bool in_place;      // the kernel reads all keys where they lie
 };
 
@@ -57,20 +58,24 @@ int64_t limb_bytes(const Problem& p) { return 16 * p.d.dim_qk + kLimbRows * int6
 int64_t q_floats(const Problem& p, const Kernels& k, int rows) { return max_of(rows, kDecodeRows / 2) * padded(k, p.d.dim_qk); }
 
 // What the method implements, and what it does by matrix instructions.
-constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE |
+constexpr uint64_t kScaledOptions = option::q_descale_dtype | option::k_descale_dtype | option::v_descale_dtype | option::q_descale_block |
+                                    option::k_descale_block | option::v_descale_block;
+constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
+constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | kScaledOperands |
                                     FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
                                     kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
                                 option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
                                     option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
-                                    option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride};
-constexpr Implements kMatrixDecode = {kDecode.operands, kDecode.options & ~(option::v_dtype | option::heads_v | option::scale |
+                                    option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride | kScaledOptions};
+constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
+                                      kDecode.options & ~(kScaledOptions | option::v_dtype | option::heads_v | option::scale |
                                                                             option::k_descale_stride | option::v_descale_stride)};
 
 // Whether matrix instructions can take a call, in tiles of so many rows.
 bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     const fa_attention_desc_t& d = p.d;
     if (!k.matrix || !k.matrix->decode || !p.within(kMatrixDecode) || d.q_dtype != FA_BF16) return false;
-    if (d.k_dtype != FA_BF16 && type_bytes(d.k_dtype) != 1) return false;
+    if (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype)) return false;
     return d.dim_qk % 32 == 0 && d.dim_v % 32 == 0 && rows >= min_matrix_rows(d.k_dtype);
 }
 bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
@@ -108,6 +113,9 @@ DecodeScratch lay_out_scratch(const Call& c, const Scratch& w) {
     int64_t bytes;
     return lay_out_scratch(*c.p, *c.k, c.decode.rows, c.decode.panel, w.decode_memory, &bytes);
 }
+
+// Those of f32 read what is converted first.
+const DecodeKernels& decode_kernels(const Kernels& k, int32_t dtype) { return k.decode[is_nibble_type(dtype) ? int(FA_F32) : type_index(dtype)]; }
 
 // A row's elements in the order of the kernel's vector pairs, zeros behind, the pairs `step` apart; and back.
 void to_vec_pairs(const Kernels& k, bool deinterleaved, const float* from, int64_t dim, float* to, int64_t step) {
@@ -154,7 +162,7 @@ void pack_decode_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
         for (int r = 0; r < block; r++) {
             const float factor = load_q(c, t, t.position(first + r, p.group), t.head(first + r, p.group), w.line);
             for (int64_t x = 0; x < p.d.dim_qk; x++) w.line[x] *= factor;
-            to_vec_pairs(*c.k, c.k->decode[type_index(p.d.k_dtype)].deinterleaved, w.line, p.d.dim_qk,
+            to_vec_pairs(*c.k, decode_kernels(*c.k, p.d.k_dtype).deinterleaved, w.line, p.d.dim_qk,
                          t.q + first * stride + r * 2 * c.k->lanes, block * 2 * c.k->lanes);
         }
     }
@@ -164,14 +172,16 @@ KvSource make_source(const Call& c, KvOperand operand, const char** rows) {
     const Problem& p = *c.p;
     const bool k = operand == KvOperand::k, scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     const int32_t dtype = k ? p.d.k_dtype : p.d.v_dtype;
-    const DecodeKernels* const kernels = &c.k->decode[type_index(dtype)];
+    const DecodeKernels* const kernels = &decode_kernels(*c.k, dtype);
+    const bool plain = k ? p.plain_k() : p.plain_v();
     return {.operand = operand,
             .dtype = dtype,
             .dim = int(k ? p.d.dim_qk : p.d.dim_v),
             .head_step = (k ? p.d.k_stride : p.d.v_stride)[2] * type_bytes(dtype),
             .kernels = kernels,
             .rows = rows,
-            .in_place = !scaled && !kernels->can_read};
+            .plain = plain,
+            .in_place = plain && !scaled && !kernels->can_read};
 }
 
 // Addresses for keys [key, key + kLookupKeys), as far as they lie before `end`, and of the block behind them; up to whole blocks,
@@ -209,12 +219,12 @@ void locate_chunk(const Call& c, const QueryTile& t, const KvSource& source, con
     chunk.kernels = &kernels;
     chunk.rows = rows;
     chunk.dim = source.dim;
-    chunk.scaled = p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
+    chunk.scaled = source.plain && p.has(k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE);
     if (chunk.scaled) {
         for (float& factor : chunk.factors) factor = 1.f;
         load_descales(c, t, source.operand, key, keys, chunk.factors);
     }
-    const bool can_read = !kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim);
+    const bool can_read = source.plain && (!kernels.can_read || kernels.can_read(rows.row, rows.offset, keys, chunk.dim));
     if (can_read && (!chunk.scaled || all_in_range(chunk.factors, keys))) return;
     const KvRowsF32 widened_rows = k ? load_k(c, t, key, keys, w.k, w) : load_v(c, t, key, keys, w.v, w);
     chunk.kernels = &c.k->decode[FA_F32];
@@ -400,7 +410,7 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.matrix = use_matrix(c, tiles[0]);
     panel.scratch = lay_out_scratch(c, w);
     panel.limbs = panel.matrix && panel.scratch.has_limbs[0];
-    panel.chunk_keys = chunk_keys(panel.matrix, row_bytes(p.d.k_dtype, p.d.dim_qk));
+    panel.chunk_keys = chunk_keys(panel.matrix, row_bytes(p.d.k_dtype, p.k_dims()));
     panel.rows = c.decode.rows;
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);
@@ -429,7 +439,7 @@ bool decode_method(const Problem& p, const Kernels& k, Method* m) {
     if (!p.within(kDecode)) return false;
     const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
-    const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v)));
+    const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.k_dims()) + row_bytes(p.d.v_dtype, p.v_dims())));
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
     const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2;
     int64_t scratch;

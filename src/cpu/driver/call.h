@@ -2,6 +2,7 @@
 // softmax state (PartialState), and the worker's scratch memory.
 #pragma once
 #include "backend/backend.h"
+#include "backend/factors.h"
 #include "cpu/kernels/kernel_table.h"
 #include "spec/random.h"
 #include "spec/shape.h"
@@ -141,9 +142,11 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
 // forward/q_rows.cc: the query side.
 // Initialises the tile of rows [block · block_rows, …); false when the block holds no valid row.
 bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile);
-// What a row of q is to be multiplied by.
+// A row's values by their factors and shifts, of which `index` is the first.
+void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line);
+// What a row of a plain q (Problem) is to be multiplied by.
 float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head);
-// Converts it to f32 in `line`, and returns that factor.
+// Converts a row to f32 in `line`, and returns what it is to be multiplied by still.
 float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line);
 // Transposes the tile's rows of q, scaled, into buffer `panel_index` of w.q.
 void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w);
@@ -169,7 +172,8 @@ struct KvRowsF32 {
 KvRowsF32 load_k(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 KvRowsF32 load_v(const Call& c, const QueryTile& t, int64_t key, int keys, float* buffer, Scratch& w);
 
-// Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's.
+// Addresses of rows of keys [key, key + keys) as they are stored, of one of the operand's own heads; the de-scale factors of the tile's, where
+// rows are plain.
 void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_t head, int64_t key, int keys, const char** rows);
 void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t key, int keys, float* factors);
 

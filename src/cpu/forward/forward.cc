@@ -305,7 +305,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     const double bytes = double(d.batch) * double(d.seqlen_k) *
-                         (double(d.heads_k) * double(row_bytes(d.k_dtype, d.dim_qk)) + double(d.heads_v) * double(row_bytes(d.v_dtype, d.dim_v)));
+                         (double(d.heads_k) * double(row_bytes(d.k_dtype, p.k_dims())) + double(d.heads_v) * double(row_bytes(d.v_dtype, p.v_dims())));
     s.flops /= s.method.speed;
     if (s.flops < kFlopsOfByte * bytes) s.flops = kFlopsOfByte * bytes;
     s.worker_bytes = scratch_bytes(p, s.method, s.decode);

@@ -11,41 +11,41 @@ struct KvTensor {
     const void* data;
     int32_t dtype;
     const int64_t* stride;
-    const float* descale;  // NULL: none
-    const int64_t* descale_stride;
-    int64_t dim;
+    Factors factors;
+    int64_t dim, own;  // of a row, and of those dims the ones before the tail
+    const void* tail;
+    int32_t tail_dtype;
+    const int64_t* tail_stride;
 };
 
 KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) {
     return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key);
 }
 
-int64_t row_index(const Problem& p, const KvTensor& s, const KeyLocation& at, int64_t head) {
-    return (p.packed_k() ? 0 : at.outer * s.stride[0]) + at.row * s.stride[1] + head * s.stride[2];
+int64_t row_index(const Problem& p, const int64_t* stride, const KeyLocation& at, int64_t head) {
+    return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + head * stride[2];
 }
 
-int64_t descale_index(const KvTensor& s, const KeyLocation& at, int64_t head) {
-    return at.outer * s.descale_stride[0] + at.row * s.descale_stride[1] + head * s.descale_stride[2];
+void load_row(const Call& c, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
+    c.k->widen[type_index(s.dtype)](element(s.data, row_index(*c.p, s.stride, at, head), s.dtype), s.own, to);
+    if (s.factors.factor) apply_factors(s.factors, factor_index(s.factors, at.outer, at.row, head), s.own, to);
+    if (s.own == s.dim) return;
+    const char* const tail = element(s.tail, row_index(*c.p, s.tail_stride, at, head), s.tail_dtype);
+    c.k->widen[type_index(s.tail_dtype)](tail, s.dim - s.own, to + s.own);
 }
 
 KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t head, int64_t key, int keys, float* buffer, Scratch& w) {
     const Problem& p = *c.p;
-    if (c.count) w.counters.read += keys * row_bytes(s.dtype, s.dim);
+    if (c.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
     const KeyLocation first = locate(c, t, key);
     const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
     const bool close = s.stride[1] <= 2 * s.dim;
-    if (s.dtype == FA_F32 && !s.descale && evenly_spaced && close)
-        return {static_cast<const float*>(s.data) + row_index(p, s, first, head), s.stride[1]};
-    for (int j = 0; j < keys; j++) {
-        const KeyLocation at = evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j);
-        float* to = buffer + j * s.dim;
-        c.k->widen[type_index(s.dtype)](element(s.data, row_index(p, s, at, head), s.dtype), s.dim, to);
-        if (!s.descale) continue;
-        const float factor = s.descale[descale_index(s, at, head)];
-        for (int64_t x = 0; x < s.dim; x++) to[x] *= factor;
-    }
+    if (s.dtype == FA_F32 && !s.factors.factor && s.own == s.dim && evenly_spaced && close)
+        return {static_cast<const float*>(s.data) + row_index(p, s.stride, first, head), s.stride[1]};
+    for (int j = 0; j < keys; j++)
+        load_row(c, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j), head, buffer + j * s.dim);
     return {buffer, s.dim};
 }
 
@@ -55,21 +55,12 @@ int contiguous_slots(const Problem& p, const KeyLocation& first, int keys) {
 }
 
 KvTensor kv_tensor(const Call& c, KvOperand operand) {
-    const auto factors = [](bool given, const void* base) { return given ? static_cast<const float*>(base) : nullptr; };
     const Problem& p = *c.p;
+    const fa_attention_desc_t& d = p.d;
+    const fa_forward_args_t& a = *c.a;
     if (operand == KvOperand::k)
-        return {.data = c.a->k,
-                .dtype = p.d.k_dtype,
-                .stride = p.d.k_stride,
-                .descale = factors(p.has(FA_OPERAND_K_DESCALE), c.a->k_descale),
-                .descale_stride = p.d.k_descale_stride,
-                .dim = p.d.dim_qk};
-    return {.data = c.a->v,
-            .dtype = p.d.v_dtype,
-            .stride = p.d.v_stride,
-            .descale = factors(p.has(FA_OPERAND_V_DESCALE), c.a->v_descale),
-            .descale_stride = p.d.v_descale_stride,
-            .dim = p.d.dim_v};
+        return {a.k, d.k_dtype, d.k_stride, k_factors(p, a.k_descale, a.k_shift), d.dim_qk, p.k_dims(), a.k_tail, d.k_tail_dtype, d.k_tail_stride};
+    return {a.v, d.v_dtype, d.v_stride, v_factors(p, a.v_descale, a.v_shift), d.dim_v, p.v_dims(), a.k_tail, d.k_tail_dtype, d.k_tail_stride};
 }
 
 int64_t own_head(const Call& c, const QueryTile& t, KvOperand operand) {
@@ -92,7 +83,7 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
     for (int j = 0; j < keys;) {
         const KeyLocation first = locate(c, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
-        const char* row = element(s.data, row_index(*c.p, s, first, head), s.dtype);
+        const char* row = element(s.data, row_index(*c.p, s.stride, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
 }
@@ -102,8 +93,9 @@ void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t
     for (int j = 0; j < keys;) {
         const KeyLocation first = locate(c, t, key + j);
         const int end = j + contiguous_slots(*c.p, first, keys - j);
-        const float* factor = s.descale + descale_index(s, first, own_head(c, t, operand));
-        for (; j < end; j++, factor += s.descale_stride[1]) factors[j] = *factor;
+        const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(c, t, operand));
+        const float* factor = static_cast<const float*>(s.factors.factor) + at;
+        for (; j < end; j++, factor += s.factors.stride[1]) factors[j] = *factor;
     }
 }
 

@@ -43,6 +43,19 @@ bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Que
     return true;
 }
 
+void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line) {
+    for (int64_t first = 0; first < dims; first += f.block[1], index += f.stride[3]) {
+        const float factor = load_factor(f.factor, index, f.dtype);
+        const int64_t end = min_of(first + f.block[1], dims);
+        if (f.shift) {
+            const float shift = load_factor(f.shift, index, f.dtype);
+            for (int64_t c = first; c < end; c++) line[c] = line[c] * factor + shift;
+        } else {
+            for (int64_t c = first; c < end; c++) line[c] *= factor;
+        }
+    }
+}
+
 float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head) {
     const Problem& p = *c.p;
     if (!p.has(FA_OPERAND_Q_DESCALE)) return c.factor.q;
@@ -52,9 +65,16 @@ float q_factor(const Call& c, const QueryTile& t, int64_t position, int64_t head
 
 float load_q(const Call& c, const QueryTile& t, int64_t position, int64_t head, float* line) {
     const Problem& p = *c.p;
-    const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head);
-    c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), p.d.dim_qk, line);
-    return q_factor(c, t, position, head);
+    const int64_t at = query_index(p, p.d.q_stride, t.seq, t.batch, position, head), own = p.q_dims();
+    c.k->widen[type_index(p.d.q_dtype)](element(c.a->q, at, p.d.q_dtype), own, line);
+    if (p.plain_q()) return q_factor(c, t, position, head);
+    const Factors factors = q_factors(p, c.a->q_descale);
+    if (factors.factor) apply_factors(factors, factor_index(factors, t.batch, t.seq.q_begin + position, head), own, line);
+    if (own < p.d.dim_qk) {
+        const int64_t tail = query_index(p, p.d.q_tail_stride, t.seq, t.batch, position, head);
+        c.k->widen[type_index(p.d.q_tail_dtype)](element(c.a->q_tail, tail, p.d.q_tail_dtype), p.d.dim_tail, line + own);
+    }
+    return c.factor.q;
 }
 
 void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
@@ -63,8 +83,8 @@ void pack_q(const Call& c, QueryTile& t, int panel_index, Scratch& w) {
     float* const lines = w.k;
     float factor[kMaxRows];
     t.q = w.q + panel_index * dim * kMaxRows;
-    if (c.count) w.counters.read += t.rows * dim * type_bytes(p.d.q_dtype);
-    if (evenly_spaced(p, t, p.d.q_dtype)) {
+    if (c.count) w.counters.read += t.rows * (row_bytes(p.d.q_dtype, p.q_dims()) + row_bytes(p.d.q_tail_dtype, dim - p.q_dims()));
+    if (p.plain_q() && evenly_spaced(p, t, p.d.q_dtype)) {
         prefetch_next_tile(c, t, q_row, dim);
         for (int lane = 0; lane < t.rows; lane++) factor[lane] = q_factor(c, t, t.first + lane, t.kv_head);
         return c.k->transpose(q_row(c, t, t.first), p.d.q_stride[1], t.width, dim, factor, t.q, t.width);

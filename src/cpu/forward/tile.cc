@@ -143,9 +143,9 @@ void prefetch_kv(const Call& c, const QueryTile& t, int64_t key, int64_t end, in
     const char* rows[kTileKeys];
     const Problem& p = *c.p;
     locate_kv_rows(c, t, KvOperand::k, p.k_head(t.kv_head), key + first, int(count), rows);
-    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.k_dtype, p.d.dim_qk));
+    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.k_dtype, p.k_dims()));
     locate_kv_rows(c, t, KvOperand::v, p.v_head(t.kv_head), key + first, int(count), rows);
-    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.v_dtype, p.d.dim_v));
+    for (int64_t j = 0; j < count; j++) prefetch_bytes(rows[j], row_bytes(p.d.v_dtype, p.v_dims()));
 }
 
 constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum is added up in

@@ -45,11 +45,30 @@ static void widen_f16(const void* from, int64_t count, float* to) {
 #undef FA_WIDEN
 #undef FA_NARROW
 
+// Types of 4 bits, whose rows have an even number of dims.
+template <int32_t Dtype>
+static void widen_nibbles(const void* from, int64_t count, float* to) {
+    const uint8_t* x = static_cast<const uint8_t*>(from);
+    float values[16];
+    for (uint32_t code = 0; code < 16; code++) values[code] = nibble_to_f32(code, Dtype);
+    for (int64_t i = 0; i < count; i += 2) {
+        to[i] = values[x[i / 2] & 15];
+        to[i + 1] = values[x[i / 2] >> 4];
+    }
+}
+template <int32_t Dtype>
+static void narrow_nibbles(const float* x, int64_t count, void* to) {
+    uint8_t* y = static_cast<uint8_t*>(to);
+    for (int64_t i = 0; i < count; i += 2) y[i / 2] = uint8_t(f32_to_nibble(x[i], Dtype) | f32_to_nibble(x[i + 1], Dtype) << 4);
+}
+
 // By type_index().
 constexpr void (*kWiden[kSingleTypes])(const void*, int64_t, float*) = {nullptr,    widen_f32,  widen_f16, widen_bf16,
                                                                   widen_e4m3, widen_e5m2, widen_i8};
 constexpr void (*kNarrow[kSingleTypes])(const float*, int64_t, void*) = {nullptr,     narrow_f32,  narrow_f16, narrow_bf16,
                                                                    narrow_e4m3, narrow_e5m2, narrow_i8};
+constexpr void (*kWidenNibbles[])(const void*, int64_t, float*) = {widen_nibbles<FA_E2M1>, widen_nibbles<FA_I4>, widen_nibbles<FA_U4>};
+constexpr void (*kNarrowNibbles[])(const float*, int64_t, void*) = {narrow_nibbles<FA_E2M1>, narrow_nibbles<FA_I4>, narrow_nibbles<FA_U4>};
 
 }  // namespace
 }  // namespace cpu

@@ -416,7 +416,7 @@ template <class T>
 constexpr DecodeKernels decode_kernels() {
     return {decode_qk<T>, decode_pv<T>, T::kNoNan ? e4m3_without_nan : nullptr, T::kDeinterleaved};
 }
-constexpr DecodeKernels kDecode[kTypes] = {{},
+constexpr DecodeKernels kDecode[kDecodeTypes] = {{},
                                            decode_kernels<F32>(),
                                            decode_kernels<F16>(),
                                            decode_kernels<Bf16>(),

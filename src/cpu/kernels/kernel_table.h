@@ -119,7 +119,7 @@ struct Kernels {
 
     // online_softmax() for scores [row][kTileKeys].
     void (*decode_online_softmax)(float* s, int rows, float* m, float* l, float* rescale);
-    DecodeKernels decode[kTypes];
+    DecodeKernels decode[kDecodeTypes];
 
     const MatrixKernels* matrix = nullptr;  // matrix_table.h
 };

@@ -39,9 +39,13 @@ constexpr Kernels tile_kernels(const char* name, int32_t isa, const MatrixKernel
     k.count_kept = count_kept;
     k.apply_dropout = apply_dropout;
     for (int type = 0; type < kTypes; type++) {
-        k.widen[type] = type < kSingleTypes ? kWiden[type] : kWidenBlocks[type - kSingleTypes];
-        k.narrow[type] = type < kSingleTypes ? kNarrow[type] : kNarrowBlocks[type - kSingleTypes];
-        k.decode[type] = kDecode[type];
+        k.widen[type] = type < kSingleTypes   ? kWiden[type]
+                        : type < kDecodeTypes ? kWidenBlocks[type - kSingleTypes]
+                                              : kWidenNibbles[type - kDecodeTypes];
+        k.narrow[type] = type < kSingleTypes   ? kNarrow[type]
+                         : type < kDecodeTypes ? kNarrowBlocks[type - kSingleTypes]
+                                               : kNarrowNibbles[type - kDecodeTypes];
+        if (type < kDecodeTypes) k.decode[type] = kDecode[type];
     }
     k.decode_online_softmax = decode_online_softmax;
     k.matrix = matrix;

@@ -13,7 +13,7 @@ constexpr int kPrepareSteps = 16;                      // key blocks that a work
 constexpr int64_t kMaxPackedBytes = int64_t(1) << 28;  // beyond it, each panel packs the keys that it needs for itself
 
 // Types of k and v that a call which permits native precision multiplies as bf16: those of 8 bits hold no value that this would round.
-bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || type_bytes(dtype) == 1 || is_block_type(dtype); }
+bool rounds_to_bf16(int32_t dtype) { return dtype == FA_BF16 || is_byte_type(dtype) || is_block_type(dtype); }
 
 // Are products of bf16 where q is of a finer type?
 bool rounds_q_to_bf16(const fa_attention_desc_t& d) {
@@ -88,7 +88,7 @@ void pack_rows(const Call& c, const MatrixShape& s, Pack pack, int32_t dtype, co
         if (dtype == s.type || !rows[i]) continue;
         uint16_t* const converted = scratch_of(w).converted + i * dim;
         values[i] = converted;
-        if (!is_block_type(dtype) && type_bytes(dtype) == 1) {
+        if (is_byte_type(dtype)) {
             c.k->matrix->convert(dtype, rows[i], int(dim), s.type, converted);
         } else {
             c.k->widen[type_index(dtype)](rows[i], dim, w.line);
@@ -303,7 +303,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     const bool rounds_q = rounds_q_to_bf16(d);
     const int32_t type = product_type(d);
     if (!k.matrix || !(type == FA_BF16 || (type == FA_F16 && k.matrix->has_fp16))) return false;
-    if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && type_bytes(d.k_dtype) != 1)) return false;
+    if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
     const MatrixShape s = shape_of(p);

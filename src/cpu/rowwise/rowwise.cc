@@ -2,6 +2,7 @@
 #include "cpu/rowwise/rowwise.h"
 #include <atomic>
 #include <float.h>
+#include "backend/factors.h"
 #include "cpu/rowwise/rotate.h"
 #include "spec/shape.h"
 #include "cpu/kernels/storage_types.h"
@@ -89,42 +90,53 @@ struct Append {
     const Kernels& k;
 };
 
-float largest_value(int32_t dtype) { return dtype == FA_E4M3 ? kMaxE4M3 : dtype == FA_E5M2 ? kMaxE5M2 : kMaxI8; }
-
-// k or v: rows of new tokens, and the cache that they go to. cos NULL: no rotation; descale NULL: none.
+// k or v: rows of new tokens, and the cache that they go to. cos NULL: no rotation.
 struct AppendOperand {
     int32_t dtype;  // of the cache
     int64_t heads;
     const void* from;
     const int64_t* from_stride;
-    int64_t dim;
+    int64_t dim, own;  // of a row, and of those dims the ones before the tail
     const float *cos, *sin;
     void* cache;
     const int64_t* stride;
-    float* descale;
-    const int64_t* descale_stride;
+    Factors factors;
+    void *factor, *shift;  // the same, to be written
+    void* tail;
 };
+
+// A row's values over their factors, which are computed under FA_APPEND_DYNAMIC_SCALE.
+void divide_by_factors(const AppendOperand& o, int64_t index, bool dynamic, float* line) {
+    const Factors& f = o.factors;
+    for (int64_t first = 0; first < o.own; first += f.block[1], index += f.stride[3]) {
+        const int64_t end = min_of(first + f.block[1], o.own);
+        if (dynamic) {
+            ValueRange range = no_values();
+            for (int64_t c = first; c < end; c++) add_value(&range, line[c]);
+            const Scaling s = dynamic_scaling(range, o.dtype, f.dtype, f.shift != nullptr);
+            store_factor(o.factor, index, f.dtype, s.factor);
+            if (f.shift) store_factor(o.shift, index, f.dtype, s.shift);
+        }
+        const float factor = load_factor(f.factor, index, f.dtype), shift = f.shift ? load_factor(f.shift, index, f.dtype) : 0.f;
+        for (int64_t c = first; c < end; c++) line[c] = (line[c] - shift) / factor;
+    }
+}
 
 // One token's k or v of all heads into its slot; `block` is the page, or the cache's sequence.
 void append_token(const Append& x, const AppendOperand& o, int64_t batch, int64_t row, int64_t block, int64_t slot) {
     const fa_attention_desc_t& d = x.p.d;
-    const bool small = type_bytes(o.dtype) == 1;
+    const bool dynamic = type_bytes(o.dtype) == 1 && x.a.flags & FA_APPEND_DYNAMIC_SCALE;
     const int64_t from_at = batch * o.from_stride[0] + row * o.from_stride[1];
     for (int64_t h = 0; h < o.heads; h++) {
         float line[kMaxDim];
         x.k.widen[type_index(d.q_dtype)](element(o.from, from_at + h * o.from_stride[2], d.q_dtype), o.dim, line);
-        if (o.cos) rotate(line, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
-        if (o.descale) {
-            float* factor = o.descale + block * o.descale_stride[0] + slot * o.descale_stride[1] + h * o.descale_stride[2];
-            if (small && (x.a.flags & FA_APPEND_DYNAMIC_SCALE)) {
-                float largest = 0.f;
-                for (int64_t c = 0; c < o.dim; c++) largest = max_fn(largest, fabsf(line[c]));
-                *factor = dynamic_descale(largest, largest_value(o.dtype));
-            }
-            for (int64_t c = 0; c < o.dim; c++) line[c] /= *factor;
-        }
+        if (o.cos) rotate(line + x.a.rotary_begin, o.cos, o.sin, x.a.rotary_dim, (x.a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        if (o.factors.factor) divide_by_factors(o, factor_index(o.factors, block, slot, h), dynamic, line);
         const int64_t to = block * o.stride[0] + slot * o.stride[1] + h * o.stride[2];
-        x.k.narrow[type_index(o.dtype)](line, o.dim, element(o.cache, to, o.dtype));
+        x.k.narrow[type_index(o.dtype)](line, o.own, element(o.cache, to, o.dtype));
+        if (o.own == o.dim) continue;
+        const int64_t tail = block * d.k_tail_stride[0] + slot * d.k_tail_stride[1] + h * d.k_tail_stride[2];
+        x.k.narrow[type_index(d.k_tail_dtype)](line + o.own, o.dim - o.own, element(o.tail, tail, d.k_tail_dtype));
     }
 }
 
@@ -156,23 +168,29 @@ void append_row(const void* context, int64_t index) {
                           .from = a.k_new,
                           .from_stride = a.k_new_stride,
                           .dim = d.dim_qk,
+                          .own = x.p.k_dims(),
                           .cos = cos,
                           .sin = sin,
                           .cache = a.k,
                           .stride = d.k_stride,
-                          .descale = x.p.has(FA_OPERAND_K_DESCALE) ? static_cast<float*>(a.k_descale) : nullptr,
-                          .descale_stride = d.k_descale_stride};
+                          .factors = k_factors(x.p, a.k_descale, a.k_shift),
+                          .factor = a.k_descale,
+                          .shift = a.k_shift,
+                          .tail = a.k_tail};
     const AppendOperand v{.dtype = d.v_dtype,
                           .heads = d.heads_v,
                           .from = a.v_new,
                           .from_stride = a.v_new_stride,
                           .dim = d.dim_v,
+                          .own = d.dim_v,
                           .cos = nullptr,
                           .sin = nullptr,
                           .cache = a.v,
                           .stride = d.v_stride,
-                          .descale = x.p.has(FA_OPERAND_V_DESCALE) ? static_cast<float*>(a.v_descale) : nullptr,
-                          .descale_stride = d.v_descale_stride};
+                          .factors = v_factors(x.p, a.v_descale, a.v_shift),
+                          .factor = a.v_descale,
+                          .shift = a.v_shift,
+                          .tail = nullptr};
     append_token(x, k, batch, row, at.outer, at.row);
     append_token(x, v, batch, row, at.outer, at.row);
 }
@@ -199,7 +217,7 @@ void rotary_row(const void* context, int64_t index) {
         float line[kMaxDim];
         x.k.widen[type_index(d.q_dtype)](element(a.x, batch * d.q_stride[0] + row * d.q_stride[1] + h * d.q_stride[2], d.q_dtype),
                                          d.dim_qk, line);
-        rotate(line, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
+        rotate(line + a.rotary_begin, cos, sin, a.rotary_dim, (a.flags & FA_ROTARY_INTERLEAVED) != 0);
         const int64_t to = batch * a.out_stride[0] + row * a.out_stride[1] + h * a.out_stride[2];
         x.k.narrow[type_index(d.q_dtype)](line, d.dim_qk, element(a.out, to, d.q_dtype));
     }

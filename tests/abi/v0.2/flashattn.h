@@ -267,11 +267,11 @@ enum {
     FA_BF16 = 3,
     FA_E4M3 = 16, /* 8-bit float, 4 exponent bits, largest 448, no infinity (OCP "fn") */
     FA_E5M2 = 17, /* 8-bit float, 5 exponent bits, largest 57344 */
-    FA_E2M1 = 24, /* (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives */
-    FA_E8M0 = 28, /* (reserved) factors only: 2^(byte − 127), byte 255 is NaN */
+    FA_E2M1 = 24, /* k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives */
+    FA_E8M0 = 28, /* factors only: 2^(byte − 127), byte 255 is NaN */
     FA_I8 = 32,   /* k and v only, with de-scale factors */
-    FA_I4 = 36,   /* (reserved) two a byte, the even dim in the low half; two's complement */
-    FA_U4 = 37,   /* (reserved) the same, 0 … 15 */
+    FA_I4 = 36,   /* k and v only; two a byte, the even dim in the low half; two's complement */
+    FA_U4 = 37,   /* the same, 0 … 15 */
     FA_BIT = 48,  /* masks only: eight a byte, key j in bit j & 7 */
     /* k and v only: ggml's blocks of 32 dims, byte for byte; d and m are f16; the number is 256 + ggml's. x of dims 0 … 15 lies in the low
      * halves of qs, of 16 … 31 in the high ones; bit c of qh is bit 4 of dim c's x. */
@@ -334,20 +334,20 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
     FA_STRIDED_V = 1 << 2,
     FA_STRIDED_O = 1 << 3,
     FA_STRIDED_LSE = 1 << 4,
-    FA_STRIDED_Q_TAIL = 1 << 5, /* (reserved) */
-    FA_STRIDED_K_TAIL = 1 << 6  /* (reserved) */
+    FA_STRIDED_Q_TAIL = 1 << 5,
+    FA_STRIDED_K_TAIL = 1 << 6
 };
 
 /* operands: bit k stands for the k-th optional pointer of fa_forward_args_t, counted from lse. 64 bits wide, hence macros: C's
  * enumerators end at 31 bits. */
 #define FA_OPERAND_LSE 0x1ull
-#define FA_OPERAND_Q_TAIL 0x2ull /* (reserved) */
-#define FA_OPERAND_K_TAIL 0x4ull /* (reserved) */
+#define FA_OPERAND_Q_TAIL 0x2ull
+#define FA_OPERAND_K_TAIL 0x4ull
 #define FA_OPERAND_Q_DESCALE 0x8ull
 #define FA_OPERAND_K_DESCALE 0x10ull
 #define FA_OPERAND_V_DESCALE 0x20ull
-#define FA_OPERAND_K_SHIFT 0x40ull /* (reserved) */
-#define FA_OPERAND_V_SHIFT 0x80ull /* (reserved) */
+#define FA_OPERAND_K_SHIFT 0x40ull
+#define FA_OPERAND_V_SHIFT 0x80ull
 #define FA_OPERAND_O_SCALE 0x100ull
 #define FA_OPERAND_BIAS 0x200ull
 #define FA_OPERAND_BIAS_SCALE 0x400ull
@@ -383,7 +383,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
  * row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
  * not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
- * accumulate in f32, before the scale and de-scale factors. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+ * accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
  * one above 2.35e38 as +inf (its row is NaN).
  *
  * Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
@@ -397,6 +397,8 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  * Example, one K and V for all batches:   d.strided = FA_STRIDED_K | FA_STRIDED_V; k_stride[0] = v_stride[0] = 0
  * Example, fp8 cache with scales per head: d.k_dtype = FA_E4M3; d.operands = FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
  *                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
+ * Example, MXFP8 cache:                   d.k_dtype = FA_E4M3; d.k_descale_dtype = d.v_descale_dtype = FA_E8M0;
+ *                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
@@ -408,12 +410,12 @@ typedef struct fa_attention_desc_s {
     int32_t alignment; /* FA_ALIGN_… */
 
     int32_t q_dtype;         /* FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required */
-    int32_t k_dtype;         /* those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's */
+    int32_t k_dtype;         /* those, FA_I8, 4-bit types and blocks; 0: q's */
     int32_t v_dtype;         /* the same; 0: k's, and that alone in a backward (reserved: another) */
     int32_t o_dtype;         /* as q_dtype; 0: q's, bf16 when q is an 8-bit float */
-    int32_t q_tail_dtype;    /* (reserved) FA_F32, FA_F16, FA_BF16; 0: q's */
-    int32_t k_tail_dtype;    /* (reserved) the same */
-    int32_t q_descale_dtype; /* FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0 */
+    int32_t q_tail_dtype;    /* FA_F32, FA_F16, FA_BF16; 0: q's */
+    int32_t k_tail_dtype;    /* the same */
+    int32_t q_descale_dtype; /* FA_F32 (0 too), FA_F16, FA_BF16, FA_E4M3, FA_E8M0 */
     int32_t k_descale_dtype; /* the same, of k_descale and k_shift (which cannot be FA_E8M0) */
     int32_t v_descale_dtype; /* the same, of v_descale and v_shift */
     int32_t bias_dtype;      /* FA_F32 (0 too), FA_F16, FA_BF16 */
@@ -437,7 +439,7 @@ typedef struct fa_attention_desc_s {
     int64_t seqlen_k; /* keys of a sequence; with cu_seqlens_k, seqused_k or pages the longest allowed */
     int64_t dim_qk;   /* head dimension of q and k, 1 … 1024 */
     int64_t dim_v;    /* head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk */
-    int64_t dim_tail; /* (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk */
+    int64_t dim_tail; /* with q_tail or k_tail: the last dims of q and k, which lie there; below dim_qk */
 
     int64_t total_q;           /* with cu_seqlens_q: rows of the packed q, o */
     int64_t total_k;           /* with cu_seqlens_k: rows of the packed k, v */
@@ -460,7 +462,7 @@ typedef struct fa_attention_desc_s {
 
     int64_t bias_period[2];     /* (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not */
     int64_t mask_period[2];     /* the same of the mask */
-    int64_t q_descale_block[2]; /* (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1 */
+    int64_t q_descale_block[2]; /* (rows, dims) that share a factor; 0: one row, all dims */
     int64_t k_descale_block[2];
     int64_t v_descale_block[2];
 
@@ -472,7 +474,7 @@ typedef struct fa_attention_desc_s {
     int64_t k_stride[4];
     int64_t v_stride[4];
     int64_t o_stride[4];
-    int64_t q_tail_stride[4]; /* (reserved) as q's and k's */
+    int64_t q_tail_stride[4]; /* as q's and k's; 0 between k's heads: they share one tail */
     int64_t k_tail_stride[4];
     /* (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them. */
     int64_t bias_stride[4];
@@ -481,7 +483,8 @@ typedef struct fa_attention_desc_s {
     int64_t lse_stride[3]; /* (batch, head, row); dense: [batch][heads_q][seqlen_q], packed [heads_q][total_q] (no batch stride) */
     /* (batch, block of rows, head, block of dims), always literal: the factor of a value is
      * descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-     * slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads. */
+     * slot, slot in the page), so that a block of packed rows may span two sequences; b is the sequence, the cache's sequence, or the page.
+     * q counts query heads. Dims of tails have no factor. */
     int64_t q_descale_stride[4];
     int64_t k_descale_stride[4];
     int64_t v_descale_stride[4];
@@ -534,7 +537,7 @@ enum { /* flags of the args: bits 0 … 7 are common to all, a call's own begin 
     FA_BACKWARD_ACCUMULATE = 1 << 8,
     FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: merge the parts into it */
     FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
-    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by each token and head's largest magnitude and store the de-scale factor */
+    FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor */
     FA_ROTARY_OF_K = 1 << 10          /* (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's */
 };
 
@@ -557,15 +560,15 @@ typedef struct fa_forward_args_s {
     const void* v;
     void* o;                        /* rows of a padded q beyond its length are written 0; gaps of a packed one are not touched */
     float* lse;                     /* natural logarithm, scale and sink included; −inf where o has no key or no row */
-    const void* q_tail;             /* (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone */
-    const void* k_tail;             /* (reserved) */
+    const void* q_tail;             /* the last dim_tail dims of q, or of k; q or k then holds the others alone */
+    const void* k_tail;
     const void* q_descale;          /* multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
                                        log2 e, or rows may be NaN; see the strides */
     const void* k_descale;
     const void* v_descale;
-    const void* k_shift;            /* (reserved) value = stored · descale + shift; indexed as the factors are */
-    const void* v_shift;            /* (reserved) */
-    const float* o_scale;           /* one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale) */
+    const void* k_shift;            /* value = stored · descale + shift; of the factors' type, and indexed as they are */
+    const void* v_shift;
+    const float* o_scale;           /* one value: o is round(o · o_scale); an 8-bit o saturates */
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
@@ -620,8 +623,8 @@ FA_API fa_status_t fa_forward_ex(fa_handle_t handle, const fa_attention_desc_t* 
  * The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
  * `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
  * used.
- * Types are f32, f16 and bf16, without de-scale factors, k's and v's the same, as are their heads; caches (page_table, kv_batch_idx) and the study baselines have no gradient
- * here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
+ * Types are f32, f16 and bf16, without factors, shifts, tails and o_scale, k's and v's the same, as are their heads; caches (page_table,
+ * kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
  * call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
  *
  * A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
@@ -666,7 +669,7 @@ FA_API fa_status_t fa_backward(fa_handle_t handle, const fa_attention_desc_t* de
 
 /* Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
  * with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
- * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+ * saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which FA_MERGE_ACCUMULATE excludes.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
  * FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
  * allowed and ignored, so the forward's own descriptor serves. */
@@ -699,8 +702,8 @@ FA_API fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc,
 
 /* -------------------------------------------------------------------------------------------------- rotary and KV cache */
 
-/* Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [0, rotary_dim) of each head turn by the angle
- * of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
+/* Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by
+ * the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
  * position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
  * _SEQUSED_Q; other operands are ignored. Rows beyond a sequence's length are not touched. */
@@ -713,8 +716,8 @@ typedef struct fa_rotary_args_s {
     const float* cos;               /* [max_position][rotary_dim / 2], dense */
     const float* sin;
     int64_t max_position;
-    int64_t rotary_begin;           /* (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn */
-    int64_t rotary_dim;             /* even, 2 … dim_qk */
+    int64_t rotary_begin;           /* dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first */
+    int64_t rotary_dim;             /* even, 2 … dim_qk − rotary_begin */
     const int32_t* positions;       /* [batch][seqlen_q], packed [total_q]; or NULL */
     const int32_t* position_offset; /* [batch]; or NULL */
     const int32_t* cu_seqlens;      /* cu_seqlens_q and seqused_q of the forward */
@@ -738,10 +741,12 @@ FA_API fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc
  * Under FA_V_IN_K there is no v, and no v_new.
  * k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
  * by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
- * value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors
- * (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
- * (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
- * and head. */
+ * value is not finite; others store round((x − shift) / descale) with the given factors (none: 1) and shifts (none: 0), saturated in
+ * 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits get factors of their own, which are written into k_descale and v_descale
+ * and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block /
+ * largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126; e8m0 the power of two that is not below, other types the nearest. FA_U4
+ * with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
+ * that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail. */
 typedef struct fa_append_kv_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -753,11 +758,11 @@ typedef struct fa_append_kv_args_s {
     int64_t v_new_stride[4];
     void* k;                       /* the cache */
     void* v;
-    void* k_tail;                  /* (reserved) */
+    void* k_tail;                  /* these five by their bits, too */
     void* k_descale;
     void* v_descale;
-    void* k_shift;                 /* (reserved) */
-    void* v_shift;                 /* (reserved) */
+    void* k_shift;
+    void* v_shift;
     const int32_t* cu_seqlens_new; /* [batch + 1] or NULL */
     const int32_t* seqused_new;    /* [batch] tokens really given, or NULL */
     const int32_t* positions;      /* [batch][seqlen_new], packed [total_new], or NULL */
@@ -769,7 +774,7 @@ typedef struct fa_append_kv_args_s {
     const float* cos;              /* [max_position][rotary_dim / 2] or NULL: no rotation */
     const float* sin;
     int64_t max_position;
-    int64_t rotary_begin;          /* (reserved) */
+    int64_t rotary_begin;          /* as in fa_rotary */
     int64_t rotary_dim;
     void* stream;
     void* workspace;

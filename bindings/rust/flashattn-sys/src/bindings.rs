@@ -138,15 +138,15 @@ pub const FA_BF16: i32 = 3;
 pub const FA_E4M3: i32 = 16;
 /// 8-bit float, 5 exponent bits, largest 57344
 pub const FA_E5M2: i32 = 17;
-/// (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
+/// k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
 pub const FA_E2M1: i32 = 24;
-/// (reserved) factors only: 2^(byte − 127), byte 255 is NaN
+/// factors only: 2^(byte − 127), byte 255 is NaN
 pub const FA_E8M0: i32 = 28;
 /// k and v only, with de-scale factors
 pub const FA_I8: i32 = 32;
-/// (reserved) two a byte, the even dim in the low half; two's complement
+/// k and v only; two a byte, the even dim in the low half; two's complement
 pub const FA_I4: i32 = 36;
-/// (reserved) the same, 0 … 15
+/// the same, 0 … 15
 pub const FA_U4: i32 = 37;
 /// masks only: eight a byte, key j in bit j & 7
 pub const FA_BIT: i32 = 48;
@@ -212,9 +212,7 @@ pub const FA_STRIDED_K: u32 = 1 << 1;
 pub const FA_STRIDED_V: u32 = 1 << 2;
 pub const FA_STRIDED_O: u32 = 1 << 3;
 pub const FA_STRIDED_LSE: u32 = 1 << 4;
-/// (reserved)
 pub const FA_STRIDED_Q_TAIL: u32 = 1 << 5;
-/// (reserved)
 pub const FA_STRIDED_K_TAIL: u32 = 1 << 6;
 
 pub const FA_OP_FORWARD: i32 = 1;
@@ -230,7 +228,7 @@ pub const FA_BACKWARD_ACCUMULATE: u32 = 1 << 8;
 pub const FA_MERGE_ACCUMULATE: u32 = 1 << 8;
 /// fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2)
 pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 8;
-/// fa_append_kv: quantise by each token and head's largest magnitude and store the de-scale factor
+/// fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor
 pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 9;
 /// (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's
 pub const FA_ROTARY_OF_K: u32 = 1 << 10;
@@ -242,16 +240,12 @@ pub const FA_BAD_INDEX: u32 = 1 << 2;
 /// operands: bit k stands for the k-th optional pointer of fa_forward_args_t, counted from lse. 64 bits wide, hence macros: C's
 /// enumerators end at 31 bits.
 pub const FA_OPERAND_LSE: u64 = 0x1;
-/// (reserved)
 pub const FA_OPERAND_Q_TAIL: u64 = 0x2;
-/// (reserved)
 pub const FA_OPERAND_K_TAIL: u64 = 0x4;
 pub const FA_OPERAND_Q_DESCALE: u64 = 0x8;
 pub const FA_OPERAND_K_DESCALE: u64 = 0x10;
 pub const FA_OPERAND_V_DESCALE: u64 = 0x20;
-/// (reserved)
 pub const FA_OPERAND_K_SHIFT: u64 = 0x40;
-/// (reserved)
 pub const FA_OPERAND_V_SHIFT: u64 = 0x80;
 pub const FA_OPERAND_O_SCALE: u64 = 0x100;
 pub const FA_OPERAND_BIAS: u64 = 0x200;
@@ -337,7 +331,7 @@ pub struct fa_device_info_t {
 /// A row with no key left has o = 0 and LSE = −inf (with a sink: o = 0, LSE = sink). NaN in q or in an attended k gives NaN in the
 /// row's o and LSE; NaN in an attended v gives NaN in its column of o. A removed key never shows through k, bias or mask; a v that is
 /// not finite may also spoil rows near by that do not attend it (0 · NaN). Bytes outside the valid lengths are never used. Products
-/// accumulate in f32, before the scale and de-scale factors. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
+/// accumulate in f32, before the scale and the factors of whole rows. A score or sink below −2.35e38 counts as −inf (the key removed, no sink),
 /// one above 2.35e38 as +inf (its row is NaN).
 ///
 /// Example, causal with grouped heads:     d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.heads_q = 32; d.heads_k = 8;
@@ -357,6 +351,10 @@ pub struct fa_device_info_t {
 /// ```text
 ///                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
 /// ```
+/// Example, MXFP8 cache:                   d.k_dtype = FA_E4M3; d.k_descale_dtype = d.v_descale_dtype = FA_E8M0;
+/// ```text
+///                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
+/// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
@@ -374,17 +372,17 @@ pub struct fa_attention_desc_t {
     pub alignment: i32,
     /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
     pub q_dtype: i32,
-    /// those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's
+    /// those, FA_I8, 4-bit types and blocks; 0: q's
     pub k_dtype: i32,
     /// the same; 0: k's, and that alone in a backward (reserved: another)
     pub v_dtype: i32,
     /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
     pub o_dtype: i32,
-    /// (reserved) FA_F32, FA_F16, FA_BF16; 0: q's
+    /// FA_F32, FA_F16, FA_BF16; 0: q's
     pub q_tail_dtype: i32,
-    /// (reserved) the same
+    /// the same
     pub k_tail_dtype: i32,
-    /// FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+    /// FA_F32 (0 too), FA_F16, FA_BF16, FA_E4M3, FA_E8M0
     pub q_descale_dtype: i32,
     /// the same, of k_descale and k_shift (which cannot be FA_E8M0)
     pub k_descale_dtype: i32,
@@ -428,7 +426,7 @@ pub struct fa_attention_desc_t {
     pub dim_qk: i64,
     /// head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
     pub dim_v: i64,
-    /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
+    /// with q_tail or k_tail: the last dims of q and k, which lie there; below dim_qk
     pub dim_tail: i64,
     /// with cu_seqlens_q: rows of the packed q, o
     pub total_q: i64,
@@ -466,7 +464,7 @@ pub struct fa_attention_desc_t {
     pub bias_period: [i64; 2],
     /// the same of the mask
     pub mask_period: [i64; 2],
-    /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
+    /// (rows, dims) that share a factor; 0: one row, all dims
     pub q_descale_block: [i64; 2],
     pub k_descale_block: [i64; 2],
     pub v_descale_block: [i64; 2],
@@ -478,7 +476,7 @@ pub struct fa_attention_desc_t {
     pub k_stride: [i64; 4],
     pub v_stride: [i64; 4],
     pub o_stride: [i64; 4],
-    /// (reserved) as q's and k's
+    /// as q's and k's; 0 between k's heads: they share one tail
     pub q_tail_stride: [i64; 4],
     pub k_tail_stride: [i64; 4],
     /// (batch, query head, row, key), always literal, any value >= 0; rows and keys as the masks count them.
@@ -489,7 +487,8 @@ pub struct fa_attention_desc_t {
     pub lse_stride: [i64; 3],
     /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
     /// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-    /// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    /// slot, slot in the page), so that a block of packed rows may span two sequences; b is the sequence, the cache's sequence, or the page.
+    /// q counts query heads. Dims of tails have no factor.
     pub q_descale_stride: [i64; 4],
     pub k_descale_stride: [i64; 4],
     pub v_descale_stride: [i64; 4],
@@ -520,20 +519,18 @@ pub struct fa_forward_args_t {
     pub o: *mut c_void,
     /// natural logarithm, scale and sink included; −inf where o has no key or no row
     pub lse: *mut f32,
-    /// (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone
+    /// the last dim_tail dims of q, or of k; q or k then holds the others alone
     pub q_tail: *const c_void,
-    /// (reserved)
     pub k_tail: *const c_void,
     /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
     /// log2 e, or rows may be NaN; see the strides
     pub q_descale: *const c_void,
     pub k_descale: *const c_void,
     pub v_descale: *const c_void,
-    /// (reserved) value = stored · descale + shift; indexed as the factors are
+    /// value = stored · descale + shift; of the factors' type, and indexed as they are
     pub k_shift: *const c_void,
-    /// (reserved)
     pub v_shift: *const c_void,
-    /// one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale)
+    /// one value: o is round(o · o_scale); an 8-bit o saturates
     pub o_scale: *const f32,
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     pub bias: *const c_void,
@@ -603,8 +600,8 @@ pub struct fa_forward_args_t {
 /// The descriptor is the forward's and has FA_OPERAND_LSE; FA_OPERAND_SCORES, scores_stage, num_splits and split_size have no effect.
 /// `forward` points to the forward's args: its inputs, and o and lse as it wrote them. Its flags, stream, workspace and scores are not
 /// used.
-/// Types are f32, f16 and bf16, without de-scale factors, k's and v's the same, as are their heads; caches (page_table, kv_batch_idx) and the study baselines have no gradient
-/// here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
+/// Types are f32, f16 and bf16, without factors, shifts, tails and o_scale, k's and v's the same, as are their heads; caches (page_table,
+/// kv_batch_idx) and the study baselines have no gradient here: all of these are FA_UNSUPPORTED. dout has q's type and o's shape. o_dtype = FA_F32 keeps an f32 o from the forward for this
 /// call: Δ of a rounded o spoils dq where P is nearly uniform, since dP − Δ then cancels.
 ///
 /// A gradient has its input's type (dbias and dsinks: f32) and is rounded once; each is optional: NULL is not computed. dq, dk and dv
@@ -649,7 +646,7 @@ pub struct fa_backward_args_t {
 
 /// Merges partial results over disjoint sets of keys into the whole: part p is an f32 o with its LSE, as fa_forward_ex writes them
 /// with o_dtype = FA_F32 and FA_OPERAND_LSE. Parts are merged in ascending order; LSE of −inf, below −2.35e38 or +inf means that a part
-/// saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both.
+/// saw no key (its o is ignored). A sink enters once: in one part's forward, or here by FA_OPERAND_SINKS, never both; so does o_scale, which FA_MERGE_ACCUMULATE excludes.
 /// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_v, o_dtype, o and LSE strides, and of the operands
 /// FA_OPERAND_LSE, _SINKS, _O_SCALE, _CU_SEQLENS_Q, _SEQUSED_Q; q_dtype only for the default of o_dtype; any other operand bit is
 /// allowed and ignored, so the forward's own descriptor serves.
@@ -679,8 +676,8 @@ pub struct fa_merge_args_t {
     pub workspace_size: u64,
 }
 
-/// Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [0, rotary_dim) of each head turn by the angle
-/// of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
+/// Rotary embedding of a tensor that has q's shape, type, strides and lengths: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by
+/// the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
 /// position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
 /// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
 /// _SEQUSED_Q; other operands are ignored. Rows beyond a sequence's length are not touched.
@@ -698,9 +695,9 @@ pub struct fa_rotary_args_t {
     pub cos: *const f32,
     pub sin: *const f32,
     pub max_position: i64,
-    /// (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn
+    /// dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first
     pub rotary_begin: i64,
-    /// even, 2 … dim_qk
+    /// even, 2 … dim_qk − rotary_begin
     pub rotary_dim: i64,
     /// [batch][seqlen_q], packed [total_q]; or NULL
     pub positions: *const i32,
@@ -723,10 +720,12 @@ pub struct fa_rotary_args_t {
 /// Under FA_V_IN_K there is no v, and no v_new.
 /// k_new and v_new have q_dtype (f32, f16, bf16) and shape [batch][seqlen_new][heads][dim], or packed [total_new][heads][dim]
 /// by cu_seqlens_new. A cache of another type is converted; blocks are quantised as ggml's reference does, byte for byte, and hold NaN where a
-/// value is not finite; an 8-bit one stores saturate(round(x / descale)) with the given factors
-/// (none: 1), or under FA_APPEND_DYNAMIC_SCALE with descale = largest magnitude of the token and head / largest value of the type
-/// (at least 2^-126; 1 for a zero row), which is written into k_descale and v_descale: these then need distinct entries for each slot
-/// and head.
+/// value is not finite; others store round((x − shift) / descale) with the given factors (none: 1) and shifts (none: 0), saturated in
+/// 8 and 4 bits. Under FA_APPEND_DYNAMIC_SCALE caches of 8 and 4 bits get factors of their own, which are written into k_descale and v_descale
+/// and so need distinct entries for each slot, head and block of dims, and blocks of one row: descale = largest magnitude in the block /
+/// largest value of the type (448, 57344, 6; 127, 7, 15), at least 2^-126; e8m0 the power of two that is not below, other types the nearest. FA_U4
+/// with shifts: shift = the smallest value, descale = (largest − smallest) / 15. A block of zeros has factor 1; one of 4 bits with a value
+/// that is not finite has NaN. With a tail, k_new has all dim_qk dims, of which the last go to k_tail.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_append_kv_args_t {
@@ -744,13 +743,11 @@ pub struct fa_append_kv_args_t {
     /// the cache
     pub k: *mut c_void,
     pub v: *mut c_void,
-    /// (reserved)
+    /// these five by their bits, too
     pub k_tail: *mut c_void,
     pub k_descale: *mut c_void,
     pub v_descale: *mut c_void,
-    /// (reserved)
     pub k_shift: *mut c_void,
-    /// (reserved)
     pub v_shift: *mut c_void,
     /// [batch + 1] or NULL
     pub cu_seqlens_new: *const i32,
@@ -769,7 +766,7 @@ pub struct fa_append_kv_args_t {
     pub cos: *const f32,
     pub sin: *const f32,
     pub max_position: i64,
-    /// (reserved)
+    /// as in fa_rotary
     pub rotary_begin: i64,
     pub rotary_dim: i64,
     pub stream: *mut c_void,

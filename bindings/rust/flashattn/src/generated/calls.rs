@@ -11,9 +11,9 @@ operands! {
     output of o_dtype o 0;
     /// natural logarithm, scale and sink included; −inf where o has no key or no row
     output f32 lse FA_OPERAND_LSE;
-    /// (reserved) the last dim_tail dims of q, or of k; q or k then holds the others alone
+    /// the last dim_tail dims of q, or of k; q or k then holds the others alone
     input of q_tail_dtype q_tail FA_OPERAND_Q_TAIL;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     input of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
     /// multiply the stored values, which must stay finite in f32, as must scale · q_descale · k_descale ·
     /// log2 e, or rows may be NaN; see the strides
@@ -22,11 +22,11 @@ operands! {
     input of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
     /// As the pointer of this name in `flashattn.h`.
     input of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
-    /// (reserved) value = stored · descale + shift; indexed as the factors are
+    /// value = stored · descale + shift; of the factors' type, and indexed as they are
     input of k_descale_dtype k_shift FA_OPERAND_K_SHIFT;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     input of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
-    /// one value: an 8-bit o is saturate(o · o_scale); (reserved) with another o: round(o · o_scale)
+    /// one value: o is round(o · o_scale); an 8-bit o saturates
     input f32 o_scale FA_OPERAND_O_SCALE;
     /// [batch][heads_q][seqlen_q][seqlen_k] by bias_stride
     input of bias_dtype bias FA_OPERAND_BIAS;
@@ -154,9 +154,9 @@ operands! {
     array 4 out_stride;
     /// As the field of this name in `flashattn.h`.
     size max_position;
-    /// (reserved) dims [rotary_begin, rotary_begin + rotary_dim) turn
+    /// dims [rotary_begin, rotary_begin + rotary_dim) turn; 0: the first
     size rotary_begin;
-    /// even, 2 … dim_qk
+    /// even, 2 … dim_qk − rotary_begin
     size rotary_dim;
 }
 operands! {
@@ -169,15 +169,15 @@ operands! {
     output of k_dtype k 0;
     /// As the pointer of this name in `flashattn.h`.
     output of v_dtype v 0;
-    /// (reserved)
+    /// these five by their bits, too
     output of k_tail_dtype k_tail FA_OPERAND_K_TAIL;
     /// As the pointer of this name in `flashattn.h`.
     output of k_descale_dtype k_descale FA_OPERAND_K_DESCALE;
     /// As the pointer of this name in `flashattn.h`.
     output of v_descale_dtype v_descale FA_OPERAND_V_DESCALE;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     output of k_descale_dtype k_shift FA_OPERAND_K_SHIFT;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     output of v_descale_dtype v_shift FA_OPERAND_V_SHIFT;
     /// [batch + 1] or NULL
     input i32 cu_seqlens_new 0;
@@ -209,7 +209,7 @@ operands! {
     array 4 v_new_stride;
     /// As the field of this name in `flashattn.h`.
     size max_position;
-    /// (reserved)
+    /// as in fa_rotary
     size rotary_begin;
     /// As the field of this name in `flashattn.h`.
     size rotary_dim;

@@ -2,17 +2,17 @@
 of_attention! {
     /// FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2; required
     dtype q_dtype;
-    /// those, FA_I8, blocks, and (reserved) 4-bit types; 0: q's
+    /// those, FA_I8, 4-bit types and blocks; 0: q's
     dtype k_dtype;
     /// the same; 0: k's, and that alone in a backward (reserved: another)
     dtype v_dtype;
     /// as q_dtype; 0: q's, bf16 when q is an 8-bit float
     dtype o_dtype;
-    /// (reserved) FA_F32, FA_F16, FA_BF16; 0: q's
+    /// FA_F32, FA_F16, FA_BF16; 0: q's
     dtype q_tail_dtype;
-    /// (reserved) the same
+    /// the same
     dtype k_tail_dtype;
-    /// FA_F32 (0 too); (reserved) FA_F16, FA_BF16, FA_E4M3, FA_E8M0
+    /// FA_F32 (0 too), FA_F16, FA_BF16, FA_E4M3, FA_E8M0
     dtype q_descale_dtype;
     /// the same, of k_descale and k_shift (which cannot be FA_E8M0)
     dtype k_descale_dtype;
@@ -54,7 +54,7 @@ of_attention! {
     size dim_qk;
     /// head dimension of v and o, 1 … 1024, with FA_V_IN_K at most dim_qk; 0: dim_qk
     size dim_v;
-    /// (reserved) the last dims of q and k, which lie in q_tail and k_tail; below dim_qk
+    /// with q_tail or k_tail: the last dims of q and k, which lie there; below dim_qk
     size dim_tail;
     /// with cu_seqlens_q: rows of the packed q, o
     size total_q;
@@ -88,7 +88,7 @@ of_attention! {
     array 2 bias_period;
     /// the same of the mask
     array 2 mask_period;
-    /// (rows, dims) that share a factor; 0: one row, all dims; (reserved) other values than 0 and, of rows, 1
+    /// (rows, dims) that share a factor; 0: one row, all dims
     array 2 q_descale_block;
     /// As the field of this name in `flashattn.h`.
     array 2 k_descale_block;
@@ -105,7 +105,7 @@ of_attention! {
     array 4 FA_STRIDED_V v_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 FA_STRIDED_O o_stride;
-    /// (reserved) as q's and k's
+    /// as q's and k's; 0 between k's heads: they share one tail
     array 4 FA_STRIDED_Q_TAIL q_tail_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 FA_STRIDED_K_TAIL k_tail_stride;
@@ -119,7 +119,8 @@ of_attention! {
     array 3 FA_STRIDED_LSE lse_stride;
     /// (batch, block of rows, head, block of dims), always literal: the factor of a value is
     /// descale[b · s0 + floor(row / block[0]) · s1 + head · s2 + floor(dim / block[1]) · s3]. row is the tensor's own (packed row, cache
-    /// slot, slot in the page); b is the sequence, the cache's sequence, or the page. q counts query heads.
+    /// slot, slot in the page), so that a block of packed rows may span two sequences; b is the sequence, the cache's sequence, or the page.
+    /// q counts query heads. Dims of tails have no factor.
     array 4 q_descale_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 k_descale_stride;

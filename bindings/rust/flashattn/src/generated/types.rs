@@ -122,15 +122,15 @@ choices! {
     E4m3 = FA_E4M3,
     /// 8-bit float, 5 exponent bits, largest 57344
     E5m2 = FA_E5M2,
-    /// (reserved) two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
+    /// k and v only; two a byte, the even dim in the low half: 0 .5 1 1.5 2 3 4 6 and their negatives
     E2m1 = FA_E2M1,
-    /// (reserved) factors only: 2^(byte − 127), byte 255 is NaN
+    /// factors only: 2^(byte − 127), byte 255 is NaN
     E8m0 = FA_E8M0,
     /// k and v only, with de-scale factors
     I8 = FA_I8,
-    /// (reserved) two a byte, the even dim in the low half; two's complement
+    /// k and v only; two a byte, the even dim in the low half; two's complement
     I4 = FA_I4,
-    /// (reserved) the same, 0 … 15
+    /// the same, 0 … 15
     U4 = FA_U4,
     /// masks only: eight a byte, key j in bit j & 7
     Bit = FA_BIT,
