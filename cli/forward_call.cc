@@ -24,6 +24,13 @@ const float* ForwardCall::floats(int64_t count, double low, double high) {
     return values;
 }
 
+const void* ForwardCall::factors(const oracle::Reading::Factors& f, double low, double high) {
+    const int64_t count = f.tensor.extent();
+    char* values = room<char>(count, oracle::size_of(f.dtype));
+    for (int64_t i = 0; i < count; ++i) oracle::store(values, i, f.dtype, rng_.uniform(low, high));
+    return values;
+}
+
 ForwardCall::ForwardCall(const ForwardCase& c) : case_(c), rng_(kCaseSeed) {
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     a.cu_seqlens_q = data_of(c.cu_q);
@@ -77,9 +84,11 @@ void ForwardCall::make_operands(const oracle::Reading& shape, fa_forward_args_t&
     if (shape.has(FA_OPERAND_SINKS)) a.sinks = floats(d.heads_q, -1, 3);
     if (shape.has(FA_OPERAND_O_SCALE)) a.o_scale = floats(1, 2, 3);
     const double unit = shape.k_dtype == FA_I8 ? kIntegerUnit : 1;
-    if (shape.has(FA_OPERAND_Q_DESCALE)) a.q_descale = floats(shape.q_descale_tensor.extent(), 0.5, 1.5);
-    if (shape.has(FA_OPERAND_K_DESCALE)) a.k_descale = floats(shape.k_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
-    if (shape.has(FA_OPERAND_V_DESCALE)) a.v_descale = floats(shape.v_descale_tensor.extent(), 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_Q_DESCALE)) a.q_descale = factors(shape.q_factors, 0.5, 1.5);
+    if (shape.has(FA_OPERAND_K_DESCALE)) a.k_descale = factors(shape.k_factors, 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_V_DESCALE)) a.v_descale = factors(shape.v_factors, 0.5 / unit, 1.5 / unit);
+    if (shape.has(FA_OPERAND_K_SHIFT)) a.k_shift = factors(shape.k_factors, -1, 1);
+    if (shape.has(FA_OPERAND_V_SHIFT)) a.v_shift = factors(shape.v_factors, -1, 1);
 }
 
 double ForwardCall::key_value(int64_t j) {

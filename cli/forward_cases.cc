@@ -1,5 +1,6 @@
 #include "forward_cases.h"
 #include <algorithm>
+#include <array>
 #include <deque>
 #include "library.h"
 
@@ -158,6 +159,17 @@ struct Case : ForwardCase {
         strides(d.v_descale_stride, {slots * d.heads_k, d.heads_k, 1});
         return with(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
     }
+    Case& factors(int32_t dtype, std::array<int64_t, 2> of_k, std::array<int64_t, 2> of_v) {  // (rows, dims) that share one
+        const auto lay = [&](std::array<int64_t, 2> block, int64_t dims, int64_t (&blocks)[2], int64_t (&stride)[4]) {
+            const int64_t parts = (dims + block[1] - 1) / block[1], rows = (d.seqlen_k + block[0] - 1) / block[0];
+            std::copy(block.begin(), block.end(), blocks);
+            strides(stride, {rows * d.heads_k * parts, d.heads_k * parts, parts, 1});
+        };
+        d.k_descale_dtype = d.v_descale_dtype = dtype;
+        lay(of_k, d.dim_qk, d.k_descale_block, d.k_descale_stride);
+        lay(of_v, d.dim_v, d.v_descale_block, d.v_descale_stride);
+        return with(FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE);
+    }
     Case& descaled_k() { return strides(d.k_descale_stride, {d.seqlen_k * d.heads_k, d.heads_k, 1}).with(FA_OPERAND_K_DESCALE); }
     Case& descaled_q() { return strides(d.q_descale_stride, {d.seqlen_q * d.heads_q, d.heads_q, 1}).with(FA_OPERAND_Q_DESCALE); }
     Case& splits(int32_t number, int64_t size) {
@@ -186,6 +198,9 @@ class Cases {
         add(FA_F16, "q, i8 k and v de-scaled by token and head").types(FA_I8, 0).descaled();
         for (const Named& type : kBlockTypes) add(FA_F32, std::string("q, ") + type.name + " k and v").types(type.value, 0);
         add(FA_F16, "q, q8_0 k, q4_0 v, decoding").types(FA_Q8_0, 0).v_type(FA_Q4_0).heads(8, 2).lengths(1, 300);
+        add(FA_BF16, "q, MXFP8 k and v").types(FA_E4M3, 0).factors(FA_E8M0, {1, 32}, {32, 1});
+        add(FA_BF16, "q, NVFP4 k and v").types(FA_E2M1, 0).factors(FA_E4M3, {1, 16}, {1, 16}).with(FA_OPERAND_O_SCALE);
+        add(FA_F16, "q, KIVI k and v").types(FA_U4, 0).factors(FA_F16, {32, 1}, {1, 64}).with(FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT);
         add(FA_BF16, "q, i8 k, f16 v with as many heads as q").types(FA_I8, 0).v_type(FA_F16).v_heads(4).descaled_k();
         add(FA_E4M3, "all de-scaled, e4m3 o with its scale").types(0, FA_E4M3).descaled().descaled_q().with(FA_OPERAND_O_SCALE);
     }
