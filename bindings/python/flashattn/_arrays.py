@@ -20,6 +20,7 @@ _CODES = {
     "float8_e4m3fn": _abi.FA_E4M3,
     "float8_e5m2": _abi.FA_E5M2,
     "int8": _abi.FA_I8,
+    "float8_e8m0fnu": _abi.FA_E8M0,
 }
 # ggml's blocks of 32 dims, as structures: an array of them has dim / 32 elements in its last axis.
 _BLOCK_DIMS = 32
@@ -30,10 +31,18 @@ _BLOCKS = {
     "q5_1": (_abi.FA_Q5_1, np.dtype([("d", "f2"), ("m", "f2"), ("qh", "u1", 4), ("qs", "u1", 16)])),
     "q8_0": (_abi.FA_Q8_0, np.dtype([("d", "f2"), ("qs", "i1", 32)])),
 }
+# Two dims in a byte: an array of them has dim / 2 elements in its last axis.
+_PAIRS = {
+    "e2m1": (_abi.FA_E2M1, np.dtype([("e2m1", "u1")])),
+    "i4": (_abi.FA_I4, np.dtype([("i4", "u1")])),
+    "u4": (_abi.FA_U4, np.dtype([("u4", "u1")])),
+}
+_UNITS = {**_BLOCKS, **_PAIRS}
 _FROM_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 FLOATS = ("float32", "float16", "bfloat16")
 QUERIES = (*FLOATS, "float8_e4m3fn", "float8_e5m2")
-KEYS = (*QUERIES, "int8", *_BLOCKS)
+KEYS = (*QUERIES, "int8", *_UNITS)
+FACTORS = (*FLOATS, "float8_e4m3fn", "float8_e8m0fnu")
 
 
 def integer(name: str, value: Any, bits: int, *, signed: bool = True) -> int:
@@ -64,24 +73,26 @@ def choice(name: str, value: Any, allowed: Mapping[str, int]) -> int:
 
 
 def block_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a k or v that holds ggml's blocks of 32 dims: "q4_0", "q4_1", "q5_0", "q5_1" or "q8_0".
+    """The dtype of a k or v that holds ggml's blocks of 32 dims: "q4_0", "q4_1", "q5_0", "q5_1" or "q8_0"; or two dims in a byte, the
+    even one in the low half: "e2m1", "i4" or "u4".
 
-    Such an array is (batch, keys, heads, dim / 32); bytes of ggml's are seen so by `.view(flashattn.block_dtype("q8_0"))`.
+    Such an array is (batch, keys, heads, dim / 32) or (…, dim / 2); bytes are seen so by `.view(flashattn.block_dtype("q8_0"))`.
     """
-    if name not in _BLOCKS:
-        raise ValueError(f"name is {name!r}: expected {' or '.join(map(repr, _BLOCKS))}")
-    return _BLOCKS[name][1]
+    if name not in _UNITS:
+        raise ValueError(f"name is {name!r}: expected {' or '.join(map(repr, _UNITS))}")
+    return _UNITS[name][1]
 
 
 def dim_of(array: Array) -> int:
-    """The head dimension of an array of elements or of blocks."""
+    """The head dimension of an array of elements, of blocks or of pairs."""
     last: int = array.shape[-1]
-    return last * (_BLOCK_DIMS if array.dtype.names else 1)
+    names = array.dtype.names
+    return last * (1 if not names else 2 if names[0] in _PAIRS else _BLOCK_DIMS)
 
 
 def dtype_code(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> int:
     """The library's number for an element type."""
-    for block, (code, layout) in _BLOCKS.items():
+    for block, (code, layout) in _UNITS.items():
         if dtype == layout and block in allowed:
             return code
     if dtype.name not in allowed or not dtype.isnative:
@@ -189,6 +200,21 @@ def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ..
     if array.shape not in shapes:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {' or '.join(map(str, shapes))}")
     return np.ascontiguousarray(array)
+
+
+def factor_array(name: str, value: ArrayLike) -> Array:
+    """Factors as they are, in a type that the library has for them, or as float32."""
+    array = np.asarray(value)
+    return array if array.dtype.name in FACTORS and array.dtype.isnative else real(name, value)
+
+
+def block_of(name: str, value: Any) -> tuple[int, int]:
+    """Rows and dims that share a factor."""
+    try:
+        rows, dims = value
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}: expected (rows, dims)") from None
+    return integer(f"{name}[0]", rows, 64), integer(f"{name}[1]", dims, 64)
 
 
 def real(name: str, value: ArrayLike) -> Floats:

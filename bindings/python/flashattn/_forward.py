@@ -42,9 +42,11 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     v = None if v is None else order.tensor("v", v, ndim, axes)
     names = ("dim_v", "cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
     slots = describe_keys(request, k, v, **{name: options[name] for name in names})
-    if dim_of(k) != desc.dim_qk:
-        raise ValueError(f"k has head dimension {dim_of(k)}: expected q's, {desc.dim_qk}")
     packed_q, packed_k = given.cu_seqlens_q is not None, given.cu_seqlens_k is not None
+    q_dims, k_dims = desc.dim_qk, dim_of(k)
+    _tails(request, given, order, q, k)
+    if k_dims + _tail_of(given.k_tail) != desc.dim_qk:
+        raise ValueError(f"k has head dimension {k_dims + _tail_of(given.k_tail)}: expected q's, {desc.dim_qk}")
     for field, array, packed in (("q", q, packed_q), ("k", k, packed_k), ("v", v, packed_k)):
         if array is not None:
             request.strided(field, array, packed=packed)
@@ -52,14 +54,41 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
         request.integers(field, options[field], (desc.batch,))
 
     rows = desc.total_q if packed_q else desc.seqlen_q
-    request.descale("q_descale", given.q_descale, (desc.batch, rows, desc.heads_q), "(batch, row, head)")
-    request.descale("k_descale", given.k_descale, (*slots, desc.heads_k), "(batch or page, row, head)")
-    request.descale("v_descale", given.v_descale, (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)")
+    for tensor, shape, axes, dim in (
+        ("q", (desc.batch, rows, desc.heads_q), "(batch, row, head)", q_dims),
+        ("k", (*slots, desc.heads_k), "(batch or page, row, head)", k_dims),
+        ("v", (*slots, desc.heads_v or desc.heads_k), "(batch or page, row, head)", desc.dim_v),
+    ):
+        block, shift = options[f"{tensor}_descale_block"], options.get(f"{tensor}_shift")
+        request.descale(tensor, options[f"{tensor}_descale"], shape, axes, dim=dim, block=block, shift=shift)
     place(request, given.causal, given.causal_offset, given.alignment, given.window, given.chunk)
     plain_scores(request, given.scale, {name: options[name] for name in SCORE_SCALARS})
     _scores(request, given)
     _schedule(request, given)
     return request, _outputs(request, q.dtype, given.out_dtype, given.return_lse, given.return_scores)
+
+
+def _tail_of(tail: ArrayLike | None) -> int:
+    return 0 if tail is None else int(np.shape(tail)[-1])
+
+
+def _tails(request: Request, given: SimpleNamespace, order: Order, q: Any, k: Any) -> None:
+    """The last dims of q and k where they lie in arrays of their own. q has said dim_qk without its own."""
+    desc = request.desc
+    desc.dim_qk += _tail_of(given.q_tail)
+    for name, tail, whole in (("q", given.q_tail, q), ("k", given.k_tail, k)):
+        if tail is None:
+            continue
+        array = order.tensor(f"{name}_tail", tail, whole.ndim, f"{name}'s axes")
+        if array.shape[:-2] != whole.shape[:-2] or array.shape[-2] not in (1, whole.shape[-2]):
+            raise ValueError(f"{name}_tail has shape {array.shape}: expected {name}'s rows and heads, {whole.shape[:-1]}, or one head")
+        desc.operands |= getattr(_abi, f"FA_OPERAND_{name.upper()}_TAIL")
+        setattr(desc, f"{name}_tail_dtype", dtype_code(f"{name}_tail", array.dtype, FLOATS))
+        if desc.dim_tail not in (0, array.shape[-1]):
+            raise ValueError(f"{name}_tail has {array.shape[-1]} dims: expected q_tail's, {desc.dim_tail}")
+        desc.dim_tail = array.shape[-1]
+        array = np.broadcast_to(array, (*whole.shape[:-1], desc.dim_tail))
+        request.strided(f"{name}_tail", array, packed=whole.ndim == 3)
 
 
 def named_causal(causal: Any) -> str | None:

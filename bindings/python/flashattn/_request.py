@@ -9,7 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import broadcast, int32_array, integer, reach, readable, real, strides_of, writable
+from ._arrays import (
+    FACTORS,
+    block_of,
+    broadcast,
+    dtype_code,
+    factor_array,
+    int32_array,
+    integer,
+    reach,
+    readable,
+    strides_of,
+    writable,
+)
 from ._library import library
 from ._types import Array
 from .errors import check
@@ -67,14 +79,46 @@ class Request:
         self.operand(bit, field, array)
         setattr(self.desc, f"{field}_stride", strides)
 
-    def descale(self, field: str, value: ArrayLike | None, shape: tuple[int, ...], axes: str) -> None:
-        """Factors of q, k or v over (sequence or page, row, head)."""
-        if value is not None:
-            self.factors(field, *readable(broadcast(field, real(field, value), shape, axes), unit=False))
+    def descale(
+        self,
+        tensor: str,
+        value: ArrayLike | None,
+        shape: tuple[int, ...],
+        axes: str,
+        *,
+        dim: int,
+        block: Any = None,
+        shift: ArrayLike | None = None,
+    ) -> None:
+        """Factors, and shifts, of q, k or v over (sequence or page, row, head), or with a block of (rows, dims) that share one over
+        (…, block of rows, head, block of dims)."""
+        name = f"{tensor}_descale"
+        if value is None:
+            if block is not None or shift is not None:
+                raise ValueError(f"{name} is None: expected factors with {name}_block or {tensor}_shift")
+            return
+        array = factor_array(name, value)
+        shape = self.factor_shape(tensor, shape, dim, block)
+        array = broadcast(name, array, shape, axes if block is None else "(batch or page, block of rows, head, block of dims)")
+        if shift is None:
+            return self.factors(name, *readable(array, unit=False))
+        shifts = broadcast(f"{tensor}_shift", np.asarray(shift).astype(array.dtype), shape, f"{name}'s shape")
+        array = np.ascontiguousarray(array)  # both have the same strides
+        self.factors(name, *readable(array, unit=False))
+        self.operand(getattr(_abi, f"FA_OPERAND_{tensor.upper()}_SHIFT"), f"{tensor}_shift", np.ascontiguousarray(shifts))
+
+    def factor_shape(self, tensor: str, shape: tuple[int, ...], dim: int, block: Any) -> tuple[int, ...]:
+        """The shape of factors of rows and dims, of which so many share one."""
+        if block is None:
+            return shape
+        rows, dims = block_of(f"{tensor}_descale_block", block)
+        setattr(self.desc, f"{tensor}_descale_block", (rows, dims))
+        return (shape[0], -(-shape[1] // max(rows, 1)), shape[2], -(-dim // dims) if dims > 0 else 1)
 
     def factors(self, field: str, array: Array, strides: tuple[int, ...]) -> None:
         self.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, array)
-        setattr(self.desc, f"{field}_stride", (*strides, 0))  # all dims of a head share one
+        setattr(self.desc, f"{field}_dtype", dtype_code(field, array.dtype, FACTORS))
+        setattr(self.desc, f"{field}_stride", (*strides, 0) if len(strides) == 3 else strides)  # of three axes: all dims share one
 
     def integers(self, name: str, value: ArrayLike | None, shape: tuple[int, ...], axes: str = "(batch,)") -> None:
         """An optional int32 operand of the descriptor. A rotary has one tensor, so its args say no `_q`."""

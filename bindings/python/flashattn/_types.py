@@ -53,6 +53,13 @@ class Options(TypedDict, total=False):
     q_descale: ArrayLike | None
     k_descale: ArrayLike | None
     v_descale: ArrayLike | None
+    q_descale_block: tuple[int, int] | None
+    k_descale_block: tuple[int, int] | None
+    v_descale_block: tuple[int, int] | None
+    k_shift: ArrayLike | None
+    v_shift: ArrayLike | None
+    q_tail: ArrayLike | None
+    k_tail: ArrayLike | None
     dropout_p: float
     dropout_seed: int
     dropout_offset: int

@@ -110,6 +110,13 @@ def attention(
     q_descale: ArrayLike | None = None,
     k_descale: ArrayLike | None = None,
     v_descale: ArrayLike | None = None,
+    q_descale_block: tuple[int, int] | None = None,
+    k_descale_block: tuple[int, int] | None = None,
+    v_descale_block: tuple[int, int] | None = None,
+    k_shift: ArrayLike | None = None,
+    v_shift: ArrayLike | None = None,
+    q_tail: ArrayLike | None = None,
+    k_tail: ArrayLike | None = None,
     dropout_p: float = 0,
     dropout_seed: int = 0,
     dropout_offset: int = 0,
@@ -131,9 +138,10 @@ def attention(
             float8_e4m3fn, float8_e5m2 (the last three from ml_dtypes).
         k, v: (batch, keys, heads_k, dim), packed (total_k, heads_k, dim) with cu_seqlens_k, or paged (num_pages, page_size,
             heads_k, dim) with page_table. Each has any of q's dtypes, int8, or flashattn.block_dtype("q8_0") and its like, with
-            dim / 32 blocks in the last axis. v may have another head dimension (1 … 1024) and number of heads. These divide
+            dim / 32 blocks in the last axis (of "e2m1", "i4" and "u4" dim / 2 bytes). v may have another head dimension (1 … 1024) and number of heads. These divide
             q's: neighbouring query heads share a key head. v None: the first dim_v dims of k (default all), with k's factors, as
             latent attention has it.
+        q_tail, k_tail: the last dims of q's and k's heads in arrays of their own, float32, float16 or bfloat16; k_tail may have one head for all.
         layout: "bshd", or "bhsd" where every tensor of four axes has its heads before its rows, as PyTorch's
             scaled_dot_product_attention: q and out (batch, heads, rows, dim), pages (num_pages, heads, page_size, dim). An order
             that is not said is not noticed: rows and heads then change places.
@@ -159,7 +167,11 @@ def attention(
     Scores
         scale: default 1 / sqrt(dim). softcap: scores become softcap · tanh(s / softcap) before the bias; 0: off.
         q_descale, k_descale, v_descale: factors of the stored values, broadcast to (sequence, row, head); of pages to (page,
-            slot, head); of packed tensors row is the packed row. q's heads are query heads.
+            slot, head); of packed tensors row is the packed row. q's heads are query heads. float32, float16, bfloat16,
+            float8_e4m3fn, float8_e8m0fnu; others are converted to float32.
+        q_descale_block, k_descale_block, v_descale_block: (rows, dims) that share a factor (0: one row, all dims), which then broadcast to
+            (sequence or page, block of rows, head, block of dims): (0, 32) is MXFP8's and, of two in a byte, MXFP4's.
+        k_shift, v_shift: added to stored · factor; as the factors, and of their type.
         dropout_p: probability of dropping in [0, 1), by (dropout_seed, dropout_offset); see flashattn.dropout_mask.
 
     Lengths, as integers

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, dim_of, dtype_code, int32_array, readable, real, writable
+from ._arrays import FLOATS, dim_of, dtype_code, int32_array, integer, readable, real, writable
 from ._dlpack import exchanged, full
 from ._layout import PACKED, Order, describe_keys, describe_queries
 from ._request import Request, batch_of, literal, longest
@@ -29,17 +29,18 @@ def rotary(
     max_seqlen_q: int | None = None,
     seqused_q: ArrayLike | None = None,
     interleaved: bool = False,
+    rotary_begin: int = 0,
     out: Array | None = None,
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> Array:
-    """Rotary embedding: dims [0, rotary_dim) of each head turn by the angle of the row's position, the rest is copied.
+    """Rotary embedding: dims [rotary_begin, rotary_begin + rotary_dim) of each head turn by the angle of the row's position, the rest is copied.
 
     x: (batch, rows, heads, dim), or packed (total, heads, dim) with cu_seqlens_q; float32, float16, bfloat16.
     cos, sin: (max_position, rotary_dim / 2).
     positions: (batch, rows), packed (total,); or position_offset: (batch,), row i is at position_offset[b] + i; by default at i.
     seqused_q: (batch,) rows really used; the others are not written (0 in a new out).
-    interleaved: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2).
+    interleaved: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2). rotary_begin: the first dim that turns.
     out: of x's shape and dtype, may be x itself, unless x had to be copied; by default a new array. It is returned.
     layout: "bhsd": x is (batch, heads, rows, dim), as in `attention`.
     """
@@ -52,7 +53,7 @@ def rotary(
     desc.strided |= _abi.FA_STRIDED_Q
     desc.q_stride = literal(strides, packed=packed)
     request.integers("seqused_q", seqused_q, (desc.batch,))
-    _angles(request, cos, sin, interleaved)
+    _angles(request, cos, sin, interleaved, rotary_begin)
     rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
     if positions is not None:
         request.point("positions", int32_array("positions", positions, rows, "(total,)" if packed else "(batch, rows)"))
@@ -88,10 +89,16 @@ def append_kv(
     max_seqlen_k: int | None = None,
     k_descale: ArrayLike | None = None,
     v_descale: ArrayLike | None = None,
+    k_descale_block: tuple[int, int] | None = None,
+    v_descale_block: tuple[int, int] | None = None,
+    k_shift: ArrayLike | None = None,
+    v_shift: ArrayLike | None = None,
+    k_tail: Array | None = None,
     dynamic_scale: bool = False,
     cos: ArrayLike | None = None,
     sin: ArrayLike | None = None,
     interleaved: bool = False,
+    rotary_begin: int = 0,
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> None:
@@ -105,9 +112,11 @@ def append_kv(
     seqused_k: (batch,) slots in use before the call: token t goes to slot seqused_k[b] + t; without it, from the left padding on.
         The caller adds the new tokens to it afterwards.
     positions: (batch, tokens), packed (total,): the slot of each token instead, −1 skips it. Slots count left padding.
-    k_descale, v_descale: factors of an 8-bit cache, which stores saturate(round(x / descale)); broadcast as in `attention`.
-        With dynamic_scale they are written instead: float32 (sequence or page, slot, heads_k), one factor for each token and head.
-    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved as in `rotary`.
+    k_descale, v_descale, k_shift, v_shift: an 8-bit or 4-bit cache stores saturate(round((x − shift) / descale)); blocks and shapes as in
+        `attention`. With dynamic_scale they are written instead: (sequence or page, slot, heads_k), or with a block (0, dims) of
+        (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
+    k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
+    cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in `rotary`.
     """
     request, order = Request(_abi.AppendKvArgs()), Order(layout)
     desc, args = request.desc, request.args
@@ -123,9 +132,12 @@ def append_kv(
     pairs: dict[str, tuple[ArrayLike, Array]] = {"k_new": (k_new, k)}
     if v_new is not None and v is not None:
         pairs["v_new"] = (v_new, v)
-    _new_tokens(request, order, pairs, cu_seqlens_new, max_seqlen_new)
+    tail = None if k_tail is None else order.tensor("k_tail", k_tail, ndim, axes)
+    _new_tokens(request, order, pairs, cu_seqlens_new, max_seqlen_new, 0 if tail is None else tail.shape[-1])
     slots = describe_keys(request, k, v, max_seqlen_k=max_seqlen_k, kv_batch_idx=kv_batch_idx, page_table=page_table)
     desc.heads_q, desc.dim_qk = math.lcm(desc.heads_k, desc.heads_v or desc.heads_k), dim_of(k)
+    if tail is not None:
+        _tail(request, tail, k)
     for field, value in (("seqused_k", seqused_k), ("leftpad_k", leftpad_k)):
         request.integers(field, value, (desc.batch,))
     if seqused_new is not None:
@@ -135,14 +147,16 @@ def append_kv(
         request.point("positions", int32_array("positions", positions, shape, "(total,)" if packed else "(batch, tokens)"))
     if dynamic_scale:
         args.flags |= _abi.FA_APPEND_DYNAMIC_SCALE
-        _written_descale(request, "k_descale", k_descale, (*slots, desc.heads_k))
-        if v is not None:
-            _written_descale(request, "v_descale", v_descale, (*slots, desc.heads_v))
-    else:
-        request.descale("k_descale", k_descale, (*slots, desc.heads_k), "(sequence or page, slot, head)")
-        request.descale("v_descale", v_descale, (*slots, desc.heads_v or desc.heads_k), "(sequence or page, slot, head)")
+    for tensor, cache, factors, block, shift in (("k", k, k_descale, k_descale_block, k_shift), ("v", v, v_descale, v_descale_block, v_shift)):
+        if cache is None and factors is None:
+            continue
+        dim, shape = dim_of(k if cache is None else cache), (*slots, desc.heads_k if tensor == "k" else desc.heads_v or desc.heads_k)
+        if dynamic_scale and cache is not None:
+            _written_descale(request, tensor, factors, shift, request.factor_shape(tensor, shape, dim, block))
+        else:
+            request.descale(tensor, factors, shape, "(sequence or page, slot, head)", dim=dim, block=block, shift=shift)
     if cos is not None or sin is not None:
-        _angles(request, cos, sin, interleaved)
+        _angles(request, cos, sin, interleaved, rotary_begin)
     request.call(handle_of(backend))
 
 
@@ -152,8 +166,9 @@ def _new_tokens(
     pairs: dict[str, tuple[ArrayLike, Array]],
     cu_seqlens_new: ArrayLike | None,
     max_seqlen_new: int | None,
+    tail: int,
 ) -> None:
-    """pairs: the new keys and, unless they lie within them, the new values, each with the cache that it goes to."""
+    """tail: dims of k_new that go to k_tail. pairs: the new keys and, unless they lie within them, the new values, each with the cache that it goes to."""
     desc, args = request.desc, request.args
     packed = cu_seqlens_new is not None
     ndim, axes = (
@@ -164,7 +179,7 @@ def _new_tokens(
     found = {name: order.tensor(name, value, ndim, axes) for name, (value, _) in pairs.items()}
     for name, array in found.items():
         cache = pairs[name][1]
-        expected = (cache.shape[-2], dim_of(cache))
+        expected = (cache.shape[-2], dim_of(cache) + (tail if name == "k_new" else 0))
         if array.shape[-2:] != expected:
             raise ValueError(f"{name} has heads and dimensions {array.shape[-2:]}: expected the cache's, {expected}")
     k_new = found["k_new"]
@@ -186,15 +201,32 @@ def _new_tokens(
         setattr(args, f"{name}_stride", literal(strides, packed=packed))
 
 
-def _written_descale(request: Request, field: str, array: Any, shape: tuple[int, ...]) -> None:
-    array, strides = writable(field, array, unit=False)
-    dtype_code(field, array.dtype, ("float32",))
-    if array.shape != shape:
-        raise ValueError(f"{field} has shape {array.shape}: expected {shape}, one factor for each slot and head")
-    request.factors(field, array, strides)
+def _tail(request: Request, tail: Array, k: Array) -> None:
+    if tail.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"k_tail has shape {tail.shape}: expected k's slots and heads, {k.shape[:-1]}")
+    desc = request.desc
+    desc.operands |= _abi.FA_OPERAND_K_TAIL
+    desc.k_tail_dtype, desc.dim_tail = dtype_code("k_tail", tail.dtype, FLOATS), tail.shape[-1]
+    desc.dim_qk += desc.dim_tail
+    request.strided("k_tail", tail, packed=False, written=True)
 
 
-def _angles(request: Request, cos: Any, sin: Any, interleaved: bool) -> None:
+def _written_descale(request: Request, tensor: str, factors: Any, shift: Any, shape: tuple[int, ...]) -> None:
+    for field, array in ((f"{tensor}_descale", factors), (f"{tensor}_shift", shift)):
+        if array is None and field.endswith("shift"):
+            continue
+        array, strides = writable(field, array, unit=False)
+        if array.shape != shape:
+            raise ValueError(f"{field} has shape {array.shape}: expected {shape}, one factor for each slot and head")
+        if field.endswith("descale"):
+            request.factors(field, array, strides)
+            continue
+        if array.dtype != factors.dtype or strides != writable("factors", factors, unit=False)[1]:
+            raise ValueError(f"{field} has dtype {array.dtype} and strides {array.strides}: expected those of {tensor}_descale")
+        request.operand(getattr(_abi, f"FA_OPERAND_{field.upper()}"), field, array)
+
+
+def _angles(request: Request, cos: Any, sin: Any, interleaved: bool, begin: int) -> None:
     args = request.args
     if cos is None or sin is None:
         raise ValueError("cos and sin belong together: one is missing")
@@ -202,6 +234,7 @@ def _angles(request: Request, cos: Any, sin: Any, interleaved: bool) -> None:
     if cos.ndim != 2 or cos.shape != sin.shape:
         raise ValueError(f"cos has shape {cos.shape} and sin {sin.shape}: expected (max_position, rotary_dim / 2) for both")
     args.max_position, args.rotary_dim = cos.shape[0], 2 * cos.shape[1]
+    args.rotary_begin = integer("rotary_begin", begin, 64)
     for field, array in (("cos", cos), ("sin", sin)):
         request.point(field, np.ascontiguousarray(array))
     if interleaved:
