@@ -262,6 +262,53 @@ TEST(Failures, F78_empty_calls_do_not_count_their_sequences) {
     expect_quick(handle, d, FA_OP_BACKWARD, [&] { return fa_backward(handle, &d, &b); });
 }
 
+// One row, or token, in the last of a million packed sequences: sequences times heads, or times the longest, are more than anybody waits for.
+TEST(Failures, F78_one_row_in_a_million_sequences) {
+    if (!testing_the_cpu()) GTEST_SKIP() << "a GPU's launch has fewer than 2^31 blocks, and it refuses more";
+    const Handle handle = make_handle();
+    constexpr int64_t kMany = 1 << 20;
+    std::vector<int32_t> starts(kMany + 1, 0);
+    starts[kMany] = 1;
+    std::vector<float> ones(kMany, 1), o(kMany), lse(kMany), dv(kMany), angles(kMany, 1);
+    fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
+    d.q_dtype = FA_F32, d.batch = d.heads_q = kMany, d.dim_qk = d.total_q = d.total_k = d.seqlen_q = d.seqlen_k = 1;
+    d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_LSE;
+    fa_forward_args_t f = FA_FORWARD_ARGS_INIT;
+    f.q = f.k = f.v = ones.data(), f.o = o.data(), f.lse = lse.data(), f.cu_seqlens_q = f.cu_seqlens_k = starts.data();
+    for (const int64_t threads : {1, 3}) {
+        ASSERT_EQ(fa_param_set(handle, FA_PARAM_THREADS, threads), FA_OK);
+        ASSERT_EQ(fa_forward_ex(handle, &d, &f), FA_OK) << handle.error();
+        EXPECT_EQ(o, ones);
+        fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+        b.forward = &f, b.dout = ones.data(), b.dv = dv.data();
+        ASSERT_EQ(fa_backward(handle, &d, &b), FA_OK) << handle.error();
+        EXPECT_EQ(dv, ones);
+        std::fill(o.begin(), o.end(), 0.f), std::fill(dv.begin(), dv.end(), 0.f);
+    }
+    fa_merge_args_t m = FA_MERGE_ARGS_INIT;
+    m.parts = 1, m.o_parts = ones.data(), m.lse_parts = lse.data(), m.o = o.data(), m.cu_seqlens_q = starts.data();
+    d.operands = FA_OPERAND_CU_SEQLENS_Q;
+    ASSERT_EQ(fa_merge(handle, &d, &m), FA_OK) << handle.error();
+    EXPECT_EQ(o, ones);
+
+    // The first sequence has all rows.
+    std::fill(starts.begin() + 1, starts.end(), kMany);
+    d.heads_q = 1, d.dim_qk = 2, d.total_q = d.seqlen_q = kMany, d.total_k = 0;
+    std::vector<float> x(2 * kMany, 1), out(2 * kMany);
+    fa_rotary_args_t r = FA_ROTARY_ARGS_INIT;
+    r.max_position = kMany, r.rotary_dim = 2, r.cos = r.sin = angles.data(), r.x = x.data(), r.out = out.data(), r.cu_seqlens = starts.data();
+    ASSERT_EQ(fa_rotary(handle, &d, &r), FA_OK) << handle.error();
+    EXPECT_EQ(out[0], 0);
+    EXPECT_EQ(out[2 * kMany - 1], 2);
+    std::vector<float> cache(kMany + 1);
+    fa_append_kv_args_t p = FA_APPEND_KV_ARGS_INIT;
+    d.operands = FA_OPERAND_KV_BATCH_IDX, d.total_q = 0, d.seqlen_k = kMany, d.kv_batch = 1, d.dim_qk = 1, d.flags = FA_V_IN_K;
+    const std::vector<int32_t> same(kMany, 0);
+    p.k_new = ones.data(), p.seqlen_new = p.total_new = kMany, p.cu_seqlens_new = starts.data(), p.k = cache.data(), p.kv_batch_idx = same.data();
+    ASSERT_EQ(fa_append_kv(handle, &d, &p), FA_OK) << handle.error();
+    EXPECT_EQ(cache[kMany - 1], 1);
+}
+
 // Tensors whose rows lie one upon the other have few bytes and any number of rows: what backends count of those must not overflow.
 TEST(Failures, F92_rows_without_number) {
     const Handle handle = make_handle();

@@ -20,6 +20,7 @@ struct BackwardJob {
     const BackwardSchedule* s;
     char *shared, *shares;
     int64_t count;
+    int64_t of_sequence;  // indices of a sequence, all of which are passed over where it has neither rows nor keys; 0: all are run
     void (*run)(const BackwardJob&, int64_t index, BackwardScratch&);
     alignas(64) std::atomic<int64_t> next;  // in a cache line of its own: every worker reads the rest
 };
@@ -61,11 +62,25 @@ BackwardScratch lay_out_scratch(const BackwardCall& g, const BackwardSchedule& s
     return x;
 }
 
+// Of packed sequences most may have neither rows nor keys.
+bool touches_anything(const BackwardCall& g, int64_t sequence) {
+    const Sequence s = sequence_of(g.c.sequences, sequence);
+    return !(g.c.p->packed_q() && g.c.p->packed_k() && s.q_len == 0 && s.k_len == 0);
+}
+
 void worker_loop(void* arg, int64_t worker) {
     BackwardJob& job = *static_cast<BackwardJob*>(arg);
     Arena arena{job.shares + worker * job.s->worker_bytes, 0};
     BackwardScratch x = lay_out_scratch(*job.g, *job.s, arena);
-    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.run(job, i, x);
+    for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count;) {
+        if (job.of_sequence == 0 || touches_anything(*job.g, i / job.of_sequence)) {
+            job.run(job, i, x);
+            continue;
+        }
+        const int64_t to = (i / job.of_sequence + 1) * job.of_sequence;
+        int64_t next = job.next.load(std::memory_order_relaxed);
+        while (next < to && !job.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {}
+    }
 }
 
 // All query tiles against one block of keys, whose dk and dv are then complete.
@@ -168,8 +183,9 @@ struct BackwardRun {
 
     BackwardRun(const Threads* threads_, int64_t workers_, Message* m_)
         : threads(threads_), workers(workers_), m(m_), status(FA_OK) {}
-    void all(int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&)) {
+    void all(int64_t count, void (*step)(const BackwardJob&, int64_t, BackwardScratch&), int64_t of_sequence = 0) {
         if (status != FA_OK) return;
+        job.of_sequence = of_sequence;
         job.next = 0;
         job.count = count;
         job.run = step;
@@ -234,7 +250,7 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
     if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
-    if (dq || dkv) run.all(s.items(), backward_chunk);
+    if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? p.d.heads_k : 0);
     if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);
     if (a.dbias && rows && keys) run.all(dbias_blocks(g), run_dbias);
     if (a.dsinks) run.all(p.d.heads_q, run_dsink);

@@ -64,6 +64,7 @@ struct ForwardJob {
     char* shares;
     int64_t workers;
     void (*run)(const ForwardJob&, int64_t index, char* share, Scratch&);
+    int64_t of_sequence;  // indices of a sequence, all of which are passed over where it has no row; 0: all are run
     int ranges;
     IndexRange range[kMaxRanges];
     alignas(64) std::atomic<int64_t> flops, read, written;
@@ -86,6 +87,15 @@ bool claim(IndexRange& range, int64_t* index) {
     return *index < range.end;
 }
 
+// No index before this one is claimed any more.
+void pass_over(IndexRange& range, int64_t to) {
+    int64_t next = range.next.load(std::memory_order_relaxed);
+    while (next < to && !range.next.compare_exchange_weak(next, to, std::memory_order_relaxed)) {}
+}
+
+// Of packed sequences most may have no row, and then there are more of them, times heads, than memory that a call could touch.
+bool has_no_rows(const Call& c, int64_t sequence) { return c.p->packed_q() && sequence_of(c.sequences, sequence).q_len == 0; }
+
 void worker_loop(void* arg, int64_t worker) {
     ForwardJob& job = *static_cast<ForwardJob*>(arg);
     char* share = job.shares + worker * job.s->worker_bytes;
@@ -93,7 +103,11 @@ void worker_loop(void* arg, int64_t worker) {
     if (job.c->method.init_scratch) job.c->method.init_scratch(*job.c->p, *job.c->k, w.method_memory);
     const int64_t first = worker * job.ranges / job.workers;
     for (int n = 0; n < job.ranges; n++)
-        for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) job.run(job, i, share, w);
+        for (int64_t i; claim(job.range[(first + n) % job.ranges], &i);) {
+            if (job.of_sequence > 0 && has_no_rows(*job.c, i / job.of_sequence))
+                pass_over(job.range[(first + n) % job.ranges], (i / job.of_sequence + 1) * job.of_sequence);
+            else job.run(job, i, share, w);
+        }
     if (!job.c->count) return;
     job.flops.fetch_add(w.counters.flops, std::memory_order_relaxed);
     job.read.fetch_add(w.counters.read, std::memory_order_relaxed);
@@ -247,14 +261,16 @@ struct ForwardRun {
     Message* m;
     fa_status_t status = FA_OK;
 
-    void range(int64_t begin, int64_t count, Step step) {
+    // in_all: how many indices the step has; 0: those of sequences without rows are not passed over.
+    void range(int64_t begin, int64_t count, Step step, int64_t in_all) {
         if (status != FA_OK) return;
+        job.of_sequence = c->p->packed_q() && c->p->d.batch > 0 ? in_all / c->p->d.batch : 0;
         const int64_t team = workers < count ? workers : max_of(count, 1);
         partition_indices(job, begin, count, team);
         job.run = step;
         status = run_workers(*threads, team, worker_loop, &job, m);
     }
-    void all(int64_t count, Step step) { range(0, count, step); }
+    void all(int64_t count, Step step) { range(0, count, step, count); }
 
     int64_t items() const { return job.s->items > 0 ? c->p->d.batch * panels_of_batch(*c->p, c->method, c->blocks, job.panel) : 0; }
     // A single worker takes head after head, so that what it prepares of one is still in cache when it is wanted. Several would
@@ -262,9 +278,15 @@ struct ForwardRun {
     void prepared_items() {
         const int64_t heads = c->p->d.batch * c->p->kv_heads, at_once = workers == 1 ? 1 : max_of(heads, 1);
         const int64_t panels = items() / max_of(heads, 1), chunks = job.s->method.prepare_count / max_of(heads, 1);
-        for (; c->first_head < heads; c->first_head += at_once) {
-            range(c->first_head * chunks, at_once * chunks, run_preparation);
-            range(c->first_head * panels, at_once * panels, run_item);
+        while (c->first_head < heads) {
+            const int64_t sequence = c->first_head / c->p->kv_heads;
+            if (at_once == 1 && has_no_rows(*c, sequence)) {
+                c->first_head = (sequence + 1) * c->p->kv_heads;
+                continue;
+            }
+            range(c->first_head * chunks, at_once * chunks, run_preparation, heads * chunks);
+            range(c->first_head * panels, at_once * panels, run_item, heads * panels);
+            c->first_head += at_once;
         }
     }
     void flash_steps() {
@@ -286,7 +308,7 @@ struct ForwardRun {
         const Schedule& s = *job.s;
         const fa_attention_desc_t& d = c->p->d;
         if (s.method.prepare_count > 0 && s.parallel_splits) all(s.method.prepare_count, run_preparation);
-        if (c->p->has(FA_OPERAND_SCORES) && d.seqlen_q > 0 && d.seqlen_k > 0) all(d.batch * d.heads_q, fill_scores);
+        if (c->p->has(FA_OPERAND_SCORES) && d.seqlen_q > 0 && d.seqlen_k > 0) range(0, d.batch * d.heads_q, fill_scores, 0);
         if (d.algorithm != FA_ALGORITHM_FLASH) all(s.items, run_study);
         else flash_steps();
     }

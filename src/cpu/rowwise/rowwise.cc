@@ -26,6 +26,26 @@ void worker_loop(void* arg, int64_t) {
         for (int64_t r = i; r < min_of(i + kChunk, rows.count); r++) rows.row(rows.context, r);
 }
 
+// The rows of a tensor, of one head: packed sequences' as many as they have, for most of them may have none; else `seqlen` of each.
+int64_t rows_of(const int32_t* cu_seqlens, int64_t batch, int64_t seqlen) {
+    return cu_seqlens ? int64_t(cu_seqlens[batch]) - cu_seqlens[0] : batch * seqlen;
+}
+
+// Where row n of these is: in which sequence, and where there.
+struct Place {
+    int64_t sequence, row;
+};
+Place place_of(int64_t n, const int32_t* cu_seqlens, int64_t batch, int64_t seqlen) {
+    if (!cu_seqlens) return {n / seqlen, n % seqlen};
+    const int64_t row = cu_seqlens[0] + n;
+    int64_t low = 0, high = batch;  // cu_seqlens[low] <= row < cu_seqlens[high]
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (cu_seqlens[middle] <= row ? low : high) = middle;
+    }
+    return {low, row - cu_seqlens[low]};
+}
+
 struct Merge {
     const Problem& p;
     const fa_merge_args_t& a;
@@ -51,10 +71,12 @@ void merge_row(const void* context, int64_t index) {
     const Merge& x = *static_cast<const Merge*>(context);
     const fa_attention_desc_t& d = x.p.d;
     const fa_merge_args_t& a = x.a;
-    const int64_t i = index % d.seqlen_q, h = index / d.seqlen_q % d.heads_q, b = index / d.seqlen_q / d.heads_q;
-    const Span span = span_of(query_spans(x.p, a.cu_seqlens_q, a.seqused_q), b);
-    const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
-    if (i >= span.length && x.p.packed_q()) return;  // gaps of a packed tensor are not ours
+    const QuerySpans spans = query_spans(x.p, a.cu_seqlens_q, a.seqused_q);
+    const int64_t rows = rows_of(spans.cu_seqlens, d.batch, d.seqlen_q), h = index / rows;
+    const Place place = place_of(index % rows, spans.cu_seqlens, d.batch, d.seqlen_q);
+    const Span span = span_of(spans, place.sequence);
+    const int64_t i = place.row, batch = spans.packed() ? 0 : place.sequence, row = span.begin + i;
+    if (i >= span.length && spans.packed()) return;  // gaps of a packed tensor are not ours
 
     void* o = element(a.o, batch * d.o_stride[0] + row * d.o_stride[1] + h * d.o_stride[2], d.o_dtype);
     float* lse = a.lse ? a.lse + batch * d.lse_stride[0] + h * d.lse_stride[1] + row * d.lse_stride[2] : nullptr;
@@ -144,7 +166,8 @@ void append_row(const void* context, int64_t index) {
     const Append& x = *static_cast<const Append*>(context);
     const fa_attention_desc_t& d = x.p.d;
     const fa_append_kv_args_t& a = x.a;
-    const int64_t b = index / a.seqlen_new, t = index % a.seqlen_new;
+    const Place place = place_of(index, a.cu_seqlens_new, d.batch, a.seqlen_new);
+    const int64_t b = place.sequence, t = place.row;
     int64_t begin = 0, length = a.seqlen_new, batch = b;
     if (a.cu_seqlens_new) {
         begin = a.cu_seqlens_new[b];
@@ -205,8 +228,10 @@ void rotary_row(const void* context, int64_t index) {
     const Rotary& x = *static_cast<const Rotary*>(context);
     const fa_attention_desc_t& d = x.p.d;
     const fa_rotary_args_t& a = x.a;
-    const int64_t b = index / d.seqlen_q, i = index % d.seqlen_q;
-    const Span span = span_of(query_spans(x.p, a.cu_seqlens, a.seqused), b);
+    const QuerySpans spans = query_spans(x.p, a.cu_seqlens, a.seqused);
+    const Place place = place_of(index, spans.cu_seqlens, d.batch, d.seqlen_q);
+    const int64_t b = place.sequence, i = place.row;
+    const Span span = span_of(spans, b);
     if (i >= span.length) return;
     const int64_t batch = x.p.packed_q() ? 0 : b, row = span.begin + i;
     int64_t position = i + (a.position_offset ? a.position_offset[b] : 0);
@@ -237,19 +262,19 @@ fa_status_t for_rows(const Threads& threads, int64_t count, double bytes, void (
 
 fa_status_t run_merge(const Problem& p, const fa_merge_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Merge x{p, a, k};
-    const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
+    const int64_t rows = rows_of(query_spans(p, a.cu_seqlens_q, nullptr).cu_seqlens, p.d.batch, p.d.seqlen_q) * p.d.heads_q;
     return for_rows(threads, rows, 8.0 * double(rows) * double(a.parts + 1) * double(p.d.dim_v), merge_row, &x, m);
 }
 
 fa_status_t run_append_kv(const Problem& p, const fa_append_kv_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Append x{p, a, k};
-    const int64_t rows = p.d.batch * a.seqlen_new;
+    const int64_t rows = rows_of(a.cu_seqlens_new, p.d.batch, a.seqlen_new);
     return for_rows(threads, rows, 4.0 * double(rows) * (double(p.d.heads_k * p.d.dim_qk) + double(p.d.heads_v * p.d.dim_v)), append_row, &x, m);
 }
 
 fa_status_t run_rotary(const Problem& p, const fa_rotary_args_t& a, const Kernels& k, const Threads& threads, Message* m) {
     const Rotary x{p, a, k};
-    const int64_t rows = p.d.batch * p.d.seqlen_q;
+    const int64_t rows = rows_of(query_spans(p, a.cu_seqlens, nullptr).cu_seqlens, p.d.batch, p.d.seqlen_q);
     return for_rows(threads, rows, 4.0 * double(rows * p.d.heads_q) * double(p.d.dim_qk), rotary_row, &x, m);
 }
 
