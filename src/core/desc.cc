@@ -401,13 +401,14 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     fa_attention_desc_t& d = p->d;
     FA_TRY(import_struct(&d, user, m));
     FA_TRY(check_known(d, m));
+    const uint64_t given = d.operands;
     d.operands &= operands_read(op);
     if (op == FA_OP_APPEND_KV && (d.operands & FA_OPERAND_CU_SEQLENS_K)) {
         return fail(m, FA_INVALID_ARGUMENT,
                     "operands is 0x%llx: expected no FA_OPERAND_CU_SEQLENS_K, packed keys have no room to append to", llu(d.operands));
     }
     // An append stores whole rows of k unless they have a tail.
-    if (op == FA_OP_APPEND_KV && (user->operands & FA_OPERAND_Q_TAIL) && !(d.operands & FA_OPERAND_K_TAIL)) d.dim_tail = 0;
+    if (op == FA_OP_APPEND_KV && (given & FA_OPERAND_Q_TAIL) && !(given & FA_OPERAND_K_TAIL)) d.dim_tail = 0;
     FA_TRY(check_reserved(d, op, m));
     const bool v_in_k = reads_keys(op) && (d.flags & FA_V_IN_K);
     if (v_in_k) FA_TRY(check_v_in_k(d, op, m));

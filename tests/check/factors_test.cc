@@ -16,10 +16,12 @@ int64_t parts(int64_t n, int64_t of) { return of == 0 ? 1 : (n + of - 1) / of; }
 
 void lay_factors(Blocks2 b, int64_t keys, int64_t heads, int64_t dims, int64_t (&block)[2], int64_t (&stride)[4]) {
     block[0] = b.rows, block[1] = b.dims;
-    stride[3] = b.dims ? 1 : 0, stride[2] = parts(dims, b.dims), stride[1] = heads * stride[2], stride[0] = parts(keys, b.rows ? b.rows : 1) * stride[1];
+    stride[3] = b.dims ? 1 : 0, stride[2] = parts(dims, b.dims), stride[1] = heads * stride[2],
+    stride[0] = parts(keys, b.rows ? b.rows : 1) * stride[1];
 }
 
-Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v, bool shifted = false) {
+Case stored(const Shape& s, int32_t k_dtype, int32_t v_dtype, int32_t factor_dtype, Blocks2 of_k, Blocks2 of_v,
+            bool shifted = false) {
     Case c = shaped(s);
     c.d.k_dtype = k_dtype, c.d.v_dtype = v_dtype, c.d.k_descale_dtype = c.d.v_descale_dtype = factor_dtype;
     c.d.operands |= FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
@@ -105,7 +107,8 @@ TEST_P(Schemes, KiviIsU4WithF16FactorsAndShifts) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, Schemes, testing::ValuesIn(isas_under_test()), [](const auto& info) { return std::string(isa_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Isas, Schemes, testing::ValuesIn(isas_under_test()),
+                         [](const auto& info) { return std::string(isa_name(info.param)); });
 
 TEST(Factors, BlocksOfQ80AreIntegersWithF16Factors) {
     const Handle handle = make_handle();
@@ -165,10 +168,11 @@ void run_records(const Record& x, const Handle& handle) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     d.flags = FA_V_IN_K, d.q_dtype = FA_BF16, d.k_dtype = FA_E4M3, d.o_dtype = FA_F32, d.k_descale_dtype = x.factor_dtype;
     d.operands = FA_OPERAND_K_TAIL | FA_OPERAND_K_DESCALE | FA_OPERAND_PAGE_TABLE;
-    d.batch = 1, d.heads_q = kHeads, d.heads_k = 1, d.seqlen_q = 2, d.seqlen_k = kTokens, d.dim_qk = dim, d.dim_v = 512, d.dim_tail = tail;
+    d.batch = 1, d.heads_q = kHeads, d.heads_k = 1, d.seqlen_q = 2, d.seqlen_k = kTokens, d.dim_qk = dim, d.dim_v = 512,
+    d.dim_tail = tail;
     d.page_size = x.page_size, d.num_pages = x.pages;
     d.strided = FA_STRIDED_K | FA_STRIDED_K_TAIL;
-    const auto set = [](int64_t (&stride)[4], int64_t page, int64_t row) { stride[0] = page, stride[1] = row, stride[3] = 1; };
+    const auto set = [](int64_t(&stride)[4], int64_t page, int64_t row) { stride[0] = page, stride[1] = row, stride[3] = 1; };
     set(d.k_stride, x.page_bytes, x.token_bytes), set(d.k_tail_stride, x.page_bytes / 2, x.token_bytes / 2);
     set(d.k_descale_stride, x.page_bytes / factor_size, x.factor_step / factor_size);
     d.k_descale_block[1] = x.dims_of_factor;
@@ -218,8 +222,11 @@ TEST(Factors, WhatIsAppendedIsAttended) {
         int64_t dims;
         bool shifted;
         double error;
-    } schemes[] = {{FA_E4M3, FA_E8M0, 32, false, 0.06}, {FA_E2M1, FA_E4M3, 16, false, 0.25}, {FA_U4, FA_F16, 32, true, 0.2},
-                   {FA_I4, FA_BF16, 32, false, 0.2},   {FA_I8, FA_F32, 0, false, 0.02}};
+    } schemes[] = {{FA_E4M3, FA_E8M0, 32, false, 0.06},
+                   {FA_E2M1, FA_E4M3, 16, false, 0.25},
+                   {FA_U4, FA_F16, 32, true, 0.2},
+                   {FA_I4, FA_BF16, 32, false, 0.2},
+                   {FA_I8, FA_F32, 0, false, 0.02}};
     for (const auto& x : schemes) {
         Rng rng(345);
         Case c = stored({2, 4, 2, 5, 60, 64, 64}, x.dtype, x.dtype, x.factor_dtype, {0, x.dims}, {0, x.dims}, x.shifted);
@@ -255,7 +262,8 @@ TEST(Factors, AValueThatIsNotFiniteShows) {
             for (int n = 0; n < 64; n++) fresh[n] = float(n + 1);
             fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
             a.flags = FA_APPEND_DYNAMIC_SCALE;
-            a.k_new = fresh, a.seqlen_new = 1, a.k = c.k.as(), a.v = c.v.as(), a.k_descale = c.k_descale.as(), a.v_descale = c.v_descale.as();
+            a.k_new = fresh, a.seqlen_new = 1, a.k = c.k.as(), a.v = c.v.as(), a.k_descale = c.k_descale.as(),
+            a.v_descale = c.v_descale.as();
             float values[64];
             memcpy(values, fresh, sizeof fresh);
             values[20] = float(odd);
@@ -281,7 +289,8 @@ TEST(Factors, EveryFactor) {
             }
             ASSERT_EQ(run_and_check(handle, c), "") << oracle::name_of(factor_dtype);
             for (int n = 0; n < 256; n++) {
-                const double want = (n % 2 ? 1 : -1.5) * oracle::load(c.v_descale.as(), n, factor_dtype), got = double(c.o.as<float>()[n]);
+                const double want = (n % 2 ? 1 : -1.5) * oracle::load(c.v_descale.as(), n, factor_dtype),
+                             got = double(c.o.as<float>()[n]);
                 EXPECT_EQ(std::isnan(want), std::isnan(got)) << n;
                 const bool within = std::fabs(want) > 0x1p-80 && std::fabs(want) < 0x1p127;
                 EXPECT_TRUE(!within || std::fabs(got - want) <= std::fabs(want) * 0x1p-22) << n << ": " << got << ", " << want;

@@ -122,7 +122,9 @@ double f32(double value) { return double(static_cast<float>(value)); }
 
 // A factor or a shift in its type, which has a number for each: no positive factor becomes 0, none becomes infinite.
 double as_factor(double value, int32_t dtype, bool is_shift) {
-    const double most = dtype == FA_BF16 ? 0x1.fep127 : largest(dtype), least = dtype == FA_F16 ? 0x1p-24 : dtype == FA_E4M3 ? 0x1p-9 : 0x1p-126;
+    const double most = dtype == FA_BF16 ? 0x1.fep127 : largest(dtype), least = dtype == FA_F16    ? 0x1p-24
+                                                                                : dtype == FA_E4M3 ? 0x1p-9
+                                                                                                   : 0x1p-126;
     if (dtype == FA_E8M0) return value <= least ? least : std::fmin(std::exp2(std::ceil(std::log2(value))), most);
     const double nearest = rounded(std::fmin(std::fmax(value, -most), most), dtype);
     return !is_shift && nearest < least ? least : nearest;
@@ -135,8 +137,7 @@ struct Scaling {
 Scaling scale(const std::vector<Turned>& x, size_t c, size_t end, const Arrival& to, std::vector<Write>& out) {
     const int64_t index = to.factor + int64_t(c) / to.block * to.factor_step;
     if (!to.descale) return {1, 0, 0};
-    if (!to.dynamic)
-        return {load(to.descale, index, to.factor_dtype), to.shift ? load(to.shift, index, to.factor_dtype) : 0, 0};
+    if (!to.dynamic) return {load(to.descale, index, to.factor_dtype), to.shift ? load(to.shift, index, to.factor_dtype) : 0, 0};
     double low = x[c].value, high = low, peak = 0, noise = 0;
     for (size_t n = c; n < end; n++) {
         low = std::fmin(low, x[n].value), high = std::fmax(high, x[n].value);
@@ -199,15 +200,20 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     std::vector<Turned> own, tail;
                     for (int64_t c = 0; c < dim; c++) {
                         const bool behind = is_k && c >= r.own_k;
-                        (behind ? tail : own).push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none, !behind && exact));
+                        (behind ? tail : own)
+                            .push_back(turn(x, c, slot - tokens.left_padding(b), is_k ? rotation : none, !behind && exact));
                     }
                     Arrival to{};
                     to.cache = is_k ? a.k : a.v;
                     to.index = is_k ? r.k(b, head, slot) : r.v(b, head, slot);
                     if (is_nibble(dtype)) to.index *= 2;
                     to.dtype = dtype;
-                    to.descale = !(desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) ? nullptr : is_k ? a.k_descale : a.v_descale;
-                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr : is_k ? a.k_shift : a.v_shift;
+                    to.descale = !(desc.operands & (is_k ? FA_OPERAND_K_DESCALE : FA_OPERAND_V_DESCALE)) ? nullptr
+                                 : is_k                                                                  ? a.k_descale
+                                                                                                         : a.v_descale;
+                    to.shift = !(desc.operands & (is_k ? FA_OPERAND_K_SHIFT : FA_OPERAND_V_SHIFT)) ? nullptr
+                               : is_k                                                              ? a.k_shift
+                                                                                                   : a.v_shift;
                     to.factor_dtype = factors.dtype;
                     to.factor = is_k ? r.k_descale(b, head, slot) : r.v_descale(b, head, slot);
                     to.factor_step = factors.tensor.stride[3];
@@ -216,7 +222,8 @@ std::vector<Write> append_kv(const fa_attention_desc_t& desc, const fa_append_kv
                     write_head(own, to, out);
                     if (tail.empty()) continue;
                     Arrival behind{};
-                    behind.cache = a.k_tail, behind.index = r.k_tail(b, head, slot), behind.dtype = r.k_tail_dtype, behind.block = desc.dim_tail;
+                    behind.cache = a.k_tail, behind.index = r.k_tail(b, head, slot), behind.dtype = r.k_tail_dtype,
+                    behind.block = desc.dim_tail;
                     write_head(tail, behind, out);
                 }
             }
