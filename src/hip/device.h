@@ -14,18 +14,23 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 
-// The functions of the C library that device text calls, under their own names: these are chosen on the device, the library's on the
+// The functions of the C library that device text calls, or may, under their own names: these are chosen on the device, the library's on the
 // host. Device text of the same file may call them before a namespace of ours is open, so they stand outside of one.
 #define FA_BUILTIN static __device__ __forceinline__
 FA_BUILTIN float fabsf(float x) { return __builtin_fabsf(x); }
 FA_BUILTIN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 FA_BUILTIN float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+FA_BUILTIN float fminf(float x, float y) { return __builtin_fminf(x, y); }
+FA_BUILTIN float floorf(float x) { return __builtin_floorf(x); }
+FA_BUILTIN float ceilf(float x) { return __builtin_ceilf(x); }
+FA_BUILTIN float truncf(float x) { return __builtin_truncf(x); }
 FA_BUILTIN float rintf(float x) { return __builtin_rintf(x); }
 FA_BUILTIN float roundf(float x) { return __builtin_roundf(x); }
 FA_BUILTIN float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 FA_BUILTIN float exp2f(float x) { return __builtin_exp2f(x); }
 FA_BUILTIN float log2f(float x) { return __builtin_log2f(x); }
 FA_BUILTIN void* memcpy(void* to, const void* from, size_t bytes) { return __builtin_memcpy(to, from, bytes); }
+FA_BUILTIN void* memset(void* to, int byte, size_t bytes) { return __builtin_memset(to, byte, bytes); }
 FA_BUILTIN float tanhf(float x);  // below
 #undef FA_BUILTIN
 
