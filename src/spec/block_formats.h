@@ -37,11 +37,14 @@ FA_FN int block_integer(float x, int most) { return x < float(most) ? (x > 0.f ?
 // of the values is not finite, d is NaN, and so are all of them.
 FA_FN void quantise_block(const float* x, BlockFormat f, uint8_t* block) {
     const int last = (1 << f.bits) - 1;
-    float low = kMaxFloat, high = -kMaxFloat, top = 0.f, probe = 0.f, first = 0.f;  // top: of the largest magnitude, with its sign
+    float low = kMaxFloat, high = -kMaxFloat, most = 0.f, top = 0.f, probe = 0.f, first = 0.f;  // top: of magnitude `most`, with its sign
     for (int i = 0; i < kBlockDims; i++) {
         low = x[i] < low ? x[i] : low;
         high = x[i] > high ? x[i] : high;
-        top = fabsf(x[i]) > fabsf(top) ? x[i] : top;
+        // (Not by fabsf(top): for AMD's targets clang 19 forgets that top may be negative, where it is the first.)
+        const bool more = fabsf(x[i]) > most;
+        top = more ? x[i] : top;
+        most = more ? fabsf(x[i]) : most;
         probe += x[i] * 0.f;
     }
     // Of zeros of both signs the first one's: a device's minimum takes −0.
