@@ -5,6 +5,7 @@ None changes a result by a tolerance. A correction that takes its facts from AMD
 emulator does, is no independent evidence of them: only "rows of 32 x 32" is of that kind.
 """
 import ctypes
+import re
 
 import numpy as np
 
@@ -15,6 +16,8 @@ PROOFS = {
     "flat offset": "CDNA's FLAT has an unsigned offset of 12 bits, the emulator takes the upper half for negative ones",
     "flat on RDNA 4": "what the emulator has of VFLAT asks for the base of scratch memory, which it does not know: no kernel's flat address "
                       "lies there",
+    "unaligned words": "global memory takes words at any address, as ROCm configures it and LLVM expects; the emulator drops its two "
+                       "lowest bits",
     "16-bit registers": "v128 to v255 of a 16-bit instruction are upper halves of v0 to v127 on RDNA alone, the emulator does so on CDNA",
     "rows of 32 x 32": "register i of lane l holds row 8 (i / 4) + 4 (l / 32) + i % 4 of an MFMA's 32 x 32 results by AMD's tables, the "
                        "emulator has row 16 (l / 32) + i",
@@ -121,6 +124,8 @@ def set_field(pc, low, high, value):
 def prepare(step, inst, pc, arch):
     """Marks what a correction touches, and adds what has to be done before and after an instruction."""
     name, kind = step.name, type(inst)
+    if MEMORY.match(name):
+        prepare_memory(step, inst, arch)
     if arch == "cdna" and kind.__name__ == "FLAT":
         step.correction = "flat saddr"
     elif arch == "rdna4" and kind.__name__ == "VFLAT":
@@ -148,6 +153,49 @@ def field(inst, name):
     return inst._raw >> at.lo & (1 << (at.hi - at.lo + 1)) - 1 if at is not None else 0
 
 
+MEMORY = re.compile(r"(GLOBAL|FLAT)_(LOAD|STORE)_(DWORD(X[234])?|B(32|64|96|128))$")
+
+
+def prepare_memory(step, inst, arch):
+    """Where an active lane's address is no multiple of 4, the words are copied here."""
+    _, operation, width = MEMORY.match(step.name).group(1, 2, 3)
+    count = {"DWORD": 1, "DWORDX2": 2, "DWORDX3": 3, "DWORDX4": 4}.get(width) or int(width[1:]) // 32
+    new = arch == "rdna4"
+    register, data, target = field(inst, "vaddr" if new else "addr"), field(inst, "vsrc" if new else "data"), field(inst, "vdst")
+    at = getattr(type(inst), "ioffset" if new else "offset")
+    offset, bits = field(inst, "ioffset" if new else "offset"), at.hi - at.lo + 1
+    cdna_flat = arch == "cdna" and step.name.startswith("FLAT")
+    if offset >> bits - 1 and not cdna_flat:
+        offset -= 1 << bits
+    base = 127 if cdna_flat else field(inst, "saddr")
+    accumulation = bool(field(inst, "acc")) if arch == "cdna" else False
+
+    def before(wave):
+        vgprs = registers(wave)
+        if base < 124:
+            addresses = vgprs[register].astype(np.uint64) + np.uint64(wave.sgpr[base] | wave.sgpr[base + 1] << 32)
+        else:
+            addresses = vgprs[register].astype(np.uint64) | vgprs[register + 1].astype(np.uint64) << np.uint64(32)
+        addresses = addresses + np.uint64(offset & (1 << 64) - 1)
+        active = wave.sgpr[126] | (wave.sgpr[127] << 32 if wave.lanes == 64 else 0)
+        lanes = [lane for lane in range(wave.lanes) if active >> lane & 1]
+        if not (addresses[lanes] & np.uint64(3)).any():
+            return False
+        values = registers(wave, accumulation)
+        for lane in lanes:
+            words = (ctypes.c_uint32 * count).from_address(int(addresses[lane]))
+            if operation == "STORE":
+                words[:] = values[data:data + count, lane].tolist()
+            else:
+                values[target:target + count, lane] = words[:]
+        UNALIGNED[step.name] = UNALIGNED.get(step.name, 0) + 1
+        advance(wave, inst.size())
+        return True
+
+    step.before = before
+
+
+UNALIGNED = {}  # how often
 ROWS_32 = np.array([8 * (i // 4) + 4 * half + i % 4 for half in range(2) for i in range(16)])  # where the emulator has row 16 half + i
 
 

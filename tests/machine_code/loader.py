@@ -121,9 +121,7 @@ class Wave:
             chosen = arguments.get(step.buffers)
             if chosen is None:
                 chosen = arguments[step.buffers] = [buffers[b] for b in step.buffers]
-            if step.before:
-                step.before(self)
-            if step.function:
+            if not (step.before and step.before(self)) and step.function:
                 step.function(*chosen)
             if step.after:
                 step.after(self)
@@ -133,7 +131,7 @@ class Wave:
 
 
 class Step:
-    """An instruction: what executes it, and what is corrected before and after."""
+    """An instruction: what executes it, and what is corrected before, which may be all of it, and after."""
     __slots__ = ("function", "buffers", "barrier", "before", "after", "count", "name", "correction")
 
     def __init__(self, name):
@@ -229,8 +227,9 @@ class Emulator:
         file.write(f"instructions {sum(counts.values())} of {len(counts)} kinds\n")
         for name, n in sorted(corrected.items()):
             file.write(f"corrected {n} {name}\n")
-        for name, n in sorted(corrections.SPECIAL.items()):
-            file.write(f"corrected {n} f16 special operands of {name}\n")
+        for fault, times in (("f16 special operands", corrections.SPECIAL), ("unaligned words", corrections.UNALIGNED)):
+            for name, n in sorted(times.items()):
+                file.write(f"corrected {n} {fault} of {name}\n")
         for name, n in sorted(counts.items()):
             if "MFMA" in name or "WMMA" in name:
                 file.write(f"executed {n} {name}\n")

@@ -94,6 +94,20 @@ def flat_rdna4(emulator):
     return machine.v[2, 5] == 11
 
 
+def unaligned(emulator):
+    for arch, store, load in (("cdna", "global_store_dword v[0:1], v3, off", "global_load_dwordx2 v[4:5], v[0:1], off offset:-4"),
+                              ("rdna3", "global_store_b32 v[0:1], v3, off", "global_load_b64 v[4:5], v[0:1], off offset:-4"),
+                              ("rdna4", "global_store_b32 v[0:1], v3, off", "global_load_b64 v[4:5], v[0:1], off offset:-4")):
+        memory, address = words(0, 0, 0, 0)
+        machine = Machine(emulator, arch, f"{store}\n{load}\n")
+        address += 6
+        machine.v[0], machine.v[1], machine.v[3] = address & loader.MASK32, address >> 32, 0x04030201
+        machine.run()
+        if memory.tolist() != [0, 0x02010000, 0x0403, 0] or machine.v[4:6, 7].tolist() != [0, 0x04030201]:
+            return False
+    return True
+
+
 def sixteen_bits(emulator):
     machine = Machine(emulator, "cdna", "v_lshlrev_b16_e32 v134, 1, v7\n")
     machine.v[6], machine.v[7], machine.v[134] = 5, 3, 0
@@ -152,7 +166,8 @@ def caches(emulator):
     return True
 
 
-CASES = {"flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "16-bit registers": sixteen_bits,
+CASES = {"flat saddr": flat_saddr, "flat offset": flat_offset, "flat on RDNA 4": flat_rdna4, "unaligned words": unaligned,
+         "16-bit registers": sixteen_bits,
          "rows of 32 x 32": rows_of_32, "operands in AGPRs": agprs, "f16 special operands": special, "constant C": constant_c,
          "permlane literal": permlane, "cache": caches}
 
