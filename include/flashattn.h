@@ -323,9 +323,9 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
     FA_SCORES_PROBABILITY = 3 /* after softmax (sink included), before dropout: 0 where a key is removed */
 };
 
-enum { /* list_space (reserved): what an entry of key_list and full_list counts */
+enum { /* list_space: what an entry of key_list and full_list counts */
     FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
-    FA_LIST_SLOTS = 1 /* slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known */
+    FA_LIST_SLOTS = 1 /* (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known */
 };
 
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
@@ -352,11 +352,11 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
 #define FA_OPERAND_BIAS 0x200ull
 #define FA_OPERAND_BIAS_SCALE 0x400ull
 #define FA_OPERAND_MASK 0x800ull
-#define FA_OPERAND_KEY_RANGES 0x1000ull      /* (reserved) */
-#define FA_OPERAND_KEY_LIST 0x2000ull        /* (reserved) */
-#define FA_OPERAND_KEY_LIST_COUNT 0x4000ull  /* (reserved) */
-#define FA_OPERAND_FULL_LIST 0x8000ull       /* (reserved) */
-#define FA_OPERAND_FULL_LIST_COUNT 0x10000ull /* (reserved) */
+#define FA_OPERAND_KEY_RANGES 0x1000ull
+#define FA_OPERAND_KEY_LIST 0x2000ull
+#define FA_OPERAND_KEY_LIST_COUNT 0x4000ull
+#define FA_OPERAND_FULL_LIST 0x8000ull
+#define FA_OPERAND_FULL_LIST_COUNT 0x10000ull
 #define FA_OPERAND_ALIBI 0x20000ull
 #define FA_OPERAND_SINKS 0x40000ull
 #define FA_OPERAND_CAUSAL_OFFSET 0x80000ull
@@ -376,7 +376,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *     s = softcap · tanh(s / softcap)          if softcap > 0
  *     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
  *     s = s − slope · |i + off − j|            ALiBi
- *     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf (times any factor), beyond the lengths
+ *     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any factor), beyond the lengths
  *     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
  *     p = p · keep / (1 − dropout_p)           LSE is not affected
  *     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -401,6 +401,12 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
+ * Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
+ *                                         first and last + 1 key of each row's document, or, if causal, row + 1
+ * Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
+ *                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
+ *                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
+ * Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
@@ -420,7 +426,7 @@ typedef struct fa_attention_desc_s {
     int32_t v_descale_dtype; /* the same, of v_descale and v_shift */
     int32_t bias_dtype;      /* FA_F32 (0 too), FA_F16, FA_BF16 */
     int32_t mask_dtype;      /* 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes */
-    int32_t list_space;      /* (reserved) FA_LIST_… */
+    int32_t list_space;      /* FA_LIST_… */
 
     int32_t algorithm;     /* FA_ALGORITHM_… */
     int32_t precision;     /* FA_PRECISION_… */
@@ -454,11 +460,11 @@ typedef struct fa_attention_desc_s {
     int64_t split_size;   /* keys of a split, fixed: a sequence then has the same bits whatever else is in the batch; 0: off */
 
     int64_t mask_keys;     /* > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys */
-    int64_t key_range_max; /* (reserved) intervals of a row in key_ranges; 0: 1 */
-    int64_t list_max;      /* (reserved) entries stored for a block of rows, in key_list and in full_list */
-    int64_t list_rows;     /* (reserved) rows that share a list; 0: 1 */
-    int64_t list_keys;     /* (reserved) keys that one entry names; 0: 1 */
-    int64_t list_heads;    /* (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q */
+    int64_t key_range_max; /* intervals of a row in key_ranges; 0: 1 */
+    int64_t list_max;      /* entries stored for a block of rows, in key_list and in full_list */
+    int64_t list_rows;     /* rows that share a list, the tensor's own: 1 or a multiple of 16, with which packed sequences begin; 0: 1 */
+    int64_t list_keys;     /* keys that an entry names, e · list_keys and those behind it: 1 or a multiple of 16; 0: 1 */
+    int64_t list_heads;    /* lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0: heads_q */
 
     int64_t bias_period[2];     /* (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not */
     int64_t mask_period[2];     /* the same of the mask */
@@ -488,9 +494,9 @@ typedef struct fa_attention_desc_s {
     int64_t q_descale_stride[4];
     int64_t k_descale_stride[4];
     int64_t v_descale_stride[4];
-    int64_t key_range_stride[4];  /* (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own */
-    int64_t list_stride[4];       /* (reserved) (batch, list head, block of rows, entry) */
-    int64_t list_count_stride[3]; /* (reserved) (batch, list head, block of rows) */
+    int64_t key_range_stride[4];  /* (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride) */
+    int64_t list_stride[4];       /* of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride */
+    int64_t list_count_stride[3]; /* (batch, list head, block of rows) */
     int64_t alibi_batch_stride;   /* slopes[b · stride + head]; 0: one slope per head for all sequences */
 } fa_attention_desc_t;
 
@@ -572,11 +578,12 @@ typedef struct fa_forward_args_s {
     const void* bias;               /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     const float* bias_scale;        /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     const uint8_t* mask;            /* the same as bias by mask_stride; nonzero: attend */
-    const int32_t* key_ranges;      /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
-    const int32_t* key_list;        /* (reserved) keys or blocks of keys where masks act; −1: none */
-    const int32_t* key_list_count;  /* (reserved) entries to read; without: list_max */
-    const int32_t* full_list;       /* (reserved) blocks where masks do not act */
-    const int32_t* full_list_count; /* (reserved) */
+    const int32_t* key_ranges;      /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
+                                       row's ascend and lie apart; they may be empty, or reach beyond the keys */
+    const int32_t* key_list;        /* blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed */
+    const int32_t* key_list_count;  /* entries to read, up to list_max; without: list_max */
+    const int32_t* full_list;       /* blocks where causal, window, chunk, boolean mask and ranges do not act */
+    const int32_t* full_list_count;
     const float* alibi_slopes;      /* [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes */
     const float* sinks;             /* [heads_q] logits */
     const int32_t* causal_offset;   /* [batch] */

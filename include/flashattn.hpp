@@ -295,12 +295,14 @@ struct ForwardArgs {
     ConstTensor bias{}; /* [batch][heads_q][seqlen_q][seqlen_k] by bias_stride */
     Span<const float> bias_scale{}; /* [heads_q], finite; slopes of fa_alibi_slopes make ALiBi of a mask that holds distances */
     Span<const uint8_t> mask{}; /* the same as bias by mask_stride; nonzero: attend */
-    /* (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed */
+    /* pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
+     * row's ascend and lie apart; they may be empty, or reach beyond the keys */
     Span<const int32_t> key_ranges{};
-    Span<const int32_t> key_list{}; /* (reserved) keys or blocks of keys where masks act; −1: none */
-    Span<const int32_t> key_list_count{}; /* (reserved) entries to read; without: list_max */
-    Span<const int32_t> full_list{}; /* (reserved) blocks where masks do not act */
-    Span<const int32_t> full_list_count{}; /* (reserved) */
+    /* blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed */
+    Span<const int32_t> key_list{};
+    Span<const int32_t> key_list_count{}; /* entries to read, up to list_max; without: list_max */
+    Span<const int32_t> full_list{}; /* blocks where causal, window, chunk, boolean mask and ranges do not act */
+    Span<const int32_t> full_list_count{};
     /* [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes */
     Span<const float> alibi_slopes{};
     Span<const float> sinks{}; /* [heads_q] logits */

@@ -44,15 +44,16 @@ type Forward struct {
 	BiasScale []float32
 	// Mask: the same as bias by mask_stride; nonzero: attend
 	Mask []uint8
-	// KeyRanges: (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed
+	// KeyRanges: pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
+	// row's ascend and lie apart; they may be empty, or reach beyond the keys
 	KeyRanges []int32
-	// KeyList: (reserved) keys or blocks of keys where masks act; −1: none
+	// KeyList: blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
 	KeyList []int32
-	// KeyListCount: (reserved) entries to read; without: list_max
+	// KeyListCount: entries to read, up to list_max; without: list_max
 	KeyListCount []int32
-	// FullList: (reserved) blocks where masks do not act
+	// FullList: blocks where causal, window, chunk, boolean mask and ranges do not act
 	FullList []int32
-	// FullListCount: (reserved)
+	// FullListCount is as in flashattn.h.
 	FullListCount []int32
 	// AlibiSlopes: [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
 	AlibiSlopes []float32

@@ -47,7 +47,7 @@ type Attention struct {
 	BiasDtype Dtype
 	// MaskDtype: 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
 	MaskDtype Dtype
-	// ListSpace: (reserved) FA_LIST_…
+	// ListSpace: FA_LIST_…
 	ListSpace ListSpace
 	// Algorithm: FA_ALGORITHM_…
 	Algorithm Algorithm
@@ -99,15 +99,15 @@ type Attention struct {
 	SplitSize int64
 	// MaskKeys: > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
 	MaskKeys int64
-	// KeyRangeMax: (reserved) intervals of a row in key_ranges; 0: 1
+	// KeyRangeMax: intervals of a row in key_ranges; 0: 1
 	KeyRangeMax int64
-	// ListMax: (reserved) entries stored for a block of rows, in key_list and in full_list
+	// ListMax: entries stored for a block of rows, in key_list and in full_list
 	ListMax int64
-	// ListRows: (reserved) rows that share a list; 0: 1
+	// ListRows: rows that share a list, the tensor's own: 1 or a multiple of 16, with which packed sequences begin; 0: 1
 	ListRows int64
-	// ListKeys: (reserved) keys that one entry names; 0: 1
+	// ListKeys: keys that an entry names, e · list_keys and those behind it: 1 or a multiple of 16; 0: 1
 	ListKeys int64
-	// ListHeads: (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
+	// ListHeads: lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0: heads_q
 	ListHeads int64
 	// BiasPeriod: (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
 	BiasPeriod [2]int64
@@ -151,11 +151,11 @@ type Attention struct {
 	KDescaleStride [4]int64
 	// VDescaleStride is as in flashattn.h.
 	VDescaleStride [4]int64
-	// KeyRangeStride: (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own
+	// KeyRangeStride: (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
 	KeyRangeStride [4]int64
-	// ListStride: (reserved) (batch, list head, block of rows, entry)
+	// ListStride: of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
 	ListStride [4]int64
-	// ListCountStride: (reserved) (batch, list head, block of rows)
+	// ListCountStride: (batch, list head, block of rows)
 	ListCountStride [3]int64
 	// AlibiBatchStride: slopes[b · stride + head]; 0: one slope per head for all sequences
 	AlibiBatchStride int64

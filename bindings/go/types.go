@@ -123,7 +123,7 @@ type ListSpace int32
 const (
 	// ListSpaceKeys: keys of the sequence, as masks count them
 	ListSpaceKeys ListSpace = C.FA_LIST_KEYS
-	// ListSpaceSlots: slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+	// ListSpaceSlots: (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 

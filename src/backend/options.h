@@ -40,6 +40,10 @@ constexpr uint64_t schedule = FA_DETERMINISTIC | num_splits | split_size | reser
 constexpr uint64_t kSequenceOperands = FA_OPERAND_CAUSAL_OFFSET | FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q |
                                        FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX;
 
+// Masks as data, which come to tiles as words of 64 keys (backend/row_keys.h).
+constexpr uint64_t kRowSetOperands =
+    FA_OPERAND_KEY_RANGES | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
+
 // The operands and options of the calls that a kernel family implements.
 struct Implements {
     uint64_t operands, options;

@@ -69,6 +69,8 @@ static fa_status_t check_forward_part(const Problem& p, const fa_forward_args_t*
     FA_TRY(check_operands(p, f, kAllOperands, Role::input, call));
     if (!host_metadata) return FA_OK;
     FA_TRY(check_input_lengths(p, f, call->message));
+    if (f.key_ranges) FA_TRY(check_key_ranges(p, f, call->message));
+    if (f.key_list || f.full_list) FA_TRY(check_key_lists(p, f, call->message));
     return f.bias_scale ? check_bias_scale(p, f.bias_scale, call->message) : FA_OK;
 }
 

@@ -56,6 +56,8 @@ static fa_status_t check_contents(const Problem& p, const fa_forward_args_t& a, 
         const Sequence s = sequence_of(sequences, b);
         FA_TRY(check_pages(p, a.page_table, s.kv_index, s.k_begin, s.k_begin + s.k_len, m));
     }
+    if (a.key_ranges) FA_TRY(check_key_ranges(p, a, m));
+    if (a.key_list || a.full_list) FA_TRY(check_key_lists(p, a, m));
     if (a.bias_scale) FA_TRY(check_bias_scale(p, a.bias_scale, m));
     return a.o_scale ? check_o_scale(*a.o_scale, m) : FA_OK;
 }

@@ -1,6 +1,7 @@
 // The descriptor: what is known, what fits together, and what zero means.
 #include <math.h>
 #include <string.h>
+#include "backend/row_keys.h"
 #include "core/check.h"
 #include "core/factors.h"
 #include "core/operands.h"
@@ -203,7 +204,9 @@ static fa_status_t check_rows(fa_attention_desc_t* d, int32_t op, Message* m) {
     const uint64_t throughout = op == FA_OP_BACKWARD ? FA_OPERAND_BIAS : FA_OPERAND_SCORES;
     if (!(d->operands & throughout) || d->seqlen_q == 0 || d->seqlen_k == 0) {
         if (d->operands & FA_OPERAND_CU_SEQLENS_Q) d->seqlen_q = min_of(d->seqlen_q, d->total_q);
-        if (d->operands & FA_OPERAND_CU_SEQLENS_K) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
+        // Entries of lists count blocks of the longest sequence that the caller allows.
+        const bool lists = (d->operands & (FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) != 0 && attends(op);
+        if ((d->operands & FA_OPERAND_CU_SEQLENS_K) && !lists) d->seqlen_k = min_of(d->seqlen_k, d->total_k);
     }
     int64_t rows;
     if (__builtin_mul_overflow(max_of(d->batch, 1) * d->heads_q, max_of(d->seqlen_q, 1), &rows) || rows > kMaxRows) {
@@ -255,7 +258,45 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
         return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", llu(d->operands));
     FA_TRY(check_period("bias_period", d->bias_period, *d, m));
     FA_TRY(check_period("mask_period", d->mask_period, *d, m));
-    return in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize);
+    FA_TRY(in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize));
+    FA_TRY(in_range(m, "key_range_max", d->key_range_max, 0, kMaxSize));
+    if (d->key_range_max == 0) d->key_range_max = 1;
+    return FA_OK;
+}
+
+// Blocks of rows and keys are single ones or multiples of 16, which no tile of a kernel need cut.
+static fa_status_t check_list_block(const char* field, int64_t* block, Message* m) {
+    FA_TRY(in_range(m, field, *block, 0, kMaxSize));
+    if (*block == 0) *block = 1;
+    if (*block == 1 || *block % 16 == 0) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "%s is %lld: expected 1 or a multiple of 16", field, ll(*block));
+}
+
+static fa_status_t check_lists(fa_attention_desc_t* d, int32_t op, Message* m) {
+    constexpr uint64_t kLists = FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST;
+    const struct {
+        uint64_t count, list;
+    } pairs[] = {{FA_OPERAND_KEY_LIST_COUNT, FA_OPERAND_KEY_LIST}, {FA_OPERAND_FULL_LIST_COUNT, FA_OPERAND_FULL_LIST}};
+    for (const auto& pair : pairs)
+        if ((d->operands & pair.count) && !(d->operands & pair.list))
+            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(d->operands),
+                        operand_name(pair.list), operand_name(pair.count));
+    FA_TRY(in_range(m, "list_max", d->list_max, 0, kMaxSize));
+    FA_TRY(in_range(m, "list_heads", d->list_heads, 0, kMaxSize));
+    FA_TRY(check_list_block("list_rows", &d->list_rows, m));
+    FA_TRY(check_list_block("list_keys", &d->list_keys, m));
+    if (d->list_heads == 0) d->list_heads = d->heads_q;
+    if (d->heads_q % d->list_heads != 0)
+        return fail(m, FA_INVALID_ARGUMENT, "list_heads is %lld: expected a divisor of heads_q, %lld", ll(d->list_heads),
+                    ll(d->heads_q));
+    if (!(d->operands & kLists)) return FA_OK;
+    if (op == FA_OP_FORWARD && (d->operands & FA_OPERAND_SCORES))
+        return fail(m, FA_UNSUPPORTED,
+                    "operands is 0x%llx: no backend writes scores of lists of keys yet, expected no FA_OPERAND_SCORES",
+                    llu(d->operands));
+    if (d->algorithm != FA_ALGORITHM_FLASH)
+        return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) with lists of keys", d->algorithm);
+    return FA_OK;
 }
 
 static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
@@ -372,6 +413,17 @@ static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
     return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, m);
 }
 
+// Backends keep a bit for each pair of a block of rows and one of keys.
+static fa_status_t check_list_bytes(const Problem& p, Message* m) {
+    const KeyLists l = key_lists(p, nullptr);
+    int64_t lists = l.batches * l.list_heads, words;
+    if (!__builtin_mul_overflow(lists, l.row_blocks, &lists) && !__builtin_mul_overflow(lists, l.size, &words) &&
+        words < INT64_MAX / 64)
+        return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: lists of too many blocks to keep a bit for each",
+                ll(p.d.list_rows), ll(p.d.list_keys));
+}
+
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     fa_attention_desc_t& d = p->d;
     if (attends(op) || op == FA_OP_ROTARY) {
@@ -388,6 +440,12 @@ static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     if (attends(op)) {
         FA_TRY(lay_literal(d, FA_OPERAND_BIAS, pair_tensor(*p, "bias", nullptr, element_size(d.bias_dtype), d.bias_stride, d.bias_period), Use::read, d.bias_stride, m));
         FA_TRY(lay_literal(d, FA_OPERAND_MASK, mask_tensor(*p, nullptr), Use::read, d.mask_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_RANGES, key_range_tensor(*p, "key_range", nullptr), Use::read, d.key_range_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST, key_list_tensor(*p, "list", nullptr), Use::read,
+                           d.list_stride, m));
+        FA_TRY(lay_literal(d, FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT,
+                           key_list_count_tensor(*p, "list_count", nullptr), Use::read, d.list_count_stride, m));
+        FA_TRY(check_list_bytes(*p, m));
         FA_TRY(lay_literal(d, FA_OPERAND_Q_DESCALE, q_descale_tensor(*p, nullptr), Use::read, d.q_descale_stride, m));
         FA_TRY(in_range(m, "alibi_batch_stride", d.alibi_batch_stride, 0, INT64_MAX));
         FA_TRY(lay_table(table_of("alibi_slopes", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride), &d.alibi_batch_stride, m));
@@ -421,6 +479,7 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     if (op != FA_OP_APPEND_KV) FA_TRY(check_rows(&d, op, m));
     if (attends(op)) {
         FA_TRY(check_scores(&d, m));
+        FA_TRY(check_lists(&d, op, m));
         FA_TRY(check_schedule(&d, m));
         FA_TRY(check_masks(&d, m));
         if (op == FA_OP_FORWARD && d.scores_stage != 0 && !p->has(FA_OPERAND_SCORES))

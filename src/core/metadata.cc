@@ -1,5 +1,6 @@
 #include <math.h>
 #include "core/metadata.h"
+#include "backend/row_keys.h"
 #include "core/rules.h"
 #include "spec/shape.h"
 
@@ -48,6 +49,63 @@ fa_status_t check_pages(const Problem& p, const int32_t* page_table, int64_t row
     for (int64_t i = begin / p.d.page_size; i < ceil_div(end, p.d.page_size); i++) {
         const int64_t at = row * p.d.page_table_stride + i;
         FA_TRY(entry_in_range(m, "page_table", at, page_table[at], 0, p.d.num_pages - 1));
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_row_ranges(const KeyRanges& r, int64_t row, Message* m) {
+    int64_t last_end = INT64_MIN;
+    for (int64_t t = 0; t < r.max; t++) {
+        const int64_t at = 2 * (row + t * r.interval);
+        const int64_t begin = r.pairs[at], end = r.pairs[at + 1];
+        if (begin >= end) continue;
+        if (begin < last_end)
+            return fail(m, FA_INVALID_ARGUMENT, "key_ranges[%lld] is %lld: expected %lld or more, the end of an interval before it",
+                        ll(at), ll(begin), ll(last_end));
+        last_end = end;
+    }
+    return FA_OK;
+}
+
+fa_status_t check_key_ranges(const Problem& p, const fa_forward_args_t& a, Message* m) {
+    const KeyRanges r = key_ranges(p, a);
+    const QuerySpans q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    const int64_t heads = r.rows.head == 0 ? 1 : p.d.heads_q;
+    for (int64_t b = 0; b < p.d.batch; b++) {
+        const Span s = span_of(q, b);
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < s.length; i++) FA_TRY(check_row_ranges(r, r.rows.index(b, s.begin + i, h), m));
+    }
+    return FA_OK;
+}
+
+static fa_status_t check_list(const int32_t* entries, const int32_t* counts, const char* name, const Problem& p, int64_t at,
+                              int64_t count_at, Message* m) {
+    char field[32];
+    snprintf(field, sizeof field, "%s_count", name);
+    if (counts) FA_TRY(entry_in_range(m, field, count_at, counts[count_at], 0, p.d.list_max));
+    const int64_t length = counts ? counts[count_at] : p.d.list_max, last = ceil_div(p.d.seqlen_k, p.d.list_keys) - 1;
+    for (int64_t e = 0; e < length; e++)
+        FA_TRY(entry_in_range(m, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], -1, last));
+    return FA_OK;
+}
+
+fa_status_t check_key_lists(const Problem& p, const fa_forward_args_t& a, Message* m) {
+    const QuerySpans q = query_spans(p, a.cu_seqlens_q, a.seqused_q);
+    const int64_t *s = p.d.list_stride, *c = p.d.list_count_stride;
+    const int64_t heads = s[1] == 0 && c[1] == 0 ? 1 : p.d.list_heads;
+    for (int64_t b = 0; b < p.d.batch; b++) {
+        const Span rows = span_of(q, b);
+        if (rows.length > 0 && rows.begin % p.d.list_rows != 0)
+            return fail(m, FA_INVALID_ARGUMENT, "cu_seqlens_q[%lld] is %lld: expected a multiple of list_rows, %lld", ll(b),
+                        ll(rows.begin), ll(p.d.list_rows));
+        const int64_t outer = p.packed_q() ? 0 : b;
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t block = rows.begin / p.d.list_rows; block < ceil_div(rows.begin + rows.length, p.d.list_rows); block++) {
+                const int64_t at = outer * s[0] + h * s[1] + block * s[2], count_at = outer * c[0] + h * c[1] + block * c[2];
+                if (a.key_list) FA_TRY(check_list(a.key_list, a.key_list_count, "key_list", p, at, count_at, m));
+                if (a.full_list) FA_TRY(check_list(a.full_list, a.full_list_count, "full_list", p, at, count_at, m));
+            }
     }
     return FA_OK;
 }

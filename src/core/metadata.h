@@ -25,6 +25,10 @@ fa_status_t check_kv_batch_idx(const Problem&, const int32_t* index, Message*);
 // Ids of the pages that hold slots [begin, end) of a row of the table; no other entry is read.
 fa_status_t check_pages(const Problem&, const int32_t* page_table, int64_t row, int64_t begin, int64_t end, Message*);
 
+// Ranges of each valid row ascend and lie apart, but for empty ones.
+fa_status_t check_key_ranges(const Problem&, const fa_forward_args_t&, Message*);
+// Lengths and entries of lists, of the blocks of valid rows; sequences begin with blocks.
+fa_status_t check_key_lists(const Problem&, const fa_forward_args_t&, Message*);
 fa_status_t check_bias_scale(const Problem&, const float* scale, Message*);
 fa_status_t check_o_scale(float o_scale, Message*);
 

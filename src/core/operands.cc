@@ -50,6 +50,11 @@ Tensor operand_tensor(const Problem& p, const fa_forward_args_t& a, int index) {
         case kBIAS: return pair_tensor(p, "bias", a.bias, element_size(d.bias_dtype), d.bias_stride, d.bias_period);
         case kBIAS_SCALE: return array_of("bias_scale", a.bias_scale, 4, d.heads_q);
         case kMASK: return mask_tensor(p, a.mask);
+        case kKEY_RANGES: return key_range_tensor(p, "key_ranges", a.key_ranges);
+        case kKEY_LIST: return key_list_tensor(p, "key_list", a.key_list);
+        case kKEY_LIST_COUNT: return key_list_count_tensor(p, "key_list_count", a.key_list_count);
+        case kFULL_LIST: return key_list_tensor(p, "full_list", a.full_list);
+        case kFULL_LIST_COUNT: return key_list_count_tensor(p, "full_list_count", a.full_list_count);
         case kALIBI: return table_of("alibi_slopes", a.alibi_slopes, 4, d.batch, d.heads_q, d.alibi_batch_stride);
         case kSINKS: return array_of("sinks", a.sinks, 4, d.heads_q);
         case kCAUSAL_OFFSET: return per_sequence("causal_offset", 0);

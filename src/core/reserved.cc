@@ -10,8 +10,6 @@ struct Bits {
     const char* what;
 };
 constexpr Bits kOperandsLater[] = {
-    {FA_OPERAND_KEY_RANGES, "ranges of keys"},
-    {FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT, "lists of keys"},
     {FA_OPERAND_DEVICE_STATUS, "a status word in device memory"},
 };
 
@@ -44,15 +42,15 @@ constexpr Field kFields[] = {
     {FIELD(mask_dtype), FA_OPERAND_MASK, Reader::attention, nullptr},
     {FIELD(mask_period), FA_OPERAND_MASK, Reader::attention, nullptr},
     {FIELD(mask_keys), FA_OPERAND_MASK, Reader::attention, nullptr},
-    {FIELD(key_range_max), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
-    {FIELD(key_range_stride), FA_OPERAND_KEY_RANGES, Reader::attention, "ranges of keys"},
-    {FIELD(list_space), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_max), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_rows), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_keys), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_heads), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_stride), kLists, Reader::attention, "lists of keys"},
-    {FIELD(list_count_stride), kLists, Reader::attention, "lists of keys"},
+    {FIELD(key_range_max), FA_OPERAND_KEY_RANGES, Reader::attention, nullptr},
+    {FIELD(key_range_stride), FA_OPERAND_KEY_RANGES, Reader::attention, nullptr},
+    {FIELD(list_space), kLists, Reader::attention, "lists of slots"},
+    {FIELD(list_max), kLists, Reader::attention, nullptr},
+    {FIELD(list_rows), kLists, Reader::attention, nullptr},
+    {FIELD(list_keys), kLists, Reader::attention, nullptr},
+    {FIELD(list_heads), kLists, Reader::attention, nullptr},
+    {FIELD(list_stride), kLists, Reader::attention, nullptr},
+    {FIELD(list_count_stride), kLists, Reader::attention, nullptr},
     {FIELD(alibi_batch_stride), FA_OPERAND_ALIBI, Reader::attention, nullptr},
     {FIELD(total_k), FA_OPERAND_CU_SEQLENS_K, Reader::keys, nullptr},
     {FIELD(kv_batch), FA_OPERAND_KV_BATCH_IDX, Reader::keys, nullptr},

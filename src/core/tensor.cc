@@ -135,6 +135,48 @@ Tensor mask_tensor(const Problem& p, const void* base) {
     return t;
 }
 
+Tensor key_range_tensor(const Problem& p, const char* name, const void* base) {
+    const Rows r = query_rows(p);
+    const int64_t* s = p.d.key_range_stride;
+    return {name,
+            base,
+            8,
+            4,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, p.d.heads_q, r.packed ? r.total : r.rows, p.d.key_range_max},
+            {s[0], s[1], s[2], s[3]},
+            4};
+}
+
+static int64_t row_blocks(const Problem& p, const Rows& r) { return ceil_div(r.packed ? r.total : r.rows, p.d.list_rows); }
+
+Tensor key_list_tensor(const Problem& p, const char* name, const void* base) {
+    const Rows r = query_rows(p);
+    const int64_t* s = p.d.list_stride;
+    return {name,
+            base,
+            4,
+            4,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r), p.d.list_max},
+            {s[0], s[1], s[2], s[3]}};
+}
+
+Tensor key_list_count_tensor(const Problem& p, const char* name, const void* base) {
+    const Rows r = query_rows(p);
+    const int64_t* s = p.d.list_count_stride;
+    return {name,
+            base,
+            4,
+            3,
+            r.packed ? 0 : kNoDim,
+            false,
+            {r.packed ? 1 : r.batch, p.d.list_heads, row_blocks(p, r)},
+            {s[0], s[1], s[2]}};
+}
+
 // Of packed rows, each meets only its own sequence's factor: with both strides the pairs that are read are not known here.
 static Tensor descale(const char* name, const void* base, int32_t dtype, const Rows& r, int64_t batch, int64_t heads, int64_t dims,
                       const int64_t* block, const int64_t* s) {

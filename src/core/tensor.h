@@ -17,8 +17,9 @@ struct Tensor {
     bool bound;      // the true elements are an unknown part of these
     int64_t extent[kMaxRank];
     int64_t stride[kMaxRank];  // elements
+    int32_t scalar = 0;        // bytes of the scalars that elements consist of; 0: each is one, or a block whose largest is an f16
 
-    int32_t alignment() const { return element <= 8 ? element : 2; }  // the largest scalar of a block is an f16
+    int32_t alignment() const { return scalar ? scalar : element <= 8 ? element : 2; }
     bool empty() const {
         for (int i = 0; i < rank; i++) {
             if (extent[i] == 0) return true;
@@ -72,6 +73,10 @@ Tensor score_tensor(const Problem&, const char* name, const void* base, int32_t 
 // The same of sequences and heads that repeat.
 Tensor pair_tensor(const Problem&, const char* name, const void* base, int32_t element, const int64_t* stride, const int64_t* period);
 Tensor mask_tensor(const Problem&, const void* base);  // in bytes, of eight keys each if they are bits
+Tensor key_range_tensor(const Problem&, const char* name, const void* base);  // in pairs
+// Lists of keys, of one list head each; and their lengths.
+Tensor key_list_tensor(const Problem&, const char* name, const void* base);
+Tensor key_list_count_tensor(const Problem&, const char* name, const void* base);
 Tensor q_descale_tensor(const Problem&, const void* base);
 Tensor k_descale_tensor(const Problem&, const void* base, const char* name = "k_descale");  // shifts have their shape
 Tensor v_descale_tensor(const Problem&, const void* base, const char* name = "v_descale");

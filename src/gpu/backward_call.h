@@ -27,6 +27,7 @@ struct BackwardPlan : Plan {
     BackwardParams params;  // but for what the launch and args add
     int64_t key_blocks;     // of backward_preprocess
     uint64_t rows_bytes;    // of delta, and of lse_log2
+    uint64_t list_bytes;    // of the bits of lists, behind a launch's own
     BackwardLaunch launch[kArchKernelTensors + 1];
     ArchBackwardPlan arch;  // of the last one
 };
@@ -105,6 +106,8 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
     plan->rows_bytes = uint64_t(round_up(d.heads_q * x.padded_rows * 4, 256));
+    const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
+    if (listed != FA_OK) return listed;
     plan->workspace = 0;
     plan->arch = ArchBackwardPlan{};
     if constexpr (rt::kArchKernels) plan->arch = plan_arch_backward(c.properties, p);
@@ -114,7 +117,7 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
             return fail(m, FA_UNSUPPORTED,
                         "%lld rows and heads, %lld keys and heads: one launch of the backward holds fewer than 2^31 blocks",
                         (long long)(d.batch * d.heads_q * d.seqlen_q), (long long)(d.batch * d.heads_k * d.seqlen_k));
-        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.arch_bytes;
+        const uint64_t bytes = 2 * plan->rows_bytes + b.dq_acc_bytes + b.arch_bytes + plan->list_bytes;
         plan->workspace = bytes > plan->workspace ? bytes : plan->workspace;
     }
     return FA_OK;
@@ -249,11 +252,13 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     if (status != FA_OK) return status;
     const uint64_t arch_at = 2 * plan.rows_bytes + b.dq_acc_bytes;
     char* memory = nullptr;
-    status = workspace(c, stream, a->workspace, arch_at + b.arch_bytes, &memory, m);
+    status = workspace(c, stream, a->workspace, arch_at + b.arch_bytes + plan.list_bytes, &memory, m);
     if (status != FA_OK) return status;
     BackwardParams x = plan.params;
     set_args(plan, b, *a, memory, &x);
-    status = launch_backward(plan, b, x, memory + arch_at, stream, m);
+    x.sets.lists = key_lists(plan.problem, memory + arch_at + b.arch_bytes);
+    status = launch_lists(plan.problem, *a->forward, x.sets.lists, stream, m);
+    if (status == FA_OK) status = launch_backward(plan, b, x, memory + arch_at, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

@@ -27,11 +27,12 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
     const int64_t row_end = min_of(end[2] * kTile, t.seq.q_len), key_end = min_of(end[3] * kTile, t.seq.k_len);
     for (int64_t row0 = begin[2] * kTile; row0 < row_end; row0 += kTile)
         for (int64_t key0 = begin[3] * kTile; key0 < key_end; key0 += kTile) {
-            if (tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
+            if (!x.sets.lists.words && tile_class(t.rule, row0, kTile, key0, kTile, t.seq.k_len) == TileClass::empty) continue;
             rt::barrier();  // behind the last use of another tile
             init_rows(x, head, row0);
             locate_keys(x, head / x.group, key0);
             rt::barrier();
+            if (!find_visible(x)) continue;
             compute_p_ds<true>(x, true, false);
             FA_UNROLL for (int r = 0; r < 4; r++)
                 FA_UNROLL for (int n = 0; n < 4; n++) sum[r][n] = fmaf(scale, backward_shared().ds[element_at<true>(r, n)], sum[r][n]);

@@ -26,6 +26,7 @@ struct BackwardTile {
     int64_t batch, head, row0, key0;
     int64_t q_at[kTile], dout_at[kTile], k_at[kTile], v_at[kTile];  // where rows lie; −1: not there, or without keys
     float lse_log2[kTile], delta[kTile];
+    uint64_t visible[kTile], unmasked[kTile];  // keys that a row sees, and those where masks do not act, as bits
     uint8_t kept[kTile][kTile / 4];                                 // by dropout: a bit for each of four keys
     alignas(16) bool plain;
 };
@@ -128,11 +129,29 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
     t.v_at[j] = there ? key_index(x.v_strides, location, kv_head) : -1;
 }
 
+// Finds which of the located tile's keys each row sees; false when that is none. Barriers must lie before it and before the next.
+FA_COLD bool find_visible(const BackwardParams& x) {
+    static_assert(kTile == kWordKeys, "a bit for each key of a tile");
+    BackwardTile& t = *backward_shared().tile;
+    const int r = rt::thread();
+    if (r < kTile) {
+        const KeyBand band = key_band(t.rule, t.row0 + r, t.seq.k_len);
+        const bool there = t.row0 + r < t.seq.q_len;
+        const RowKeys keys = there ? row_keys(x.sets, t.seq, band, t.batch, t.head, t.row0 + r, t.key0) : RowKeys{0, 0};
+        t.visible[r] = keys.visible;
+        t.unmasked[r] = keys.unmasked;
+    }
+    rt::barrier();
+    uint64_t some = 0;
+    for (int i = 0; i < kTile; i++) some |= t.visible[i];
+    return some != 0;
+}
+
 // Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
 // take long.
 FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
-    return !x.score_mod && !(x.dropout_p > 0) && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
+    return !x.score_mod && !(x.dropout_p > 0) && !x.sets.any() && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
@@ -207,12 +226,13 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
     for (int i = 0; i < 16; i++) {
         const int row = rt::thread() / 16 * 4 + i / 4, j = rt::thread() % 16 + i % 4 * 16, at = element_at<by_keys>(i / 4, i % 4);
         const int64_t key = t.key0 + j;
-        const KeyBand band = key_band(t.rule, t.row0 + row, t.seq.k_len);
-        const bool visible = key >= band.begin && key < band.end && t.lse_log2[row] != kPosInf;
+        const bool visible = (t.visible[row] >> j & 1) != 0 && t.lse_log2[row] != kPosInf;
         float score = s.p[at], ds = s.ds[at], slope = 1.f, kept = 1.f;
         score = cap_score(x, score, &slope);
         if (!through_cap) slope = 1.f;
-        if (x.score_mod && visible) score = kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key, score);
+        if (x.score_mod && visible)
+            score = kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, t.head, t.row0 + row, key,
+                                             !(t.unmasked[row] >> j & 1), score);
         if (x.dropout_p > 0) kept = t.kept[row][j / 4] >> j % 4 & 1 ? x.dropout_scale : 0.f;
         if (!visible) score = kNegInf;
         softmax_backward(t.lse_log2[row], t.delta[row], kept, slope, &score, &ds);
@@ -309,7 +329,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
     if (rt::thread() == 0) {
         init_item(x, B::columns, x.sequences.seqlen_k, x.kv_heads, false);
         if (keys() > 0 && (dk_here() || dv_here())) {
-            const RowBand visible = row_band(t.rule, t.own0, keys(), t.seq.q_len);
+            const RowBand visible = x.sets.lists.words ? RowBand{0, t.seq.q_len} : row_band(t.rule, t.own0, keys(), t.seq.q_len);
             t.begin = max_of(visible.begin, 0) / kTile * kTile;
             t.end = min_of(visible.end, t.seq.q_len);
         }
@@ -324,6 +344,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
         for (int64_t row0 = t.begin; row0 < t.end; row0 += kTile) {
             init_rows(x, t.own_head * x.group + i, row0);
             rt::barrier();
+            if (!find_visible(x)) continue;
             compute_p_ds<true>(x, dk_here(), true);
             if (dv_here()) B::add_product(s.p, rows_of_dout(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dv);
             if (dk_here()) B::add_product(s.ds, rows_of_q(x, t), min_of(t.seq.q_len - t.row0, kTile), t.column0, dk);
@@ -345,8 +366,8 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
         init_item(x, B::columns, x.sequences.q.seqlen, x.heads_q, x.causal);  // longest rows first
         if (rows() > 0) {
             const KeyBand first = key_band(t.rule, t.own0, t.seq.k_len), last = key_band(t.rule, t.own0 + rows() - 1, t.seq.k_len);
-            t.begin = max_of(first.begin, 0) / kTile * kTile;
-            t.end = last.end;
+            t.begin = x.sets.lists.words ? 0 : max_of(first.begin, 0) / kTile * kTile;
+            t.end = x.sets.lists.words ? t.seq.k_len : last.end;
         }
     }
     rt::barrier();
@@ -358,6 +379,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams
     for (int64_t key0 = t.begin; key0 < t.end; key0 += kTile) {
         locate_keys(x, t.own_head / x.group, key0);
         rt::barrier();
+        if (!find_visible(x)) continue;
         compute_p_ds<false>(x, true, true);
         B::add_product(s.ds, rows_of_k(x, t), min_of(t.seq.k_len - t.key0, kTile), t.column0, dq);
     }

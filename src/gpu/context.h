@@ -4,6 +4,7 @@
 #pragma once
 #include "gpu/arch_kernel.h"
 #include "gpu/instance.h"
+#include "gpu/key_lists.h"
 
 namespace fa {
 
@@ -121,6 +122,18 @@ fa_status_t launched(Message* m, rt::Status s, const char* kernel) {
 
 constexpr int64_t kMaxBlocks = int64_t(1) << 31;  // of one launch, and one more
 
+// Bytes of a workspace for the bits of a call's lists; refused where a launch cannot hold a block for each.
+fa_status_t plan_lists(const Problem& p, uint64_t* bytes, Message* m) {
+    *bytes = uint64_t(round_up(key_list_bytes(p), 256));
+    if (key_lists(p, nullptr).count < kMaxBlocks) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
+}
+fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* m) {
+    if (lists.count == 0) return FA_OK;
+    return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),
+                    "expand_lists");
+}
+
 void set_factor(const fa_attention_desc_t& d, bool score_mod, CallParams* x) {
     x->score_mod = score_mod;
     x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
@@ -173,6 +186,7 @@ void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
     x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
     x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
     x->mask = operand(p, FA_OPERAND_MASK, a.mask);
+    x->sets.ranges = key_ranges(p, a);
     x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
     x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
     x->dropout_seed = a.dropout_seed;

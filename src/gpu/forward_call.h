@@ -17,6 +17,7 @@ struct ForwardPlan : Plan {
     int64_t grid;              // of the instance
     bool cluster_merge;        // may a tile's splits merge in their cluster?
     SplitMemory split_memory;
+    uint64_t list_bytes;    // of the bits of lists, behind that
     int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
 };
 
@@ -43,7 +44,8 @@ rt::Status prepare_forward(const rt::Device& d) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
             }
-    const rt::Status others[] = {prepare_merge(d), rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
+    const rt::Status others[] = {prepare_merge(d), rt::prepare(expand_lists, d), rt::prepare(merge_split_states, d),
+                                 rt::prepare(write_scores, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
@@ -90,7 +92,9 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     if constexpr (rt::kArchKernels)
         if (plan->cluster_merge) plan->cluster_merge = cluster_fits(c.properties, kernel, tiles, x.splits);
     plan->split_memory = split_memory(p, x, p.has(FA_OPERAND_SCORES));
-    const uint64_t bytes = plan->split_memory.bytes();
+    const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
+    if (listed != FA_OK) return listed;
+    const uint64_t bytes = plan->split_memory.bytes() + plan->list_bytes;
     plan->workspace = bytes > plan->arch.workspace ? bytes : plan->arch.workspace;
     return FA_OK;
 }
@@ -205,7 +209,7 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
         if (small && !a->workspace)  // a call that brings its workspace does not allocate
             status = launched(m, arch_kernel_memory(&c->arch_memory, stream, &zeros), "setting up a handle's memory");
     }
-    const uint64_t bytes = arch ? f.arch.workspace : f.split_memory.bytes();
+    const uint64_t bytes = arch ? f.arch.workspace : f.split_memory.bytes() + f.list_bytes;
     char* memory = nullptr;
     if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, bytes, &memory, m);
     if (status != FA_OK) return status;
@@ -214,7 +218,9 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     } else {
         ForwardParams x = f.params;
         set_args(f, *a, memory, &x);
-        status = launch_instance(f, x, stream, m);
+        x.sets.lists = key_lists(p, memory + f.split_memory.bytes());
+        status = launch_lists(p, *a, x.sets.lists, stream, m);
+        if (status == FA_OK) status = launch_instance(f, x, stream, m);
     }
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }

@@ -78,6 +78,7 @@ struct Simt {
         int64_t k_head, v_head;                // of that kv head
         int64_t split, column0;                // column0: of v
         int64_t begin, end;                    // keys of the split that any of the rows may see
+        alignas(16) bool full;                 // do all rows see all keys of the tile that is being visited?
         Dropout dropout;
     };
 
@@ -85,11 +86,13 @@ struct Simt {
     struct Shared {
         Tile* tile;
         int64_t *k_offset, *v_offset, *position, *head, *begin, *end;  // −1: a key that is not there; see locate_keys()
+        int64_t* next;                 // of a row that sees none of the tile's keys: one behind them before which it sees none
+        uint64_t *visible, *unmasked;  // the tile's keys that a row sees, and those where masks do not act, as bits
         float *kv, *probs, *k_factor, *v_factor, *q;
         int q_stride;
     };
     static constexpr int64_t shared_bytes(int64_t q_dims) {
-        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 4 * rows) +
+        return int64_t(sizeof(Tile)) + 8 * (2 * kKeys + 7 * rows) +
                4 * (rows * (q_dims + 4) + kKvFloats + rows * kRowStride + 2 * kKeys);
     }
     FA_MEMBER static Shared layout(char* memory, int q_dims) {
@@ -102,7 +105,10 @@ struct Simt {
         s.head = s.position + rows;
         s.begin = s.head + rows;
         s.end = s.begin + rows;
-        s.kv = reinterpret_cast<float*>(s.end + rows);
+        s.next = s.end + rows;
+        s.visible = reinterpret_cast<uint64_t*>(s.next + rows);
+        s.unmasked = s.visible + rows;
+        s.kv = reinterpret_cast<float*>(s.unmasked + rows);
         s.probs = s.kv + kKvFloats;
         s.k_factor = s.probs + rows * kRowStride;
         s.v_factor = s.k_factor + kKeys;
@@ -119,9 +125,53 @@ struct Simt {
             s.position[r] = row / x.group;
             s.head[r] = t.kv_head * x.group + row % x.group;
             const KeyBand band = key_band(t.rule, s.position[r], t.seq.k_len);
-            s.begin[r] = band.begin;
-            s.end[r] = band.end;
+            if (x.sets.any()) {  // for init_split()
+                const KeyBand hull = row_hull(x.sets, t.seq, band, t.batch, s.head[r], s.position[r]);
+                s.next[r] = hull.begin, s.visible[r] = uint64_t(hull.end);
+            }
+            s.begin[r] = band.begin, s.end[r] = band.end;
         }
+    }
+
+    // Which of the tile's keys each row sees. A barrier must come before they are read.
+    FA_COLD_MEMBER static void find_visible(const ForwardParams& x, int64_t key0) {
+        static_assert(kKeys == kWordKeys, "a bit for each key of a tile");
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        for (int r = rt::thread(); r < rows; r += kThreads) {
+            const int64_t head = s.head[r], row = s.position[r], behind = key0 + kKeys;
+            const RowKeys keys = row_keys(x.sets, t.seq, {s.begin[r], s.end[r]}, t.batch, head, row, key0);
+            s.visible[r] = keys.visible, s.unmasked[r] = keys.unmasked;
+            s.next[r] = keys.visible || !x.sets.any() ? behind : next_row_key(x.sets, t.seq, t.batch, head, row, behind);
+        }
+    }
+    // The class of the tile of `keys` keys whose visible ones have been found: full only where it has all kKeys.
+    FA_COLD_MEMBER static fa::TileClass class_of(const ForwardParams& x, int64_t key0, int keys) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        const Tile& t = *s.tile;
+        if (!x.sets.any()) {
+            const int64_t count = s.position[t.valid - 1] - s.position[0] + 1;
+            const fa::TileClass band = tile_class(t.rule, s.position[0], count, key0, keys, t.seq.k_len);
+            return band == fa::TileClass::full && keys < kKeys ? fa::TileClass::partial : band;
+        }
+        uint64_t some = 0, all = low_bits(keys);
+        for (int r = 0; r < t.valid; r++) some |= s.visible[r] & low_bits(keys), all &= s.visible[r];
+        return some == 0 ? fa::TileClass::empty : ~all ? fa::TileClass::partial : fa::TileClass::full;
+    }
+    // Is the tile to be visited? If so, its class for mask_scores(). A barrier must come before that.
+    FA_COLD_MEMBER static bool visits(const ForwardParams& x, int64_t key0, int keys) {
+        const bool first = rt::thread() == 0;
+        if (!first && !x.sets.any()) return true;
+        const fa::TileClass kind = class_of(x, key0, keys);
+        if (first) layout(rt::shared_memory(), x.q_dims).tile->full = kind == fa::TileClass::full;
+        return !x.sets.any() || kind != fa::TileClass::empty;
+    }
+    // Where the next tile lies that some row may see, behind one that none sees.
+    FA_COLD_MEMBER static int64_t next_tile(const ForwardParams& x, int64_t key0) {
+        const Shared s = layout(rt::shared_memory(), x.q_dims);
+        int64_t nearest = s.tile->end;
+        for (int r = 0; r < s.tile->valid; r++) nearest = min_of(nearest, s.next[r]);
+        return key0 + max_of((nearest - key0) / kKeys, 1) * kKeys;
     }
 
     // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
@@ -130,8 +180,13 @@ struct Simt {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         Tile& t = *s.tile;
         const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
-        t.begin = begin + max_of(s.begin[0] - begin, 0) / kKeys * kKeys;
-        t.end = min_of(min_of(begin + size, t.seq.k_len), s.end[t.valid - 1]);
+        int64_t first = s.begin[0], end = s.end[t.valid - 1];
+        for (int r = 0; x.sets.any() && r < t.valid; r++) {
+            first = r == 0 ? s.next[0] : min_of(first, s.next[r]);
+            end = r == 0 ? int64_t(s.visible[0]) : max_of(end, int64_t(s.visible[r]));
+        }
+        t.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
+        t.end = min_of(min_of(begin + size, t.seq.k_len), end);
     }
 
     FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
@@ -264,21 +319,15 @@ struct Simt {
     }
 
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
-    FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full, float score[TR][4]) {
-        const int tx = rt::thread() % 16, ty = rt::thread() / 16;
+    FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
+                                      float score[TR][4]) {
         if (full && !x.score_mod && !x.pages.table) return;
-        const auto kept = [&](int row, int j) { return key0 + j >= s.begin[row] && key0 + j < s.end[row] && s.k_offset[j] >= 0; };
-        if (x.score_mod)
-            for_each_score(s, score, [&](int row, int j, float value) {
-                if (!kept(row, j)) return kNegInf;
-                return kLog2e *
-                       apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
-                                       cap_score(x, value));
-            });
-        else
-            FA_UNROLL for (int r = 0; r < TR; r++)
-                FA_UNROLL for (int n = 0; n < 4; n++)
-                    if (!kept(ty * TR + r, tx + 16 * n)) score[r][n] = kNegInf;
+        for_each_score(s, score, [&](int row, int j, float value) {
+            if (!(s.visible[row] >> j & 1) || s.k_offset[j] < 0) return kNegInf;
+            if (!x.score_mod) return value;
+            return kLog2e * apply_score_mod(x, t.rule.off, t.seq.k_len, t.batch, s.head[row], s.position[row], key0 + j,
+                                            !(s.unmasked[row] >> j & 1), cap_score(x, value));
+        });
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
@@ -429,12 +478,16 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM F
     for (int64_t key = t.begin; key < t.end; key += kKeys) {
         const int keys = t.end - key < kKeys ? int(t.end - key) : kKeys;
         S::locate_keys(x, key, keys);
+        S::find_visible(x, key);
         rt::barrier();
+        if (!S::visits(x, key, keys)) {
+            key = S::next_tile(x, key) - kKeys;
+            rt::barrier();
+            continue;
+        }
         float score[TR][4], factor[TR];
         S::compute_qk(x, s, score);
-        const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
-        const bool full = keys == kKeys && tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len) == fa::TileClass::full;
-        S::mask_scores(x, t, s, key, full, score);
+        S::mask_scores(x, t, s, key, t.full, score);
         S::online_softmax(x, t, s, key, score, m, l, factor);
         S::compute_pv(x, s, keys, t.column0, factor, o);
     }

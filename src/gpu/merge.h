@@ -196,13 +196,13 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
         *to = outside;
         if (row >= seq.q_len || key >= seq.k_len) continue;
         const KeyLocation location = locate_key(x.pages, seq, key);
-        if (!location.valid || (masked && (key < band.begin || key >= band.end))) continue;
+        if (!location.valid || (masked && !(row_keys(x.sets, seq, band, batch, head, row, key).visible & 1))) continue;
         float s = 0.f;
         for (int64_t c = 0; c < x.dim_qk; c++)
             s = fmaf(query_value(x, seq, batch, row, head, q_at, c), key_value(x, location, kv / x.kv_heads_per_k, c), s);
         s *= x.factor.product;
         if (x.scores_stage != FA_SCORES_RAW) s = cap_score(x, s);
-        if (masked) s = apply_score_mod(x, rule.off, seq.k_len, batch, head, row, key, s);
+        if (masked) s = apply_score_mod(x, rule.off, seq.k_len, batch, head, row, key, true, s);
         if (x.scores_stage == FA_SCORES_PROBABILITY) s = s == kNegInf ? 0.f : prob(s * kLog2e, state.m) * normaliser(state);
         *to = s;
     }

@@ -2,6 +2,7 @@
 // dropout. Also CallParams, what a launch of a portable kernel is given, and ForwardParams, that of a forward, which carry what these
 // functions read.
 #pragma once
+#include "backend/row_keys.h"
 #include "gpu/row_params.h"
 #include "spec/mask.h"
 #include "spec/random.h"
@@ -45,6 +46,7 @@ struct CallParams : RowParams {
     int64_t bias_stride[4], mask_stride[4], alibi_batch_stride;
     int64_t bias_period[2], mask_period[2], mask_keys;  // SIMT kernels alone read these, mask_bits and bias_scale
     bool mask_bits;
+    RowSets sets;               // the same
     const uint64_t* rng_state;  // NULL: these two
     uint64_t dropout_seed, dropout_offset;
     // MMA kernels: do all sequences have the same lengths? Then these are the first one's.
@@ -104,9 +106,11 @@ FA_DEVICE float cap_score(const CallParams& x, float s, float* slope) {
     return x.softcap * tanh_s;
 }
 
-// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's band.
-FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row, int64_t key, float s) {
-    if (x.mask) {
+// A score in natural units, capped, to its final value; −inf when bias or mask removes the key. The key lies within the row's
+// band, or where masks do not act (masked: they do).
+FA_COLD float apply_score_mod(const CallParams& x, int64_t off, int64_t seqlen_k, int64_t batch, int64_t head, int64_t row,
+                              int64_t key, bool masked, float s) {
+    if (x.mask && masked) {
         const uint8_t* const begin = x.mask + pair_row(x.mask_period, x.mask_stride, batch, head, row);
         if (!mask_keeps(begin, x.mask_stride[3], x.mask_bits, key - first_masked_key(x.mask_keys, seqlen_k))) return kNegInf;
     }

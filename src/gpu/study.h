@@ -57,12 +57,13 @@ FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, in
 template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
-    const int64_t first_row = s.position[0], rows = s.position[t.valid - 1] - first_row + 1;
-    const TileClass kind = tile_class(t.rule, first_row, rows, key, keys, t.seq.k_len);
+    S::find_visible(x, key);
+    rt::barrier();
+    const TileClass kind = S::class_of(x, key, keys);
     if (kind == TileClass::empty) return false;
     if (x.dim_qk <= x.q_dims) S::load_q(x, 0, x.q_dims);
     S::compute_qk(x, s, score);
-    S::mask_scores(x, t, s, key, keys == kKeys && kind == TileClass::full, score);
+    S::mask_scores(x, t, s, key, kind == TileClass::full, score);
     return true;
 }
 

@@ -140,6 +140,13 @@ std::vector<Rule<Backward>> args() {
                 static const float scale[4] = {1, std::numeric_limits<float>::infinity(), 1, 1};
                 c.a.f.bias_scale = scale;
             }),
+        row(padded, "key_ranges[90] is 1: expected 2 or more",
+            [](Backward& c) {
+                static std::vector<int32_t> ranges;
+                ranges.assign(c.a.f.key_ranges, c.a.f.key_ranges + 96);
+                ranges[90] = 1;  // of the last valid row
+                c.a.f.key_ranges = ranges.data();
+            }),
         row(padded, "dbias_stride is {60, 15, 4, 1}:", [](Backward& c) { strides(c.a.dbias_stride, 60, 15, 4, 1); }),
         row(plain, "stream is 0x", [](Backward& c) { c.a.stream = somewhere; }),
         row(plain, "workspace is 0x", [](Backward& c) { c.a.workspace = somewhere; }),

@@ -21,6 +21,16 @@ void dense(int64_t* stride, int64_t b, int64_t c, int64_t d) {
     memcpy(stride, s, sizeof s);
 }
 
+// Two ranges of keys for each of 2 · 4 · 3 rows.
+const int32_t* ranges(fa_attention_desc_t* d, Memory* m) {
+    d->operands |= FA_OPERAND_KEY_RANGES;
+    d->key_range_max = 2;
+    dense(d->key_range_stride, 4, 3, 2);
+    std::vector<int32_t> pairs;
+    for (int row = 0; row < 24; row++) pairs.insert(pairs.end(), {-1, 2, 3, 9});
+    return m->array(pairs);
+}
+
 // The rotary tables of 5 positions and 4 dims.
 const float* cosines(Memory* m) {
     float* table = m->make<float>(5 * 2);
@@ -70,6 +80,7 @@ void padded(Forward* f) {
     d.q_descale_stride[1] = 4;
     d.q_descale_stride[2] = 1;
     d.alibi_batch_stride = 4;
+    a.key_ranges = ranges(&d, &m);
     a.lse = m.make<float>(24, 7.0f);
     a.scores = m.make<float>(120, 7.0f);
     a.bias = m.make<uint16_t>(120);
@@ -114,6 +125,21 @@ void scaled(Forward* f) {
     f->a.v_descale = m.make<uint16_t>(40);
     f->a.k_shift = m.make<uint16_t>(40);
     f->a.v_shift = m.make<uint16_t>(40);
+}
+
+void listed(Forward* f) {
+    plain(f);
+    fa_attention_desc_t& d = f->d;
+    d.operands =
+        FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
+    d.list_heads = 2, d.list_max = 3;
+    dense(d.list_stride, 2, 3, 3);
+    d.list_count_stride[0] = 6, d.list_count_stride[1] = 3, d.list_count_stride[2] = 1;
+    f->a.lse = f->memory.make<float>(24, 7.0f);
+    f->a.key_list = f->memory.make<int32_t>(36, 4);
+    f->a.full_list = f->memory.make<int32_t>(36, -1);
+    f->a.key_list_count = f->memory.make<int32_t>(12, 1);
+    f->a.full_list_count = f->memory.make<int32_t>(12, 3);
 }
 
 void packed(Forward* f) {
@@ -174,6 +200,7 @@ void backward_padded(Backward* c) {
     d.chunk = 4;
     d.operands = FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_CAUSAL_OFFSET |
                  FA_OPERAND_SEQUSED_Q | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_RNG_STATE;
+    a.f.key_ranges = ranges(&d, &m);
     d.alibi_batch_stride = 4;
     dense(d.bias_stride, 4, 3, 5);
     d.bias_stride[1] = 0;

@@ -24,6 +24,12 @@ class Memory {
         memcpy(to, values.begin(), values.size() * sizeof(T));
         return to;
     }
+    template <class T>
+    T* array(const std::vector<T>& values) {
+        T* to = make<T>(values.size());
+        memcpy(to, values.data(), values.size() * sizeof(T));
+        return to;
+    }
     const std::deque<std::vector<char>>& blocks() const { return blocks_; }
 
   private:
@@ -91,6 +97,7 @@ void plain(Forward*);
 // The same with 8-bit types and every operand that goes with padded sequences; three sequences in the cache.
 void padded(Forward*);
 // Packed: sequences of 2 and 3 rows in 6, of 5 and 2 keys in 8; LSE.
+void listed(Forward*);
 void packed(Forward*);
 // Five pages of 2 keys, a table of 3 rows by kv_batch_idx; seqused_k 4 and 5, left padding 0 and 2.
 void paged(Forward*);

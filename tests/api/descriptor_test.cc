@@ -76,11 +76,6 @@ std::vector<Rule<Forward>> types() {
 // What no backend has: each bit, value and field by itself. A feature that lands moves its rows to the others.
 std::vector<Rule<Forward>> reserved() {
     return {
-        row(plain, U, "operands is 0x1000: no backend has ranges of keys", [](D d) { d.operands = FA_OPERAND_KEY_RANGES; }),
-        row(plain, U, "operands is 0x2000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST; }),
-        row(plain, U, "operands is 0x4000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
-        row(plain, U, "operands is 0x8000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST; }),
-        row(plain, U, "operands is 0x10000: no backend has lists of keys", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
         row(plain, U, "operands is 0x20000000: no backend has a status word", [](D d) { d.operands = FA_OPERAND_DEVICE_STATUS; }),
     };
 }
@@ -91,6 +86,20 @@ std::vector<Rule<Forward>> repeats() {
         row(plain, I, "operands is 0x400: expected FA_OPERAND_BIAS with FA_OPERAND_BIAS_SCALE", [](D d) { d.operands = FA_OPERAND_BIAS_SCALE; }),
         row(padded, I, "mask_keys is -1: expected 0 or more", [](D d) { d.mask_keys = -1; }),
         row(padded, I, "mask_keys is 2147483648: expected 2147483647 or less", [](D d) { d.mask_keys = int64_t(1) << 31; }),
+        row(plain, I, "operands is 0x4000: expected FA_OPERAND_KEY_LIST with", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
+        row(plain, I, "operands is 0x10000: expected FA_OPERAND_FULL_LIST with", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
+        row(listed, U, "list_space is 1: no backend has lists of slots yet", [](D d) { d.list_space = FA_LIST_SLOTS; }),
+        row(listed, I, "list_max is -1: expected 0 or more", [](D d) { d.list_max = -1; }),
+        row(listed, U, "list_rows is 17: expected 1 or a multiple of 16", [](D d) { d.list_rows = 17; }),
+        row(listed, I, "list_heads is 3: expected a divisor of heads_q, 4", [](D d) { d.list_heads = 3; }),
+        row(listed, I, "list_stride[2] is -1: expected 0 or more", [](D d) { d.list_stride[2] = -1; }),
+        row(listed, I, "list_count_stride[0] is -4: expected 0 or more", [](D d) { d.list_count_stride[0] = -4; }),
+        row(listed, U, "operands is 0x801e001: no backend writes scores of lists", [](D d) { d.operands |= FA_OPERAND_SCORES; }),
+        row(listed, U, "algorithm is 1: expected FA_ALGORITHM_FLASH (0) with lists of keys", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD; }),
+        row(packed, I, "list_stride[0] is 9: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_LIST, d.list_stride[0] = 9; }),
+        row(padded, I, "key_range_max is -1: expected 0 or more", [](D d) { d.key_range_max = -1; }),
+        row(padded, I, "key_range_stride[3] is -2: expected 0 or more", [](D d) { d.key_range_stride[3] = -2; }),
+        row(packed, I, "key_range_stride[0] is 6: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[0] = 6; }),
         row(padded, I, "bias_period[1] is -1: expected 0 or more", [](D d) { d.bias_period[1] = -1; }),
         row(padded, I, "mask_period[0] is -9223372036854775808:", [](D d) { d.mask_period[0] = INT64_MIN; }),
     };

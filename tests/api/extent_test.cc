@@ -60,13 +60,12 @@ using Names = std::set<std::string>;
 TEST(Extent, IsWhatTheCallTouches) {
     Names forward = pointers<fa_forward_args_t>(), backward = pointers<fa_backward_args_t>(), merge = pointers<fa_merge_args_t>(),
           append = pointers<fa_append_kv_args_t>(), rotary = pointers<fa_rotary_args_t>();
-    for (const auto good : {plain, padded, packed, paged}) check_extents(good, &forward, fa::check_forward);
+    for (const auto good : {plain, padded, listed, packed, paged}) check_extents(good, &forward, fa::check_forward);
     for (const auto good : {backward_plain, backward_padded, backward_packed}) check_extents(good, &backward, fa::check_backward);
     for (const auto good : {merge_padded, merge_packed}) check_extents(good, &merge, fa::check_merge);
     for (const auto good : {append_paged, append_packed}) check_extents(good, &append, fa::check_append_kv);
     for (const auto good : {rotary_padded, rotary_packed}) check_extents(good, &rotary, fa::check_rotary);
-    EXPECT_EQ(forward, (Names{"q_tail", "k_tail", "k_shift", "v_shift", "key_ranges", "key_list", "key_list_count", "full_list",
-                              "full_list_count", "device_status"}));
+    EXPECT_EQ(forward, (Names{"q_tail", "k_tail", "k_shift", "v_shift", "device_status"}));
     EXPECT_EQ(append, (Names{"k_tail", "k_shift", "v_shift", "device_status"}));
     EXPECT_EQ(backward, Names{});
     EXPECT_EQ(merge, Names{});

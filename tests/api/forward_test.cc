@@ -30,6 +30,11 @@ const std::vector<Pointer<Forward>> pointers = {AT(plain, q, 4, false),
                                                 AT(padded, bias, 2, true),
                                                 AT(padded, bias_scale, 4, true),
                                                 AT(padded, mask, 1, true),
+                                                AT(padded, key_ranges, 4, true),
+                                                AT(listed, key_list, 4, true),
+                                                AT(listed, key_list_count, 4, true),
+                                                AT(listed, full_list, 4, true),
+                                                AT(listed, full_list_count, 4, true),
                                                 AT(padded, alibi_slopes, 4, true),
                                                 AT(padded, sinks, 4, true),
                                                 AT(padded, causal_offset, 4, true),
@@ -52,10 +57,7 @@ const std::vector<Pointer<Forward>> pointers = {AT(plain, q, 4, false),
                                                 AT(padded, rng_state, 8, true)};
 
 // Of operands that no backend has: nobody gives them.
-const std::vector<Pointer<Forward>> reserved_pointers = {AT(plain, key_ranges, 4, true),
-                                                         AT(plain, key_list, 4, true),        AT(plain, key_list_count, 4, true),
-                                                         AT(plain, full_list, 4, true),       AT(plain, full_list_count, 4, true),
-                                                         AT(plain, device_status, 4, true)};
+const std::vector<Pointer<Forward>> reserved_pointers = {AT(plain, device_status, 4, true)};
 
 std::vector<Rule<Forward>> overlaps() {
     std::vector<Rule<Forward>> rules =
@@ -130,6 +132,13 @@ std::vector<Rule<Forward>> contents() {
         row(padded, "seqused_k[0] is -1:", [](A a) { a.seqused_k = changed(a.seqused_k, 2, 0, -1); }),
         row(padded, "leftpad_k[0] is 5: expected 0 to 4", [](A a) { a.leftpad_k = changed(a.leftpad_k, 2, 0, 5); }),
         row(padded, "leftpad_k[1] is -1:", [](A a) { a.leftpad_k = changed(a.leftpad_k, 2, 1, -1); }),
+        row(padded, "key_ranges[2] is 1: expected 2 or more, the end of an interval before it",
+            [](A a) { a.key_ranges = changed(a.key_ranges, 96, 2, 1); }),
+        row(padded, "key_ranges[90] is -9: expected 2 or more", [](A a) { a.key_ranges = changed(a.key_ranges, 96, 90, -9); }),
+        row(listed, "key_list_count[3] is 4: expected 0 to 3", [](A a) { a.key_list_count = changed(a.key_list_count, 12, 3, 4); }),
+        row(listed, "full_list_count[11] is -1: expected 0 to 3", [](A a) { a.full_list_count = changed(a.full_list_count, 12, 11, -1); }),
+        row(listed, "key_list[33] is 5: expected -1 to 4", [](A a) { a.key_list = changed(a.key_list, 36, 33, 5); }),
+        row(listed, "full_list[2] is -2: expected -1 to 4", [](A a) { a.full_list = changed(a.full_list, 36, 2, -2); }),
         row(padded, "kv_batch_idx[0] is 3: expected 0 to 2", [](A a) { a.kv_batch_idx = changed(a.kv_batch_idx, 2, 0, 3); }),
         row(padded, "kv_batch_idx[1] is -1:", [](A a) { a.kv_batch_idx = changed(a.kv_batch_idx, 2, 1, -1); }),
         row(paged, "page_table[4] is 5: expected 0 to 4", [](A a) { a.page_table = changed(a.page_table, 9, 4, 5); }),

@@ -42,6 +42,13 @@ class Exact {
             to[i] = int32_t(r.one_in(60) ? high + 1 : low + (high > low ? r.below(high - low + 1) : 0));
         field = to;
     }
+    // Pairs, of which a row's ascend where it has but one, or where most are empty.
+    void ranges(Random& r, const int32_t*& field, const fa::Tensor& t, int64_t keys) {
+        int32_t* const to = static_cast<int32_t*>(make(t));
+        for (uint64_t i = 0; i < fa::span(t) / 4; i++)
+            if (t.extent[3] == 1 || r.one_in(9)) to[i] = int32_t(r.below(keys + 2));
+        field = to;
+    }
     void ascending(Random& r, const int32_t*& field, int64_t batch, int64_t longest, int64_t total) {
         int32_t* const to = static_cast<int32_t*>(make(fa::array_of("cu", nullptr, 4, batch + 1)));
         int64_t at = 0;
@@ -57,6 +64,7 @@ class Exact {
     std::vector<void*> blocks_;
 };
 
+int64_t list_blocks(const fa_attention_desc_t& d) { return (d.seqlen_k + d.list_keys - 1) / d.list_keys; }
 fa::Tensor per_sequence(const fa::Problem& p) { return fa::array_of("array", nullptr, 4, p.d.batch); }
 
 void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
@@ -73,6 +81,12 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
         e.give(a.bias, fa::pair_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
     if (p.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
     if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_KEY_RANGES)) e.ranges(r, a.key_ranges, fa::key_range_tensor(p, "key_ranges", nullptr), d.seqlen_k);
+    if (p.has(FA_OPERAND_KEY_LIST)) e.ints(r, a.key_list, fa::key_list_tensor(p, "key_list", nullptr), -1, list_blocks(d) - 1);
+    if (p.has(FA_OPERAND_FULL_LIST)) e.ints(r, a.full_list, fa::key_list_tensor(p, "full_list", nullptr), -1, list_blocks(d) - 1);
+    const fa::Tensor counts = fa::key_list_count_tensor(p, "counts", nullptr);
+    if (p.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
+    if (p.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
     if (p.has(FA_OPERAND_ALIBI))
         e.give(a.alibi_slopes, fa::table_of("alibi", nullptr, 4, d.batch, d.heads_q, d.alibi_batch_stride));
     if (p.has(FA_OPERAND_SINKS)) e.give(a.sinks, fa::array_of("sinks", nullptr, 4, d.heads_q));
@@ -213,6 +227,10 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     const fa::Tensor pairs = fa::score_tensor(p, "pairs", nullptr, 1, d->mask_stride);
     if (p.has(FA_OPERAND_BIAS)) far(pairs, 4, d->bias_stride);
     if (p.has(FA_OPERAND_MASK)) far(pairs, 4, d->mask_stride);
+    if (p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) far(fa::key_list_tensor(p, "list", nullptr), 4, d->list_stride);
+    if (p.has(FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT))
+        far(fa::key_list_count_tensor(p, "count", nullptr), 3, d->list_count_stride);
+    if (p.has(FA_OPERAND_KEY_RANGES)) far(fa::key_range_tensor(p, "key_ranges", nullptr), 4, d->key_range_stride);
     if (p.has(FA_OPERAND_SCORES)) far(pairs, 4, d->scores_stride);
     if (p.has(FA_OPERAND_Q_DESCALE)) far_factors(fa::q_descale_tensor(p, nullptr), d->q_descale_block, d->q_descale_stride);
     if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), d->k_descale_block, d->k_descale_stride);
@@ -252,7 +270,7 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
 
 }  // namespace
 
-TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, packed, paged, scaled}); }
+TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, listed, packed, paged, scaled}); }
 TEST(FuzzCall, Backward) { fuzz<Backward>(15000, {backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
 TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed, append_scaled}); }

@@ -7,6 +7,7 @@
 #include <memory>
 #include "calls.h"
 #include "core/check.h"
+#include "core/tensor.h"
 #include "random_struct.h"
 
 namespace {
@@ -159,6 +160,10 @@ void expect_forward(const fa::Problem& p) {
     ASSERT_TRUE(d.mask_keys >= 0 && d.mask_keys <= INT32_MAX && (d.mask_dtype == 0 || d.mask_dtype == FA_BIT));
     const int64_t columns = d.mask_keys > 0 && d.seqlen_k > 0 ? d.mask_keys : d.seqlen_k, bytes = d.mask_dtype == FA_BIT ? (columns + 7) / 8 : columns;
     expect_tensor("mask", {d.mask_period[0], d.mask_period[1], d.seqlen_q, bytes}, d.mask_stride, 1, false);
+    ASSERT_TRUE(d.list_rows >= 1 && d.list_keys >= 1 && d.list_max >= 0 && d.heads_q % d.list_heads == 0);
+    ASSERT_TRUE(d.key_range_max >= 1 && d.key_range_max <= INT32_MAX);
+    const std::vector<int64_t> rows = query_extent(p, 1);
+    expect_tensor("key_ranges", {rows[0], d.heads_q, rows[1], d.key_range_max}, d.key_range_stride, 8, false);
     if (p.has(FA_OPERAND_SCORES)) expect_tensor("scores", pairs, d.scores_stride, 4, true);
 }
 
@@ -213,6 +218,13 @@ int64_t table_entries(const fa::Problem& p) {
     return rows > 0 ? (rows - 1) * p.d.page_table_stride + p.pages_per_row : 0;
 }
 
+void pick_ranges(Random& r, const fa::Problem& p, bool host, Arrays& arrays, fa_forward_args_t* a) {
+    if (!a->key_ranges) return;
+    const int64_t entries = int64_t(fa::span(fa::key_range_tensor(p, "key_ranges", nullptr)) / 4);
+    if (!host) a->key_ranges = static_cast<int32_t*>(address(r));
+    else a->key_ranges = entries <= kFewEntries * kFewSequences ? arrays.make(r, entries, p.d.seqlen_k) : nullptr;
+}
+
 int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     const bool host = readable(p);
     Arrays arrays;
@@ -225,6 +237,7 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
     a.o_scale = nullptr;
     if (p.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
+    pick_ranges(r, p, host, arrays, &a);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
@@ -254,6 +267,7 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
     if (r.one_in(8)) a.flags ^= 1u << r.below(4);
     if (p.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
+    pick_ranges(r, p, host, arrays, &a.f);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };

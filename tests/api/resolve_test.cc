@@ -345,7 +345,7 @@ TEST(Resolve, EndOfTheAddressSpace) {
 TEST(Resolve, RegionsOfForward) {
     EXPECT_EQ(regions_of(plain, fa::check_forward), (Bytes{768, 640, 320, -384}));
     EXPECT_EQ(regions_of(padded, fa::check_forward),
-              (Bytes{192, 240, 120, -96, -96, 4, 240, 16, 120, 32, 16, 8, 8, 8, 8, 8, -480, 16, 96, 8, 8}));
+              (Bytes{192, 240, 120, -96, -96, 4, 240, 16, 120, 384, 32, 16, 8, 8, 8, 8, 8, -480, 16, 96, 8, 8}));
     EXPECT_EQ(regions_of(packed, fa::check_forward), (Bytes{768, 512, 256, -384, -96, 12, 12, 8}));
     EXPECT_EQ(regions_of(paged, fa::check_forward), (Bytes{768, 640, 320, -384, 8, 8, 8, 36}));
     const auto packed_factors = [](Forward* f) {
@@ -361,7 +361,7 @@ TEST(Resolve, RegionsOfForward) {
 TEST(Resolve, RegionsOfTheOthers) {
     EXPECT_EQ(regions_of(backward_plain, fa::check_backward), (Bytes{768, 640, 320, 384, 96, 384, -768, -640, -320}));
     EXPECT_EQ(regions_of(backward_padded, fa::check_backward),
-              (Bytes{384, 320, 160, 384, 96, 150, 16, 120, 32, 16, 8, 8, 8, 8, 16, 192, 96, -384, -320, -160, -16, -300}));
+              (Bytes{384, 320, 160, 384, 96, 150, 16, 120, 384, 32, 16, 8, 8, 8, 8, 16, 192, 96, -384, -320, -160, -16, -300}));
     EXPECT_EQ(regions_of(backward_packed, fa::check_backward), (Bytes{384, 256, 128, 192, 96, 12, 12, 192, -768, -512, -256}));
     EXPECT_EQ(regions_of(merge_padded, fa::check_merge), (Bytes{1152, 288, -96, -96, 16, 4, 8}));
     EXPECT_EQ(regions_of(merge_packed, fa::check_merge), (Bytes{768, 192, -384, -96, 12}));

@@ -119,6 +119,20 @@ void literal_strides(int64_t* stride) {
     std::copy(dense, dense + 4, stride);
 }
 
+void key_ranges(Desc& d) {
+    d.operands = FA_OPERAND_KEY_RANGES;
+    d.key_range_max = 2;
+    const int64_t of_rows[4] = {0, 0, 2, 1};
+    std::copy(of_rows, of_rows + 4, d.key_range_stride);
+}
+
+void block_mask(Desc& d) {
+    d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;
+    d.list_rows = d.list_keys = 16;
+    d.list_max = d.list_stride[2] = 2;
+    d.list_stride[3] = 1;
+}
+
 Question question(int32_t op, const std::function<void(Desc&)>& change) {
     Question q = {plain(), op};
     change(q.desc);
@@ -147,6 +161,8 @@ std::map<std::string, std::vector<Question>> questions() {
         d.scale = 0.3f;
         d.softcap = 30;
     }});
+    all["key ranges of each row"] = {question(FA_OP_FORWARD, key_ranges), question(FA_OP_BACKWARD, key_ranges)};
+    all["lists of keys (block masks, top-k)"] = {question(FA_OP_FORWARD, block_mask), question(FA_OP_BACKWARD, block_mask)};
     all["additive bias, boolean mask"] = forwards({[](Desc& d) {
                                                        d.operands = FA_OPERAND_BIAS;
                                                        d.bias_dtype = FA_BF16;
@@ -218,7 +234,11 @@ std::vector<Question> exceptions() {
             question(FA_OP_BACKWARD, v_type(FA_F16)), question(FA_OP_BACKWARD, v_heads(2)), question(FA_OP_BACKWARD, v_in_k),
             question(FA_OP_BACKWARD, paged),
             question(FA_OP_BACKWARD, [](Desc& d) { d.operands = FA_OPERAND_KV_BATCH_IDX, d.kv_batch = 5; }),
-            question(FA_OP_BACKWARD, study), question(FA_OP_FORWARD, [=](Desc& d) { study(d), d.num_splits = 3; })};
+            question(FA_OP_BACKWARD, study), question(FA_OP_FORWARD, [=](Desc& d) { study(d), d.num_splits = 3; }),
+            question(FA_OP_FORWARD, [=](Desc& d) { block_mask(d), study(d); }), question(FA_OP_FORWARD, [](Desc& d) {
+                block_mask(d), d.operands |= FA_OPERAND_SCORES;
+                literal_strides(d.scores_stride);
+            })};
 }
 
 // From one phrase of the README to the next, on one line.
@@ -249,7 +269,7 @@ TEST(Readme, NamesTheExceptionsThatAreAskedFor) {
     EXPECT_EQ(between(". Exceptions: ", ". A test holds"),
               "`fa_backward` takes no 8-bit types or blocks, no v of another type or other heads than k's, no v within k, no pages, no "
               "cache index and no study algorithm; "
-              "a study algorithm does not split keys");
+              "a study algorithm does not split keys, and has no lists of keys, as scores have none");
 }
 
 void expect_supported(fa_handle_t handle) {

@@ -35,6 +35,8 @@ class Reading {
     Tensor q_tensor, k_tensor, v_tensor{}, o_tensor;              // outer: batch, sequence of the cache, or page; 1 when packed
     Tensor lse_tensor;                                            // (batch, head, row, 1)
     Tensor bias_tensor, mask_tensor, scores_tensor;               // (batch, head, row, key)
+    Tensor list_tensor, list_count_tensor;  // (batch, list head, block of rows, entry; or 1); one batch when packed
+    Tensor key_range_tensor;                // (batch, head, row, interval), of pairs; one batch when packed
     Tensor q_tail_tensor{}, k_tail_tensor{};
     // Factors, and shifts: (sequence, cache sequence or page; block of rows; head; block of dims).
     struct Factors {
@@ -66,6 +68,12 @@ class Reading {
     int64_t bias(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t mask(int64_t b, int64_t h, int64_t i, int64_t j) const;
     int64_t scores(int64_t b, int64_t h, int64_t i, int64_t j) const;
+    int64_t key_range(int64_t b, int64_t h, int64_t i, int64_t t) const;  // of the interval's begin, the end follows
+    // Of the first entry that row i of head h has, and of its list's length.
+    int64_t list(int64_t b, int64_t h, int64_t i) const;
+    int64_t list_count(int64_t b, int64_t h, int64_t i) const;
+    int64_t list_rows() const { return d.list_rows != 0 ? d.list_rows : 1; }
+    int64_t list_keys() const { return d.list_keys != 0 ? d.list_keys : 1; }
     int64_t column(int64_t b, int64_t j) const;  // of the mask, below 0 where it has none: the key is kept
     int mask_bits(int64_t b, int64_t j) const;   // those of the byte at mask() that say whether the key is kept
     int64_t q_tail(int64_t b, int64_t h, int64_t i) const;
@@ -83,6 +91,9 @@ class Reading {
     int64_t padded_rows(int64_t b) const { return has(FA_OPERAND_CU_SEQLENS_Q) ? rows(b) : d.seqlen_q; }
 
   private:
+    bool in_masks(int64_t b, int64_t h, int64_t i, int64_t j) const;
+    bool in_list(const int32_t* entries, const int32_t* counts, int64_t b, int64_t h, int64_t i, int64_t j) const;
+    std::array<int64_t, 3> block_of(int64_t b, int64_t h, int64_t i) const;
     struct Place {  // of a key
         int64_t outer, row;
     };

@@ -68,6 +68,11 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     if (d.mask_keys > 0 && d.seqlen_k > 0) mask_tensor.count[3] = d.mask_keys;
     if (d.mask_dtype == FA_BIT) mask_tensor.count[3] = (mask_tensor.count[3] + 7) / 8;
     scores_tensor = {pairs, literal(d.scores_stride)};
+    const Quad lists = {q_outer, d.list_heads != 0 ? d.list_heads : d.heads_q, (q_rows + list_rows() - 1) / list_rows(),
+                        d.list_max};
+    list_tensor = {lists, literal(d.list_stride)};
+    list_count_tensor = {{lists[0], lists[1], lists[2], 1}, literal(d.list_count_stride)};
+    key_range_tensor = {{q_outer, d.heads_q, q_rows, d.key_range_max != 0 ? d.key_range_max : 1}, literal(d.key_range_stride)};
     const int64_t factor_outer = packed_k ? d.batch : k_outer;
     const auto factors = [](int32_t dtype, const int64_t(&block)[2], const int64_t(&stride)[4], int64_t outer, int64_t rows, int64_t heads,
                             int64_t dims) {
@@ -109,6 +114,25 @@ int64_t Reading::diagonal(int64_t b) const {
 
 bool Reading::attends(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (i < 0 || i >= rows(b) || j < 0 || j >= keys(b)) return false;
+    if (has(FA_OPERAND_BIAS) && load(a.bias, bias(b, h, i, j), bias_dtype) == -INFINITY) return false;
+    if (!has(FA_OPERAND_KEY_LIST) && !has(FA_OPERAND_FULL_LIST)) return in_masks(b, h, i, j);
+    const auto given = [&](uint32_t operand, const int32_t* counts) { return has(operand) ? counts : nullptr; };
+    if (has(FA_OPERAND_FULL_LIST) && in_list(a.full_list, given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count), b, h, i, j))
+        return true;
+    return has(FA_OPERAND_KEY_LIST) && in_list(a.key_list, given(FA_OPERAND_KEY_LIST_COUNT, a.key_list_count), b, h, i, j) &&
+           in_masks(b, h, i, j);
+}
+
+bool Reading::in_list(const int32_t* entries, const int32_t* counts, int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const int64_t length = counts ? counts[list_count(b, h, i)] : d.list_max;
+    for (int64_t e = 0; e < length; e++) {
+        const int64_t block = entries[list(b, h, i) + e * list_tensor.stride[3]];
+        if (block >= 0 && j >= block * list_keys() && j < (block + 1) * list_keys()) return true;
+    }
+    return false;
+}
+
+bool Reading::in_masks(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const __int128 distance = __int128(j) - i - diagonal(b);  // how far the key lies to the right of where the row stands
     if (d.flags & FA_CAUSAL && distance > 0) return false;
     if (d.flags & FA_WINDOW) {
@@ -120,8 +144,15 @@ bool Reading::attends(int64_t b, int64_t h, int64_t i, int64_t j) const {
         const int64_t stands = i + diagonal(b);
         if (stands < first || stands - first >= d.chunk) return false;
     }
-    if (has(FA_OPERAND_MASK) && column(b, j) >= 0 && (a.mask[mask(b, h, i, j)] & mask_bits(b, j)) == 0) return false;
-    return !has(FA_OPERAND_BIAS) || load(a.bias, bias(b, h, i, j), bias_dtype) != -INFINITY;
+    if (has(FA_OPERAND_KEY_RANGES)) {
+        bool inside = false;
+        for (int64_t t = 0; t < key_range_tensor.count[3]; t++) {
+            const int64_t at = key_range(b, h, i, t);
+            inside = inside || (a.key_ranges[at] <= j && j < a.key_ranges[at + 1]);
+        }
+        if (!inside) return false;
+    }
+    return !has(FA_OPERAND_MASK) || column(b, j) < 0 || (a.mask[mask(b, h, i, j)] & mask_bits(b, j)) != 0;
 }
 
 bool Reading::kept(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -143,6 +174,22 @@ int64_t Reading::bias(int64_t b, int64_t h, int64_t i, int64_t j) const {
 int64_t Reading::mask(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return mask_tensor.at(b % mask_tensor.count[0], h % mask_tensor.count[1], i) +
            (d.mask_dtype == FA_BIT ? column(b, j) / 8 : column(b, j)) * mask_tensor.stride[3];
+}
+int64_t Reading::key_range(int64_t b, int64_t h, int64_t i, int64_t t) const {
+    const bool packed = has(FA_OPERAND_CU_SEQLENS_Q);
+    return 2 * (key_range_tensor.at(packed ? 0 : b, h, packed ? a.cu_seqlens_q[b] + i : i) + t * key_range_tensor.stride[3]);
+}
+std::array<int64_t, 3> Reading::block_of(int64_t b, int64_t h, int64_t i) const {
+    const bool packed = has(FA_OPERAND_CU_SEQLENS_Q);
+    return {packed ? 0 : b, h * list_tensor.count[1] / d.heads_q, (packed ? a.cu_seqlens_q[b] + i : i) / list_rows()};
+}
+int64_t Reading::list(int64_t b, int64_t h, int64_t i) const {
+    const auto [outer, head, block] = block_of(b, h, i);
+    return outer * list_tensor.stride[0] + head * list_tensor.stride[1] + block * list_tensor.stride[2];
+}
+int64_t Reading::list_count(int64_t b, int64_t h, int64_t i) const {
+    const auto [outer, head, block] = block_of(b, h, i);
+    return outer * list_count_tensor.stride[0] + head * list_count_tensor.stride[1] + block * list_count_tensor.stride[2];
 }
 int64_t Reading::column(int64_t b, int64_t j) const { return d.mask_keys > 0 ? d.mask_keys - keys(b) + j : j; }
 int Reading::mask_bits(int64_t b, int64_t j) const { return d.mask_dtype == FA_BIT ? 1 << column(b, j) % 8 : 0xff; }

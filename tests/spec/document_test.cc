@@ -250,6 +250,27 @@ void check_band(Example& e) {
     e.expect_words("kept", by_band);
 }
 
+void check_ranges(Example& e) {
+    const fa::MaskRule rule = rule_of(e);
+    const int64_t keys = e.integer("keys");
+    vector<string> by_rule, by_bits;
+    for (const string& range : e.words("ranges")) {
+        const size_t dash = range.find('-');
+        const int64_t i = int64_t(by_rule.size()), begin = std::stoll(range.substr(0, dash)),
+                      end = std::stoll(range.substr(dash + 1));
+        const fa::KeyBand band = fa::key_band(rule, i, keys);
+        const uint64_t bits = fa::key_bits(band.begin, band.end, 0) & fa::key_bits(begin, end, 0);
+        by_rule.emplace_back(), by_bits.emplace_back();
+        for (int64_t j = 0; j < keys; j++) {
+            by_rule.back() += keeps(rule, i, j) && j >= begin && j < end ? '1' : '0';
+            by_bits.back() += bits >> j & 1 ? '1' : '0';
+        }
+    }
+    EXPECT_EQ(int64_t(by_rule.size()), e.integer("rows"));
+    e.expect_words("kept", by_rule);
+    e.expect_words("kept", by_bits);
+}
+
 void check_tiles(Example& e) {
     const fa::MaskRule rule = rule_of(e);
     const int64_t rows = e.integer("rows"), keys = e.integer("keys"), br = e.integer("tile rows"), bc = e.integer("tile keys");
@@ -409,6 +430,7 @@ const Check kChecks[] = {
     {"merge_of_two", check_merge_of_two},         {"lse", check_lse},
     {"merge", check_merge},       {"row", check_row},
     {"band", check_band},         {"tiles", check_tiles},
+    {"ranges", check_ranges},
     {"splits", check_splits},     {"dropout", check_dropout},
     {"nibbles", check_nibbles},
     {"formats", check_formats},   {"descale", check_descale},

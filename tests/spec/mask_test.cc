@@ -94,6 +94,19 @@ TEST(MaskSpec, TileClassesAreExact) {
     for (int count : seen) EXPECT_GT(count, 10000) << "the draw must reach every class";
 }
 
+TEST(MaskSpec, WordsHoldTheKeysOfAnInterval) {
+    for (int64_t begin = -70; begin <= 140; begin += 7)
+        for (int64_t end = begin - 3; end <= 200; end += 5)
+            for (const int64_t key : {int64_t(0), int64_t(64), int64_t(101)}) {
+                const uint64_t bits = key_bits(begin, end, key);
+                for (int j = 0; j < kWordKeys; j++)
+                    ASSERT_EQ(bits >> j & 1, key + j >= begin && key + j < end) << begin << " " << end;
+            }
+    EXPECT_EQ(low_bits(INT64_MIN), 0u);
+    EXPECT_EQ(low_bits(INT64_MAX), ~uint64_t(0));
+    EXPECT_EQ(low_bits(3), 7u);
+}
+
 // The claim that tile classes rest on.
 TEST(MaskSpec, BandsOnlyMoveRight) {
     std::mt19937 random(17);

@@ -49,12 +49,20 @@ const std::vector<BufferOperand>& buffer_operands() {
     using Args = fa_forward_args_t;
     using R = const oracle::Reading&;
     constexpr int64_t kFloat = sizeof(float);
+    const auto list_bytes = [](R r) { return r.list_tensor.extent() * int64_t(sizeof(int32_t)); };
+    const auto count_bytes = [](R r) { return r.list_count_tensor.extent() * int64_t(sizeof(int32_t)); };
     static const std::vector<BufferOperand> all = {
         {FA_OPERAND_LSE, offsetof(Args, lse), &Case::lse, [](R r) { return r.lse_tensor.extent() * kFloat; }, true},
         {FA_OPERAND_BIAS, offsetof(Args, bias), &Case::bias,
          [](R r) { return r.bias_tensor.extent() * oracle::size_of(r.bias_dtype); }, false},
         {FA_OPERAND_BIAS_SCALE, offsetof(Args, bias_scale), &Case::bias_scale, [](R r) { return r.d.heads_q * kFloat; }, false},
         {FA_OPERAND_MASK, offsetof(Args, mask), &Case::mask, [](R r) { return r.mask_tensor.extent(); }, false},
+        {FA_OPERAND_KEY_RANGES, offsetof(Args, key_ranges), &Case::key_ranges,
+         [](R r) { return r.key_range_tensor.extent() * int64_t(2 * sizeof(int32_t)); }, false},
+        {FA_OPERAND_KEY_LIST, offsetof(Args, key_list), &Case::key_list, list_bytes, false},
+        {FA_OPERAND_FULL_LIST, offsetof(Args, full_list), &Case::full_list, list_bytes, false},
+        {FA_OPERAND_KEY_LIST_COUNT, offsetof(Args, key_list_count), &Case::key_list_count, count_bytes, false},
+        {FA_OPERAND_FULL_LIST_COUNT, offsetof(Args, full_list_count), &Case::full_list_count, count_bytes, false},
         {FA_OPERAND_ALIBI, offsetof(Args, alibi_slopes), &Case::alibi,
          [](R r) { return (r.d.heads_q + (r.d.batch > 0 ? (r.d.batch - 1) * r.d.alibi_batch_stride : 0)) * kFloat; }, false},
         {FA_OPERAND_SINKS, offsetof(Args, sinks), &Case::sinks, [](R r) { return r.d.heads_q * kFloat; }, false},
@@ -69,7 +77,8 @@ const std::vector<BufferOperand>& buffer_operands() {
         {FA_OPERAND_V_SHIFT, offsetof(Args, v_shift), &Case::v_shift, [](R r) { return bytes_of_factors(r.v_factors); }, false},
         {FA_OPERAND_O_SCALE, offsetof(Args, o_scale), &Case::o_scale, [](R) { return kFloat; }, false},
         {FA_OPERAND_SCORES, offsetof(Args, scores), &Case::scores, [](R r) { return r.scores_tensor.extent() * kFloat; }, true},
-        {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); }, false}};
+        {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); },
+         false}};
     return all;
 }
 
@@ -173,6 +182,39 @@ void Case::set_mask(const std::function<bool(int64_t, int64_t, int64_t, int64_t)
                     const int bits = r.mask_bits(b, j), any = 1 + int(i + 3 * j) % 255;  // any nonzero byte means attend
                     byte = uint8_t((byte & ~bits) | (attend(b, h, i, j) ? d.mask_dtype == FA_BIT ? bits : any : 0));
                 }
+}
+
+void Case::set_key_ranges(const std::function<std::vector<int32_t>(int64_t, int64_t, int64_t)>& intervals) {
+    const oracle::Reading r = reading();
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++)
+            for (int64_t i = 0; i < r.rows(b); i++) {
+                const std::vector<int32_t> pairs = intervals(b, h, i);
+                for (int64_t t = 0; t < int64_t(pairs.size()) / 2; t++)
+                    memcpy(key_ranges.as<int32_t>() + r.key_range(b, h, i, t), &pairs[size_t(2 * t)], 2 * sizeof(int32_t));
+            }
+}
+
+void Case::set_key_lists(const std::function<Lists(int64_t, int64_t, int64_t)>& lists) {
+    const oracle::Reading r = reading();
+    const auto write = [&](const std::vector<int32_t>& entries, const Buffer& list, const Buffer& count, bool counted, int64_t at,
+                           int64_t count_at) {
+        for (int64_t e = 0; e < d.list_max; e++)
+            list.as<int32_t>()[at + e * r.list_tensor.stride[3]] = e < int64_t(entries.size()) ? entries[size_t(e)] : -1;
+        if (counted) count.as<int32_t>()[count_at] = int32_t(entries.size());
+    };
+    for (int64_t b = 0; b < d.batch; b++)
+        for (int64_t h = 0; h < d.heads_q; h++)
+            for (int64_t i = 0; i < r.rows(b); i++) {
+                const int64_t at = r.list(b, h, i), count_at = r.list_count(b, h, i);
+                const bool again = i > 0 && at == r.list(b, h, i - 1) && count_at == r.list_count(b, h, i - 1);
+                if (again) continue;
+                const Lists of_row = lists(b, h, i);
+                if (r.has(FA_OPERAND_KEY_LIST))
+                    write(of_row.masked, key_list, key_list_count, r.has(FA_OPERAND_KEY_LIST_COUNT), at, count_at);
+                if (r.has(FA_OPERAND_FULL_LIST))
+                    write(of_row.full, full_list, full_list_count, r.has(FA_OPERAND_FULL_LIST_COUNT), at, count_at);
+            }
 }
 
 void Case::set_descales(Rng& rng, double typical) {

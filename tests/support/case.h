@@ -29,8 +29,8 @@ class Case {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;
-    Buffer q, k, v, o, lse, bias, bias_scale, mask, alibi, sinks, q_tail, k_tail, q_descale, k_descale, v_descale, k_shift, v_shift, o_scale, scores,
-        rng_state, workspace;
+    Buffer q, k, v, o, lse, bias, bias_scale, mask, key_ranges, key_list, key_list_count, full_list, full_list_count, alibi, sinks, q_tail,
+        k_tail, q_descale, k_descale, v_descale, k_shift, v_shift, o_scale, scores, rng_state, workspace;
 
     // Allocates all that d.operands asks for and points args at it. Call once; Rng decides on which side the guards lie.
     void bind(Rng& rng);
@@ -42,6 +42,13 @@ class Case {
     void set_v(const Pick& value);
     void set_bias(const Pick& value);  // (b, head, row, key)
     void set_mask(const std::function<bool(int64_t b, int64_t head, int64_t row, int64_t key)>& attend);
+    // intervals(b, head, row): pairs (begin, end) of a row's key ranges, key_range_max of them.
+    void set_key_ranges(const std::function<std::vector<int32_t>(int64_t b, int64_t head, int64_t row)>& intervals);
+    // lists(b, head, row): the entries of the list of a row, and of its full list.
+    struct Lists {
+        std::vector<int32_t> masked, full;
+    };
+    void set_key_lists(const std::function<Lists(int64_t b, int64_t head, int64_t row)>& lists);
     void set_descales(Rng& rng, double typical);  // and shifts of a few of them
     void fill_normal(Rng& rng, double q_size = 1, double k_size = 1, double v_size = 1);
 

@@ -27,6 +27,7 @@ class Generator {
         positions();
         scores();
         schedule();
+        lists();
         layouts();
         c.bind(rng);
         data();
@@ -274,6 +275,8 @@ class Generator {
             if (rng.chance(0.3)) d.mask_dtype = FA_BIT;
             if (rng.chance(0.3)) d.mask_keys = rng.between(1, d.seqlen_k + 9);
         }
+        want(0.2, FA_OPERAND_KEY_RANGES);
+        if (has(FA_OPERAND_KEY_RANGES) && rng.chance(0.7)) d.key_range_max = rng.between(1, 4);
         want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
         if (has(FA_OPERAND_ALIBI) && d.batch == 1 && rng.chance(0.3)) d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
@@ -294,6 +297,37 @@ class Generator {
         }
         if (rng.chance(0.2)) d.num_splits = int32_t(rng.between(1, 6));
         else if (rng.chance(0.15)) d.split_size = rng.between(1, 130);
+    }
+
+    // Neither scores nor the baselines have lists.
+    void lists() {
+        if (d.algorithm != FA_ALGORITHM_FLASH || has(FA_OPERAND_SCORES) || !rng.chance(0.2)) return;
+        d.operands |= rng.pick<uint64_t>({FA_OPERAND_KEY_LIST, FA_OPERAND_FULL_LIST, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST});
+        if (has(FA_OPERAND_KEY_LIST)) want(0.5, FA_OPERAND_KEY_LIST_COUNT);
+        if (has(FA_OPERAND_FULL_LIST)) want(0.5, FA_OPERAND_FULL_LIST_COUNT);
+        // Packed sequences begin anywhere.
+        if (!has(FA_OPERAND_CU_SEQLENS_Q)) d.list_rows = rng.pick<int64_t>({0, 1, 16, 32, 64, 96});
+        d.list_keys = rng.pick<int64_t>({0, 1, 16, 48, 64, 128});
+        if (rng.chance(0.5)) d.list_heads = rng.chance(0.5) ? 1 : d.heads_q;
+        const int64_t keys = d.list_keys ? d.list_keys : 1;
+        d.list_max = std::min<int64_t>((d.seqlen_k + keys - 1) / keys, rng.between(0, 40));
+    }
+
+    Case::Lists random_lists() {
+        const int64_t keys = d.list_keys ? d.list_keys : 1;
+        std::vector<int32_t> blocks(size_t((d.seqlen_k + keys - 1) / keys));
+        std::iota(blocks.begin(), blocks.end(), 0);
+        for (size_t n = blocks.size(); n > 1; n--) std::swap(blocks[n - 1], blocks[size_t(rng.between(0, int64_t(n) - 1))]);
+        Case::Lists lists;
+        const auto take = [&](std::vector<int32_t>& list) {
+            for (int64_t e = rng.between(0, d.list_max); e > 0; e--) {
+                const bool none = blocks.empty() || rng.chance(0.15);
+                list.push_back(none ? -1 : blocks.back());
+                if (!none) blocks.pop_back();
+            }
+        };
+        take(lists.masked), take(lists.full);
+        return lists;
     }
 
     void precision() {
@@ -317,6 +351,29 @@ class Generator {
             if (rng.chance(0.25)) stride[axis] = 0;
     }
 
+    // Sequences, heads and rows may share what the last axis counts.
+    void stride_outer(const oracle::Tensor& tensor, bool packed, int axes, int64_t* stride) {
+        random_strides(rng, axes, tensor.count.data(), 1, stride);
+        for (int axis = 0; axis < 3; axis++)
+            if (rng.chance(0.3)) stride[axis] = 0;
+        if (packed) stride[0] = 0;
+    }
+
+    // Ascending ends and begins, some of them empty or beyond the keys.
+    std::vector<int32_t> random_ranges(int64_t row) {
+        std::vector<int32_t> ends;
+        const int64_t intervals = d.key_range_max ? d.key_range_max : 1;
+        const int32_t keys = int32_t(d.seqlen_k), far = std::numeric_limits<int32_t>::max();
+        if (intervals == 1 && rng.chance(0.3)) return {rng.chance(0.5) ? 0 : -5, int32_t(std::min<int64_t>(row + 1, far))};
+        for (int64_t t = 0; t < 2 * intervals; t++) ends.push_back(int32_t(rng.between(-3, keys + 3)));
+        std::sort(ends.begin(), ends.end());
+        if (rng.chance(0.1)) ends.front() = -far - 1;
+        if (rng.chance(0.2)) ends.back() = far;
+        for (int64_t t = 0; t < intervals; t++)
+            if (rng.chance(0.1)) std::swap(ends[size_t(2 * t)], ends[size_t(2 * t + 1)]);
+        return ends;
+    }
+
     void stride_descale(uint64_t operand, const oracle::Tensor& tensor, int64_t (&stride)[4]) {
         if (!has(operand)) return;
         random_strides(rng, 4, tensor.count.data(), 1, stride);
@@ -338,6 +395,12 @@ class Generator {
         }
         if (has(FA_OPERAND_BIAS)) stride_pairs(r.bias_tensor, true, d.bias_stride);
         if (has(FA_OPERAND_MASK)) stride_pairs(r.mask_tensor, true, d.mask_stride);
+        if (has(FA_OPERAND_KEY_RANGES)) stride_outer(r.key_range_tensor, packed_q, 4, d.key_range_stride);
+        if (has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) {
+            stride_outer(r.list_tensor, packed_q, 4, d.list_stride);
+            stride_outer(r.list_count_tensor, packed_q, 3, d.list_count_stride);
+            if (!has(FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST_COUNT)) std::fill_n(d.list_count_stride, 3, 0);
+        }
         if (has(FA_OPERAND_SCORES)) stride_pairs(r.scores_tensor, false, d.scores_stride);
         if (has(FA_OPERAND_Q_TAIL)) stride_tensor(FA_STRIDED_Q_TAIL, r.q_tail_tensor, packed_q, true, d.q_tail_stride);
         if (has(FA_OPERAND_K_TAIL)) stride_tensor(FA_STRIDED_K_TAIL, r.k_tail_tensor, packed_k, true, d.k_tail_stride);
@@ -363,6 +426,9 @@ class Generator {
             const double density = rng.pick<double>({0.05, 0.5, 0.9, 1});
             c.set_mask([&](int64_t, int64_t, int64_t, int64_t) { return rng.chance(density); });
         }
+        if (has(FA_OPERAND_KEY_RANGES)) c.set_key_ranges([&](int64_t, int64_t, int64_t i) { return random_ranges(i); });
+        if (has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST))
+            c.set_key_lists([&](int64_t, int64_t, int64_t) { return random_lists(); });
         for (int64_t b = 0; b < d.batch && has(FA_OPERAND_ALIBI); b++)
             for (int64_t h = 0; h < d.heads_q; h++) c.alibi.as<float>()[b * d.alibi_batch_stride + h] = float(rng.uniform(-0.1, 1));
         for (int64_t h = 0; h < d.heads_q && has(FA_OPERAND_BIAS_SCALE); h++)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import _abi
-from ._arrays import FLOATS, QUERIES, choice, dim_of, dtype_code, dtype_of, float32_array, integer, number
+from ._arrays import FLOATS, QUERIES, broadcast, choice, dim_of, dtype_code, dtype_of, float32_array, int32_array, integer, number
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
 
@@ -196,6 +196,9 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
             )
         shape = mask_columns(request, repeating(desc, desc.mask_period), given.mask_keys, given.mask_bits, mask.dtype == np.uint8)
         request.matrix(_abi.FA_OPERAND_MASK, "mask", mask, shape)
+    if given.key_ranges is not None:
+        _key_ranges(request, given.key_ranges)
+    _key_lists(request, given)
     if alibi_slopes is not None:
         slopes = float32_array(
             "alibi_slopes", alibi_slopes, ((desc.heads_q,), (desc.batch, desc.heads_q)), "(heads,) or (batch, heads)"
@@ -204,6 +207,54 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         desc.alibi_batch_stride = desc.heads_q if slopes.ndim == 2 else 0
     if sinks is not None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
+
+
+def _key_ranges(request: Request, value: ArrayLike) -> None:
+    """Pairs of keys, with the packed rows' own axes where there are such."""
+    desc = request.desc
+    pairs = np.asarray(value)
+    if pairs.dtype.kind not in "iu":
+        raise TypeError(f"key_ranges has dtype {pairs.dtype}: expected integers")
+    intervals = pairs.shape[-2] if pairs.ndim > 1 else 1
+    packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
+    rows = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
+    axes = "(heads, total_q, intervals, 2)" if packed else "(batch, heads, rows, intervals, 2)"
+    seen = broadcast("key_ranges", np.ascontiguousarray(pairs, np.int32), (*rows, intervals, 2), axes)
+    request.operand(_abi.FA_OPERAND_KEY_RANGES, "key_ranges", seen)
+    strides = [stride // 8 for stride in seen.strides[:-1]]
+    desc.key_range_max, desc.key_range_stride = intervals, (*([0] if packed else []), *strides)
+
+
+def _key_lists(request: Request, given: SimpleNamespace) -> None:
+    desc = request.desc
+    desc.list_rows, desc.list_keys = integer("list_rows", given.list_rows, 64), integer("list_keys", given.list_keys, 64)
+    lists = {name: getattr(given, name) for name in ("key_list", "full_list") if getattr(given, name) is not None}
+    if not lists:
+        if given.list_rows != 1 or given.list_keys != 1:
+            raise ValueError("list_rows and list_keys say nothing without key_list or full_list")
+        desc.list_rows = desc.list_keys = 0
+    packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
+    rows = desc.total_q if packed else desc.seqlen_q
+    outer = () if packed else (desc.batch,)
+    axes = "({}list heads, blocks of rows{})".format("" if packed else "batch, ", "{}")
+    shape = None
+    for name, value in lists.items():
+        entries = np.asarray(value)
+        if entries.ndim != len(outer) + 3 or (shape is not None and entries.shape != shape):
+            raise ValueError(f"{name} has shape {entries.shape}: expected {axes.format(', entries')}, the same for both lists")
+        heads, most = entries.shape[-3], entries.shape[-1]
+        shape = (*outer, heads, -(-rows // max(desc.list_rows, 1)), most)
+        request.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, int32_array(name, entries, shape, axes.format(", entries")))
+        desc.list_heads, desc.list_max = heads, most
+        desc.list_stride = (*((0,) if packed else (heads * shape[-2] * most,)), shape[-2] * most, most, 1)
+    for name in ("key_list_count", "full_list_count"):
+        value = getattr(given, name)
+        if value is None:
+            continue
+        if shape is None:
+            raise ValueError(f"{name} is given: expected the list that it counts")
+        request.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), name, int32_array(name, value, shape[:-1], axes.format("")))
+        desc.list_count_stride = (*((0,) if packed else (shape[-3] * shape[-2],)), shape[-2], 1)
 
 
 def _schedule(request: Request, given: SimpleNamespace) -> None:

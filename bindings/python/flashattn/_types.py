@@ -39,6 +39,13 @@ class Options(TypedDict, total=False):
     mask_period: tuple[int, int] | None
     mask_keys: int
     mask_bits: bool
+    key_ranges: ArrayLike | None
+    key_list: ArrayLike | None
+    key_list_count: ArrayLike | None
+    full_list: ArrayLike | None
+    full_list_count: ArrayLike | None
+    list_rows: int
+    list_keys: int
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
     cu_seqlens_q: ArrayLike | None

@@ -96,6 +96,13 @@ def attention(
     mask_period: tuple[int, int] | None = None,
     mask_keys: int = 0,
     mask_bits: bool = False,
+    key_ranges: ArrayLike | None = None,
+    key_list: ArrayLike | None = None,
+    key_list_count: ArrayLike | None = None,
+    full_list: ArrayLike | None = None,
+    full_list_count: ArrayLike | None = None,
+    list_rows: int = 1,
+    list_keys: int = 1,
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
     cu_seqlens_q: ArrayLike | None = None,
@@ -158,6 +165,12 @@ def attention(
         mask: bool or uint8, broadcast to (batch, heads, rows, keys); true: attend.
         mask_keys: > 0: the mask has so many columns, for the last keys of a sequence; all before them are attended.
         mask_bits: the mask is uint8 with eight columns a byte, as np.packbits(columns, -1, "little") gives.
+        key_ranges: integers, broadcast to (batch, heads, rows, intervals, 2), packed (heads, total_q, intervals, 2): a row sees the keys
+            in [begin, end) of one of its intervals, which ascend and lie apart; begin >= end is empty.
+        key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the blocks of list_keys
+            keys that rows see, in any order, −1 for none; in those of full_list no mask but the bias acts. List heads divide heads. The
+            indices of FlexAttention's BlockMask, with its block size, or with 1 and 1 the keys of each row.
+        key_list_count, full_list_count: (batch, list heads, blocks of rows): so many entries count; None: all.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
         bias_scale: (heads,) factors of the bias. alibi_slopes(heads) and a bias of distances are ALiBi over any mask.
         bias_period, mask_period: (batch, heads) after which a bias or mask begins anew; it then broadcasts to that many. 0: it does not.

@@ -99,7 +99,7 @@ void backward_block(const BackwardCall& g, int64_t batch, int64_t kv_head, int64
     }
     KeyBlock block{key, keys, load_k(c, t, key, keys, x.k, x.w), load_v(c, t, key, keys, x.v, x.w)};
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
-        const KeyBand visible = visible_keys(t, *c.p, key, key + keys);
+        const KeyBand visible = visible_keys(c, t, key, key + keys);
         if (visible.begin >= visible.end) continue;
         load_rows(g, t, x);
         for (int64_t at = key + (visible.begin - key) / kTileKeys * kTileKeys; at < visible.end; at += kTileKeys) {
@@ -171,6 +171,7 @@ void run_dbias(const BackwardJob& job, int64_t index, BackwardScratch& x) {
     g.matrix = false;  // dS is written as f32
     write_dbias(g, index, x);
 }
+void run_expansion(const BackwardJob& job, int64_t index, BackwardScratch&) { expand_list(job.g->c, index); }
 void run_dsink(const BackwardJob& job, int64_t index, BackwardScratch& x) { write_dsink(*job.g, index, x); }
 
 // The steps of a call, one after the other: in each, workers take all indices.
@@ -225,6 +226,8 @@ BackwardSchedule make_backward_schedule(const Problem& p, const Kernels& k) {
         shared.allocate<float>(s.heads * s.rows);
         s.shared_bytes = shared.used;
     }
+    s.list_bytes = round_up(key_list_bytes(p), 64);
+    s.shared_bytes = round_up(s.shared_bytes, 64) + s.list_bytes;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(3 * d.dim_qk + 2 * d.dim_v);
     if (p.causal() && d.seqlen_q > 1) s.flops /= 2;
     if (s.matrix) s.flops /= k.matrix->backward_speed;
@@ -249,6 +252,8 @@ fa_status_t run_backward(const Problem& p, const fa_backward_args_t& a, const Ke
     run.job.shares = memory + s.shared_bytes;
     // What has no elements takes no time, however many sequences and heads there are.
     const bool rows = p.d.seqlen_q > 0, keys = p.d.seqlen_k > 0, dq = a.dq && rows, dkv = (a.dk || a.dv) && keys;
+    g.c.sets.lists = key_lists(p, memory + s.shared_bytes - s.list_bytes);
+    if (g.c.sets.lists.count > 0) run.all(g.c.sets.lists.count, run_expansion);
     if ((dq || dkv) && s.chunks > 1) run.all(s.heads * s.tiles, compute_tile_deltas);
     if (dq || dkv) run.all(s.items(), backward_chunk, s.chunks == 1 ? p.d.heads_k : 0);
     if (dq && s.chunks > 1) run.all(s.heads * s.tiles, merge_chunks);

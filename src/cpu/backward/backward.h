@@ -17,6 +17,7 @@ struct BackwardSchedule {
     int64_t chunk_keys;
     double flops;
     int64_t worker_bytes;
+    int64_t list_bytes;          // of shared_bytes, at their end: bits of lists of keys
     int64_t shared_bytes;        // beyond the workers' shares: the chunks' accumulators, and
     int64_t initialized_offset;  // offset of the flags which of them are initialised,
     int64_t deltas_offset;       // and of the deltas, computed once for all chunks

@@ -70,7 +70,7 @@ void add_head(const BackwardCall& g, const DbiasBlock& block, int64_t batch, int
     x.row_delta = x.item_delta;
     QueryTile t;
     for (int64_t n = 0; init_tile(c, batch, kv_head, n, &t); n++) {
-        const KeyBand visible = visible_keys(t, *c.p, block.key_begin, min_of(block.key_end, t.seq.k_len));
+        const KeyBand visible = visible_keys(c, t, block.key_begin, min_of(block.key_end, t.seq.k_len));
         if (visible.begin >= visible.end) continue;
         load_rows(g, t, x);
         const int64_t first = block.key_begin + (visible.begin - block.key_begin) / kTileKeys * kTileKeys;

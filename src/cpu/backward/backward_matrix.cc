@@ -31,7 +31,7 @@ const uint16_t* const* values_of(const char* const* rows) { return reinterpret_c
 
 bool use_matrix_backward(const Problem& p, const Kernels& k) {
     constexpr Implements list = {FA_OPERAND_LSE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI |
-                                     FA_OPERAND_SINKS | kSequenceOperands | FA_OPERAND_RNG_STATE,
+                                     FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_RNG_STATE,
                                  option::bands | option::schedule | option::softcap | option::dropout_p | option::bias_period |
                                      option::mask_period | option::mask_dtype | option::mask_keys};
     return k.matrix && p.within(list) && p.d.q_dtype == FA_BF16 && p.d.k_dtype == FA_BF16;
@@ -203,7 +203,7 @@ void clear_tile(int64_t at, const BackwardScratch& x) {
 bool load_panel(const BackwardCall& g, const KeyBlock& block, Panel& panel, const BackwardScratch& x) {
     bool any = false;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand visible = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        const KeyBand visible = visible_keys(g.c, panel.tile[i], block.key, block.key + block.keys);
         any |= visible.begin < visible.end;
     }
     for (int i = 0; any && i < panel.tiles; i++) {
@@ -218,7 +218,7 @@ bool softmax_backward_panel(const BackwardCall& g, const KeyBlock& block, Panel&
     bool any = false;
     UnmaskedTiles unmasked;
     for (int i = 0; i < panel.tiles; i++) {
-        const KeyBand visible = visible_keys(panel.tile[i], *g.c.p, block.key, block.key + block.keys);
+        const KeyBand visible = visible_keys(g.c, panel.tile[i], block.key, block.key + block.keys);
         BackwardScratch y = tile_scratch(g, i, x);
         for (int step = 0; step < panel.steps; step++) {
             const int64_t key = block.key + (panel.first + step) * kKeyBlock;

@@ -63,7 +63,7 @@ constexpr uint64_t kScaledOptions = option::q_descale_dtype | option::k_descale_
 constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
 constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | kScaledOperands |
                                     FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
-                                    kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                    kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
                                 option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
                                     option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
                                     option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride | kScaledOptions};
@@ -245,8 +245,15 @@ void scale_columns(float* s, int rows, int keys, const float* factors) {
         for (int j = 0; j < keys; j++) s[j] *= factors[j];
 }
 
-// Masks what lies outside each row's band, and outside the block's keys.
-void mask_bands(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
+// Masks what each row does not see, and what lies outside the block's keys.
+void mask_keys(const Call& c, const QueryTile& t, int64_t key, int to, float* s) {
+    if (has_gaps(c)) {
+        uint64_t words[kMaxRows];
+        visible_words(c, t, key, low_bits(to), t.rows, words);
+        for (int r = 0; r < t.rows; r++, s += kTileKeys)
+            for (uint64_t hidden = ~words[r]; hidden; hidden &= hidden - 1) s[__builtin_ctzll(hidden)] = kNegInf;
+        return;
+    }
     for (int r = 0; r < t.rows; r++, s += kTileKeys) {
         const KeyBand band = key_band(t.rule, t.position(r, c.p->group), t.seq.k_len);
         const int64_t end = max_of(min_of(band.end - key, to), 0), begin = min_of(max_of(band.begin - key, 0), end);
@@ -262,7 +269,7 @@ void softmax_block(const Call& c, const QueryTile& t, int64_t key, int to, Parti
     const bool addend = c.has_addend && (c.p->has(FA_OPERAND_BIAS | FA_OPERAND_ALIBI) || masks_keys(c, t, key, to));
     if (addend) build_addend(c, t, key, to, 1, kTileKeys, scratch.addend);
     if (c.has_score_mod) c.k->score_mod(s, addend ? scratch.addend : nullptr, c.p->d.softcap, t.rows * kTileKeys);
-    mask_bands(c, t, key, to, s);
+    mask_keys(c, t, key, to, s);
     c.k->decode_online_softmax(s, t.rows, state.m, state.l, rescale);
     if (c.has_dropout) apply_dropout(c, t, key, to, 1, kTileKeys, s);
 }
@@ -276,7 +283,7 @@ struct DecodePanel {
     KvSource k, v;
     KeyBand visible[kMaxPanel];
     int chunk_keys;
-    int64_t start;                                                         // of the first block
+    int64_t start, last;  // of a run: the first block's begin, and the end of its keys
     int64_t at(int64_t key) const { return (key - start) % kLookupKeys; }  // in the lists of addresses
     DecodeScratch scratch;
     bool matrix;                                     // by matrix instructions
@@ -371,7 +378,8 @@ void pv_chunk(const DecodePanel& panel, int64_t key, int first, Scratch& w) {
 
 // Software pipeline of two blocks: scores of the block at `key`, each chunk before P V of the same chunk of the block before it, so
 // that k and v are read at one steady pace.
-void process_block(const DecodePanel& panel, int64_t key, int64_t start, int64_t last, Scratch& w) {
+void process_block(const DecodePanel& panel, int64_t key, Scratch& w) {
+    const int64_t start = panel.start, last = panel.last;
     if (key < last && panel.at(key) == 0) look_up_rows(*panel.c, panel.tiles[0], key, last, panel.k);
     if (key > start && panel.at(key - kTileKeys) == 0) look_up_rows(*panel.c, panel.tiles[0], key - kTileKeys, last, panel.v);
     for (int first = 0; first < kTileKeys; first += panel.chunk_keys) {
@@ -399,6 +407,26 @@ void write_acc(const DecodePanel& panel, int i, PartialState& state) {
     }
 }
 
+// Blocks of which no row keeps a key are passed over: the first that is not, from `key` on, and the end of the run that begins there.
+bool is_masked_block(const DecodePanel& panel, int64_t key, int64_t end) {
+    const int keys = int(min_of(kTileKeys, end - key));
+    for (int i = 0; i < panel.count; i++)
+        if (!mask_removes_all(*panel.c, panel.tiles[i], key, keys)) return false;
+    return true;
+}
+int64_t next_block(const DecodePanel& panel, int64_t key, int64_t begin, int64_t end) {
+    for (;; key += kTileKeys) {
+        if (key < end && has_gaps(*panel.c)) key = next_visible_block(*panel.c, panel.tiles, panel.count, begin, key);
+        if (key >= end || !is_masked_block(panel, key, end)) return key;
+    }
+}
+int64_t end_of_run(const DecodePanel& panel, int64_t key, int64_t begin, int64_t end) {
+    if (!has_gaps(*panel.c) && !panel.c->p->has(FA_OPERAND_MASK)) return end;
+    do key += kTileKeys;
+    while (key < end && next_block(panel, key, begin, end) == key);
+    return min_of(key, end);
+}
+
 void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states,
                      Scratch& w) {
     const Problem& p = *c.p;
@@ -415,12 +443,12 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     panel.o_step = panel.rows * padded(*c.k, p.d.dim_v);
     panel.k = make_source(c, KvOperand::k, panel.scratch.k);
     panel.v = make_source(c, KvOperand::v, panel.scratch.v);
-    const KeyBand range = visible_range(tiles, count, p, begin, end, panel.visible);
+    const KeyBand range = visible_range(c, tiles, count, begin, end, panel.visible);
     if (range.begin >= range.end) return;
     const int64_t stride = padded(*c.k, p.d.dim_v);
     for (int i = 0; i < count; i++) memset(panel.o(i), 0, size_t(tiles[i].rows * stride) * sizeof(float));
     // Blocks start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    const int64_t start = panel.start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
+    const int64_t start = begin + (range.begin - begin) / kTileKeys * kTileKeys;
     if (panel.matrix) {
         for (int i = 0; i < count; i++) {
             panel.k_factor[i] = head_descale(c, tiles[i], panel.k, range.begin);
@@ -428,7 +456,12 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         }
         c.k->matrix->decode->configure(tiles[0].rows, panel.limbs);
     }
-    for (int64_t key = start; key < range.end + kTileKeys; key += kTileKeys) process_block(panel, key, start, range.end, w);
+    for (int64_t from = next_block(panel, start, begin, range.end); from < range.end;
+         from = next_block(panel, panel.last, begin, range.end)) {
+        panel.start = from;
+        panel.last = end_of_run(panel, from, begin, range.end);
+        for (int64_t key = from; key < panel.last + kTileKeys; key += kTileKeys) process_block(panel, key, w);
+    }
     if (panel.matrix) c.k->matrix->decode->release();
     for (int i = 0; i < count; i++) write_acc(panel, i, states[i]);
 }

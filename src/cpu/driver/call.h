@@ -3,6 +3,7 @@
 #pragma once
 #include "backend/backend.h"
 #include "backend/factors.h"
+#include "backend/row_keys.h"
 #include "cpu/kernels/kernel_table.h"
 #include "spec/random.h"
 #include "spec/shape.h"
@@ -53,6 +54,7 @@ struct Call {
     const fa_forward_args_t* a;
     SequenceTable sequences;
     MaskRule rule;  // but for the diagonal
+    RowSets sets;   // ranges and lists
     const Kernels* k;
     Method method, decode;  // `decode` for sequences with so few rows for a kv head that it streams keys; without rows: for none
     char* shared;           // what Method.prepare() left; NULL without one
@@ -193,8 +195,30 @@ void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* 
 // Gathers w.addend, before the scores: w.s is its buffer meanwhile.
 enum class AddendKind { none, some, nothing_kept };
 AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int64_t key, int keys, Scratch& w);
-// Each row's key band, counted from `key` and clamped to the tile. Lanes without a row keep every key.
-void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w);
+
+// forward/visible_keys.cc: which keys a tile of rows visits, and whether it must edit their scores, by the masks that are bands or ranges:
+// what FlexAttention calls full and partial blocks.
+// Keys that any row of the tile may see, within [begin, end).
+KeyBand visible_keys(const Call& c, const QueryTile& t, int64_t begin, int64_t end);
+// The same of each of `count` tiles, and the range that holds all of these; empty: begin >= end.
+KeyBand visible_range(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, KeyBand* visible);
+// May a range of visible keys have gaps, in which rows see none?
+static inline bool has_gaps(const Call& c) { return c.sets.any(); }
+// The rows' keys [key, key + keys), kTileKeys at most.
+TileClass classify(const Call& c, const QueryTile& t, int64_t key, int keys);
+// Keys [key, key + kTileKeys) of one row, before boolean masks.
+RowKeys visible_bits(const Call& c, const QueryTile& t, int64_t position, int64_t head, int64_t key);
+// Those among `within` of all lanes, of which those without a row see no key; the tile's class.
+TileClass visible_words(const Call& c, const QueryTile& t, int64_t key, uint64_t within, int lanes, uint64_t* words);
+// Keys that all rows of the tile see, within [begin, end), where that can be told from the whole: none where rows have several ranges.
+KeyBand common_keys(const Call& c, const QueryTile& t, int64_t begin, int64_t end);
+// Where the first block of keys behind `key` lies that a row of these tiles may see: blocks are kTileKeys long and begin at `start`.
+int64_t next_visible_block(const Call& c, const QueryTile* tiles, int count, int64_t start, int64_t key);
+// −inf in w.s, [key][width], where a row does not see the key.
+void mask_tile(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w);
+
+// forward/key_lists.cc: writes the bits of list `index` of c.sets.lists.
+void expand_list(const Call& c, int64_t index);
 
 // forward/tile.cc: f32 tiles, the method that supports everything.
 Method tile_method(const Problem& p, const Kernels& k);
@@ -218,15 +242,14 @@ bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key,
 // bias − slope · |i + off − j|, or −inf where the boolean mask or the band removes the key, for every row and key of the tile, so
 // many elements apart.
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend);
+// Is there a boolean mask that keeps none of keys [key, key + keys), all of which the bands leave all of the tile's rows? Not where that would
+// take long to see.
+bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys);
 // Does a mask have columns for some of these keys? One of the last keys keeps those before them.
 bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys);
 // Zeroes the elements of P that dropout removes, so many elements apart; [key][width].
 void apply_dropout(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* p);
 void apply_dropout_tile(const Call& c, const QueryTile& t, int64_t key, int keys, float* p);
-// Keys that any row of the tile may see, within [begin, end).
-KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end);
-// The same of each of `count` tiles, and the range that holds all of these; empty: begin >= end.
-KeyBand visible_range(const QueryTile* tiles, int count, const Problem& p, int64_t begin, int64_t end, KeyBand* visible);
 // Writes the scores output for the tile's rows; m and l in `state` are final.
 void write_scores(const Call& c, const QueryTile& t, const PartialState& state, Scratch& w);
 

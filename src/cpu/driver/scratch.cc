@@ -82,6 +82,7 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
     c.p = &p;
     c.a = &a;
     c.sequences = sequence_table(p, a);
+    c.sets.ranges = key_ranges(p, a);
     if (c.has_dropout) {
         const bool state = p.has(FA_OPERAND_RNG_STATE);
         c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);

@@ -35,7 +35,8 @@ WorkItem item_at(const Call& c, int panel, int64_t index) {
     const int64_t batch = index / batch_panels, within = index % batch_panels;
     if (c.method.panel_of_heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
     const int64_t panels = ceil_div(c.blocks, panel);
-    const bool longest_last = c.p->causal() || c.p->has(FA_OPERAND_MASK);
+    const bool longest_last =
+        c.p->causal() || c.p->has(FA_OPERAND_MASK | FA_OPERAND_KEY_RANGES | FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST);
     const int64_t block = (longest_last ? panels - 1 - within % panels : within % panels) * panel;
     return {batch, within / panels, block, int(min_of(panel, c.blocks - block)), false};
 }
@@ -251,6 +252,8 @@ int panel_for(const Call& c, int64_t tiles, int64_t workers) {
 
 void run_preparation(const ForwardJob& job, int64_t index, char*, Scratch& w) { job.c->method.prepare(*job.c, index, w); }
 
+void run_expansion(const ForwardJob& job, int64_t index, char*, Scratch&) { expand_list(*job.c, index); }
+
 // The steps of a call, one after the other: in each, workers take all indices of a range.
 struct ForwardRun {
     using Step = void (*)(const ForwardJob&, int64_t index, char* share, Scratch&);
@@ -307,6 +310,7 @@ struct ForwardRun {
     void all_steps() {
         const Schedule& s = *job.s;
         const fa_attention_desc_t& d = c->p->d;
+        if (c->sets.lists.count > 0) range(0, c->sets.lists.count, run_expansion, 0);
         if (s.method.prepare_count > 0 && s.parallel_splits) all(s.method.prepare_count, run_preparation);
         if (c->p->has(FA_OPERAND_SCORES) && d.seqlen_q > 0 && d.seqlen_k > 0) range(0, d.batch * d.heads_q, fill_scores, 0);
         if (d.algorithm != FA_ALGORITHM_FLASH) all(s.items, run_study);
@@ -347,6 +351,9 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     s.parallel_splits = s.max_splits > 1 && s.items > 0 && s.max_splits <= kMaxSplitStateBytes / state_bytes(p, s.method) / s.items;
     if (s.parallel_splits) s.shared_bytes = s.extra_bytes = s.items * s.max_splits * state_bytes(p, s.method);
     s.shared_bytes += s.method.shared_bytes;
+    s.list_bytes = round_up(key_list_bytes(p), 64);
+    s.shared_bytes = round_up(s.shared_bytes, 64) + s.list_bytes;
+    s.extra_bytes += s.list_bytes;
     return s;
 }
 
@@ -354,6 +361,7 @@ fa_status_t run_forward(Call c, const Schedule& s, const Threads& threads, int64
                         Message* m) {
     ForwardRun run;
     if (s.method.shared_bytes > 0) c.shared = memory;
+    c.sets.lists = key_lists(*c.p, memory + s.shared_bytes - s.list_bytes);
     run.c = &c;
     run.threads = &threads;
     run.workers = workers;

@@ -17,6 +17,7 @@ struct Schedule {
     double flops;
     int64_t worker_bytes;  // one worker's share of the workspace
     int64_t shared_bytes;  // beyond the workers' shares
+    int64_t list_bytes;    // of these, at their end: bits of lists of keys
     int64_t extra_bytes;   // extra memory of the algorithm, as FA_STAT_EXTRA_BYTES tells it
 };
 

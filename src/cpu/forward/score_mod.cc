@@ -47,15 +47,19 @@ void gather_line(const Call& c, const QueryTile& t, int64_t position, int64_t he
     }
 }
 
-// The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
-// `lines`.
-int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
-    const uint8_t* masks[kMaxRows];
+void locate_masks(const Call& c, const QueryTile& t, int64_t key, int keys, const uint8_t** masks) {
     RowCursor at(t, c.p->group);
     for (int lane = 0; lane < t.rows; lane++, at.next()) {
         masks[lane] = c.a->mask + mask_row(*c.p, t.batch, t.kv_head * at.group + at.group_head, at.position) + key;
         prefetch_bytes(masks[lane] + keys, kTileKeys);
     }
+}
+
+// The masks of keys that no band removes; returns how many keys they keep. Only where that is some but not all does it fill
+// `lines`.
+int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float* lines) {
+    const uint8_t* masks[kMaxRows];
+    locate_masks(c, t, key, keys, masks);
     const int kept = c.k->count_masks(masks, t.rows, keys);
     if (kept > 0 && kept < t.rows * keys) c.k->expand_masks(masks, t.rows, keys, lines);
     return kept;
@@ -63,11 +67,23 @@ int gather_masks(const Call& c, const QueryTile& t, int64_t key, int keys, float
 
 }  // namespace
 
+bool mask_removes_all(const Call& c, const QueryTile& t, int64_t key, int keys) {
+    const Problem& p = *c.p;
+    if (!p.has(FA_OPERAND_MASK) || p.has(FA_OPERAND_FULL_LIST) || !unit_key_stride(p) ||
+        classify(c, t, key, keys) != TileClass::full)
+        return false;
+    const uint8_t* masks[kMaxRows];
+    locate_masks(c, t, key, keys, masks);
+    return c.k->count_masks(masks, t.rows, keys) == 0;
+}
+
 bool masks_keys(const Call& c, const QueryTile& t, int64_t key, int keys) {
     return c.p->has(FA_OPERAND_MASK) && key + keys > first_masked_key(c.p->d.mask_keys, t.seq.k_len);
 }
 
-bool alibi_by_lanes(const Problem& p) { return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p); }
+bool alibi_by_lanes(const Problem& p) {
+    return p.has(FA_OPERAND_ALIBI) && !(p.d.softcap > 0) && unit_key_stride(p) && !p.has(FA_OPERAND_FULL_LIST);
+}
 
 void add_alibi(const Call& c, const QueryTile& t, int64_t key, int keys, float* s) {
     float slope[kMaxRows] = {}, distance[kMaxRows] = {};
@@ -83,7 +99,8 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int6
     const Problem& p = *c.p;
     const bool bias = p.has(FA_OPERAND_BIAS), mask = masks_keys(c, t, key, keys);
     if (!bias && !mask && (!c.has_addend || alibi_by_lanes(p))) return AddendKind::none;
-    if (!unit_key_stride(p) || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
+    const bool unmasked = c.sets.lists.full >= 0 && c.sets.lists.words;  // keys that neither bands nor masks remove
+    if (!unit_key_stride(p) || unmasked || (p.has(FA_OPERAND_ALIBI) && !alibi_by_lanes(p))) {
         if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
         build_addend(c, t, key, keys, t.width, 1, w.addend);
         return AddendKind::some;
@@ -108,15 +125,6 @@ AddendKind gather_addend(const Call& c, const QueryTile& t, TileClass kind, int6
     if (t.rows < t.width) memset(w.addend, 0, size_t(keys) * t.width * sizeof(float));
     c.k->transpose(lines, stride, t.rows, keys, nullptr, w.addend, t.width);
     return AddendKind::some;
-}
-
-void tile_bands(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w) {
-    RowCursor at(t, c.p->group);
-    for (int lane = 0; lane < t.width; lane++, at.next()) {
-        const KeyBand b = lane < t.rows ? band_within(t, at.position, key, keys) : KeyBand{0, keys};
-        w.band_begin[lane] = int32_t(b.begin);
-        w.band_end[lane] = int32_t(b.end);
-    }
 }
 
 }  // namespace cpu

@@ -18,13 +18,6 @@ float bias_value(const Problem& p, const void* bias, int64_t index) {
     }
 }
 
-int64_t last_position(const Problem& p, const QueryTile& t) { return t.position(t.rows - 1, p.group); }
-
-TileClass classify(const Problem& p, const QueryTile& t, int64_t key, int keys) {
-    const int64_t top = t.position(0, p.group);
-    return tile_class(t.rule, top, last_position(p, t) - top + 1, key, keys, t.seq.k_len);
-}
-
 // The product and its factor.
 void raw_scores(const Call& c, const QueryTile& t, int keys, const KvRowsF32& k, Scratch& w) {
     c.k->qk(t.q, t.vectors, k.data, k.stride, keys, int(c.p->d.dim_qk), w.s);
@@ -33,23 +26,6 @@ void raw_scores(const Call& c, const QueryTile& t, int keys, const KvRowsF32& k,
 }
 
 }  // namespace
-
-KeyBand visible_keys(const QueryTile& t, const Problem& p, int64_t begin, int64_t end) {
-    const KeyBand first = key_band(t.rule, t.position(0, p.group), t.seq.k_len);
-    const KeyBand last = key_band(t.rule, last_position(p, t), t.seq.k_len);
-    return {max_of(begin, first.begin), min_of(end, last.end)};
-}
-
-KeyBand visible_range(const QueryTile* tiles, int count, const Problem& p, int64_t begin, int64_t end, KeyBand* visible) {
-    KeyBand range{end, begin};
-    for (int i = 0; i < count; i++) {
-        visible[i] = visible_keys(tiles[i], p, begin, end);
-        if (visible[i].begin >= visible[i].end) continue;
-        range.begin = min_of(range.begin, visible[i].begin);
-        range.end = max_of(range.end, visible[i].end);
-    }
-    return range;
-}
 
 void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int64_t key_step, int64_t row_step, float* addend) {
     const Problem& p = *c.p;
@@ -64,13 +40,14 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
         const int64_t bias_begin = bias_row(p, t.batch, h, i), mask_begin = mask_row(p, t.batch, h, i);
         const float bias_scale = p.has(FA_OPERAND_BIAS_SCALE) ? a.bias_scale[h] : 1.f;
         const float slope = alibi ? a.alibi_slopes[t.batch * p.d.alibi_batch_stride + h] : 0.f;
-        const KeyBand band = key_band(t.rule, i, t.seq.k_len);
+        const RowKeys row = visible_bits(c, t, i, h, key);
         for (int j = 0; j < keys; j++) {
             const int64_t at = key + j;
             float* to = addend + j * key_step + lane * row_step;
             *to = 0.f;
             // Bias and mask elements of keys that a band removes are not read: a caller may not have them.
-            if (at < band.begin || at >= band.end || (mask && !mask_keeps(a.mask + mask_begin, ms[3], bits, at - first))) {
+            if (!(row.visible >> j & 1) ||
+                (mask && !(row.unmasked >> j & 1) && !mask_keeps(a.mask + mask_begin, ms[3], bits, at - first))) {
                 *to = kNegInf;
                 continue;
             }
@@ -81,7 +58,7 @@ void build_addend(const Call& c, const QueryTile& t, int64_t key, int keys, int6
 }
 
 bool prepare_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, Scratch& w, TileScoreMod* task) {
-    task->kind = classify(*c.p, t, key, keys);
+    task->kind = classify(c, t, key, keys);
     if (task->kind == TileClass::empty) return false;
     task->addend = gather_addend(c, t, task->kind, key, keys, w);
     return task->addend != AddendKind::nothing_kept;
@@ -93,10 +70,7 @@ void apply_score_mod(const Call& c, const QueryTile& t, int64_t key, int keys, c
     if (slope) c.k->softcap(w.s, slope, p.d.softcap, keys * t.width);
     if (c.has_score_mod)
         c.k->score_mod(w.s, task.addend == AddendKind::some ? w.addend : nullptr, slope ? 0.f : p.d.softcap, keys * t.width);
-    if (task.kind == TileClass::partial) {
-        tile_bands(c, t, key, keys, w);
-        c.k->mask_bands(w.s, t.vectors, keys, w.band_begin, w.band_end);
-    }
+    if (task.kind == TileClass::partial) mask_tile(c, t, key, keys, w);
 }
 
 bool score_tile(const Call& c, const QueryTile& t, KeyBlock& block, int64_t key, int keys, Scratch& w, float* slope) {
@@ -153,13 +127,15 @@ constexpr int kSkippedKeys = 8;  // a multiple of the two chains that a row sum 
 void mainloop(const Call& c, const QueryTile* tiles, int count, int64_t begin, int64_t end, PartialState* states, Scratch& w) {
     const Problem& p = *c.p;
     KeyBand visible[kMaxPanel];
-    const KeyBand range = visible_range(tiles, count, p, begin, end, visible);
+    const KeyBand range = visible_range(c, tiles, count, begin, end, visible);
     // Tiles start at fixed distances from the split's begin, whatever the band: a row's bits then do not depend on its neighbours.
-    for (int64_t key = begin + (range.begin - begin) / kTileKeys * kTileKeys; key < range.end; key += kTileKeys) {
+    const auto next = [&](int64_t key) { return has_gaps(c) ? next_visible_block(c, tiles, count, begin, key) : key; };
+    for (int64_t key = begin + (range.begin - begin) / kTileKeys * kTileKeys, following; key < range.end; key = following) {
+        following = next(key + kTileKeys);
         KeyBlock block{key, int(min_of(kTileKeys, range.end - key)), {}, {}};
         for (int i = 0; i < count; i++) {
             const QueryTile& t = tiles[i];
-            prefetch_kv(c, t, key + kTileKeys, range.end, i, count);
+            prefetch_kv(c, t, following, range.end, i, count);
             if (visible[i].begin >= key + block.keys) continue;
             // Leading keys that no row sees are left out by whole register blocks: what remains is summed in the same order.
             const int skipped = int(max_of(visible[i].begin - key, 0) / kSkippedKeys * kSkippedKeys);

@@ -27,11 +27,14 @@ inline V load_bias(const MatrixTask& t, int64_t at, __mmask16 visible) {
     return load(values);
 }
 
-// Keys of [key, key + kKeyBlock) that the row's band and mask keep, a bit each. Elements of the mask that a band removes are not
-// read: a caller may not have them.
-inline uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key) {
+// Keys of [key, key + kKeyBlock) that a row sees before masks, a bit each.
+inline uint64_t visible_keys(const MatrixRow* rows, int row, int64_t key, const uint64_t* visible) {
     static_assert(kKeyBlock == 64, "a bit for each key");
-    const uint64_t visible = first_bits(row.end - key) & ~first_bits(row.begin - key);
+    return visible ? visible[row] : first_bits(rows[row].end - key) & ~first_bits(rows[row].begin - key);
+}
+
+// Those of them that the mask keeps. Of others its elements are not read: a caller may not have them.
+inline uint64_t kept_keys(const MatrixTask& t, const MatrixRow& row, int64_t key, uint64_t visible) {
     if (!t.mask || !visible) return visible;
     if (t.mask_step == 1) {
         const uint8_t* mask = t.mask + row.mask + key;
@@ -51,10 +54,10 @@ inline bool diagonal_in_block(const MatrixRow& row, int64_t key) {
 }
 
 // Kept::all is found only where there is a mask: without one, bands say it by themselves.
-KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key) {
+KeptKeys classify_keys(const MatrixTask& t, const MatrixRow* rows, int64_t key, const uint64_t* given) {
     bool some = false, all = t.mask != nullptr;
     for (int r = 0; r < kRowBlock && (all || !some); r++) {
-        const uint64_t visible = kept_keys(t, rows[r], key);
+        const uint64_t visible = kept_keys(t, rows[r], key, visible_keys(rows, r, key, given));
         all &= visible == ~uint64_t(0);
         some |= visible != 0 && !t.bias;
         for (int j = 0; j < kKeyBlock && t.bias && !some; j += 16) {
@@ -113,7 +116,8 @@ __attribute__((noinline)) void apply_score_mod(const MatrixTask& t, const Mainlo
     const float factor = t.cap > 0 ? t.scale : t.scale * kLog2e;
     for (int r = first; r < end; r++, s += kKeyBlock) {
         const MatrixRow& row = step.block->rows[r];
-        const uint64_t kept = all ? ~uint64_t(0) : kept_keys(t, row, step.key);
+        const uint64_t kept =
+            all ? ~uint64_t(0) : kept_keys(t, row, step.key, visible_keys(step.block->rows, r, step.key, step.visible));
         const RowScoreMod e{factor, row.slope, kMinLog2Normal - step.block->neg_ref[r]};
         if (distances_alone) add_alibi(e, float(step.key - row.diagonal), s);
         else if (t.cap > 0) score_mod_row<true>(t, row, step.key, e, kept, s);

@@ -55,6 +55,7 @@ struct MainloopStep {
     const uint16_t *k, *v;
     int64_t key;  // the first
     bool masked;  // a band or a mask removes some key of some row
+    const uint64_t* visible;  // [32]: the step's keys, a bit for each that the row sees before masks; NULL: those of its band
 };
 
 enum class KeptKeys { none, some, all };
@@ -144,8 +145,8 @@ struct MatrixKernels {
     void (*pack_k)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_v)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);
     void (*pack_rows)(const MatrixShape&, const uint16_t* const* rows, uint16_t* to);  // as v, but pairs of neighbours
-    // What bands, mask and bias leave the rows of keys [key, key + kKeyBlock).
-    KeptKeys (*classify_keys)(const MatrixTask&, const MatrixRow* rows, int64_t key);
+    // What bands (or `visible`, as a step has it), mask and bias leave the rows of keys [key, key + kKeyBlock).
+    KeptKeys (*classify_keys)(const MatrixTask&, const MatrixRow* rows, int64_t key, const uint64_t* visible);
     // Sets row_ref of those rows whose diagonal is one of the step's keys from their scores there. Of the step it reads k alone.
     void (*init_refs_at_diagonal)(const MatrixTask&, const MainloopStep&);
     // Adds the steps to the states of their row blocks, each block's in the order given.

@@ -41,6 +41,7 @@ struct MatrixScratch {
     MatrixShape shape;
     RowBlock* blocks;
     MainloopStep* steps;
+    uint64_t* visible;  // [steps][kRowBlock], with ranges of keys
     char* stages;
     uint16_t* packed;     // a chunk of keys, where they are not packed for all
     uint16_t* converted;  // rows of k or v
@@ -66,6 +67,7 @@ int64_t lay_out_scratch(const Problem& p, char* memory) {
         if (memory) scratch.blocks[i] = block;
     }
     scratch.steps = arena.allocate<MainloopStep>(kPanel * chunk_steps(s));
+    scratch.visible = arena.allocate<uint64_t>(p.has(kRowSetOperands) ? kPanel * chunk_steps(s) * kRowBlock : 0);
     scratch.stages = arena.allocate<char>(kMatrixStageBytes);
     scratch.packed = arena.allocate<uint16_t>(chunk_steps(s) * (s.k_bytes() + s.v_bytes()) / 2);
     scratch.converted = arena.allocate<uint16_t>(int64_t(kKeyBlock) * max_of(s.dim_qk, s.dim_v));
@@ -204,20 +206,27 @@ void write_o(const Call& c, const QueryTile& t, const float* factor, float o_sca
     c.k->matrix->write_o(scratch.shape, scratch.blocks[t.panel_index], t.rows, v_descale(c, t), factor, o_scale, to);
 }
 
-// Keys that some row of a block sees, and those that all of its rows see.
+// Keys of a split that some row of a block sees, and those that all of its rows see.
 struct VisibleKeys {
-    KeyBand some, all;
+    KeyBand split, some, all;
 };
 
 VisibleKeys visible_of(const Call& c, const QueryTile& t, int64_t begin, int64_t end) {
-    const KeyBand first = key_band(t.rule, t.position(0, c.p->group), t.seq.k_len);
-    const KeyBand last = key_band(t.rule, t.position(t.rows - 1, c.p->group), t.seq.k_len);
-    return {visible_keys(t, *c.p, begin, end), {max_of(begin, last.begin), min_of(end, first.end)}};
+    return {{begin, end}, visible_keys(c, t, begin, end), common_keys(c, t, begin, end)};
+}
+
+// The class of a row block's step by bands and ranges; `words`: [kRowBlock], as a step has them.
+TileClass class_of_step(const Call& c, const QueryTile& t, const VisibleKeys& visible, int64_t key, uint64_t* words) {
+    if (key >= visible.all.begin && key + kKeyBlock <= visible.all.end) return TileClass::full;
+    if (!has_gaps(c)) return TileClass::partial;
+    const uint64_t within = key_bits(visible.split.begin, visible.split.end, key);
+    const TileClass kind = visible_words(c, t, key, within, kRowBlock, words);
+    return kind == TileClass::full && ~within ? TileClass::partial : kind;
 }
 
 // The steps of a row block within a chunk, whose operands begin at `packed`.
-int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block, int64_t chunk, int64_t steps,
-                   const uint16_t* packed, MainloopStep* to) {
+int64_t list_steps(const Call& c, const QueryTile& t, const MatrixTask& task, const VisibleKeys& visible, RowBlock* block,
+                   int64_t chunk, int64_t steps, const uint16_t* packed, MainloopStep* to, uint64_t* words) {
     const MatrixShape& shape = task.shape;
     const int64_t first = max_of(visible.some.begin / kKeyBlock, chunk),
                   end = min_of(ceil_div(visible.some.end, kKeyBlock), chunk + steps);
@@ -225,16 +234,35 @@ int64_t list_steps(const Call& c, const MatrixTask& task, const VisibleKeys& vis
     if (visible.some.begin >= visible.some.end) return n;
     for (int64_t step = first; step < end; step++) {
         const int64_t key = step * kKeyBlock;
-        bool masked = key < visible.all.begin || key + kKeyBlock > visible.all.end;
+        const TileClass kind = class_of_step(c, t, visible, key, words);
+        if (kind == TileClass::empty) {
+            step = min_of(next_visible_block(c, &t, 1, 0, key + kKeyBlock) / kKeyBlock, end) - 1;
+            continue;
+        }
+        bool masked = kind == TileClass::partial;
+        const uint64_t* const seen = masked && has_gaps(c) ? words : nullptr;
         if (task.mask || task.bias) {
-            const KeptKeys kept = c.k->matrix->classify_keys(task, block->rows, key);
+            // Full blocks of lists lie outside bands, too.
+            const KeptKeys kept = c.k->matrix->classify_keys(task, block->rows, key, c.sets.lists.words ? words : seen);
             if (kept == KeptKeys::none) continue;
             if (task.mask) masked = kept == KeptKeys::some;
         }
         const uint16_t* k = packed + (step - chunk) * step_values(shape);
-        to[n++] = {block, k, k + shape.k_bytes() / 2, key, masked};
+        to[n++] = {block, k, k + shape.k_bytes() / 2, key, masked, seen};
+        if (seen) words += kRowBlock;
     }
     return n;
+}
+
+// Packs the keys of steps that are listed, each once, where they are not packed for all.
+void pack_listed(const Call& c, const QueryTile& t, const MatrixShape& s, int64_t chunk, const MainloopStep* steps, int64_t count,
+                 uint16_t* packed, Scratch& w) {
+    uint64_t done = 0;
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t at = steps[n].key / kKeyBlock - chunk;
+        if (!(done >> at & 1)) pack_step(c, t, steps[n].key, packed + at * step_values(s), w);
+        done |= uint64_t(1) << at;
+    }
 }
 
 // ALiBi's scores mostly rise up to the diagonal. With row_ref set from there at once, a row is not rescaled at each step on the
@@ -246,7 +274,9 @@ void init_refs_alibi(const Call& c, const QueryTile& t, const MatrixTask& task, 
         const int64_t step = row.diagonal / kKeyBlock;
         uint16_t* const packed = c.shared ? shared_step(c, t, step) : scratch_of(w).packed;
         if (!c.shared) pack_step(c, t, step * kKeyBlock, packed, w);
-        c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true});
+        uint64_t words[kRowBlock];
+        if (has_gaps(c)) visible_words(c, t, step * kKeyBlock, ~uint64_t(0), kRowBlock, words);
+        c.k->matrix->init_refs_at_diagonal(task, {&block, packed, nullptr, step * kKeyBlock, true, has_gaps(c) ? words : nullptr});
         while (lane < t.rows && block.rows[lane].diagonal < (step + 1) * kKeyBlock) lane++;
     }
 }
@@ -268,7 +298,7 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
         init_block(scratch.blocks[i]);
         visible[i] = visible_of(c, tiles[i], begin, end);
         if (visible[i].some.begin >= visible[i].some.end) continue;
-        if (task.has_score_mod || task.mask || is_masked(visible[i]))
+        if (task.has_score_mod || task.mask || has_gaps(c) || is_masked(visible[i]))
             init_matrix_rows(c, tiles[i], begin, end, scratch.blocks[i].rows);
         if (task.alibi) init_refs_alibi(c, tiles[i], task, scratch.blocks[i], w);
         first = min_of(first, visible[i].some.begin);
@@ -278,22 +308,22 @@ void matrix_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
     for (int64_t chunk = first / kKeyBlock; chunk * kKeyBlock < last; chunk += chunk_steps(shape)) {
         const int64_t steps = min_of(chunk_steps(shape), ceil_div(last, kKeyBlock) - chunk);
         uint16_t* const packed = c.shared ? shared_step(c, tiles[0], chunk) : scratch.packed;
-        if (!c.shared)
-            for (int64_t s = 0; s < steps; s++)
-                pack_step(c, tiles[0], (chunk + s) * kKeyBlock, packed + s * step_values(shape), w);
         int64_t n = 0;
         for (int i = 0; i < count; i++)
-            n += list_steps(c, task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n);
+            n += list_steps(c, tiles[i], task, visible[i], &scratch.blocks[i], chunk, steps, packed, scratch.steps + n,
+                            scratch.visible + n * kRowBlock);
+        if (!c.shared) pack_listed(c, tiles[0], shape, chunk, scratch.steps, n, packed, w);
         c.k->matrix->mainloop(task, scratch.steps, n);
     }
     for (int i = 0; i < count; i++) finish_block(c, shape, tiles[i], scratch.blocks[i], states[i]);
 }
 
 // What the method implements; with values rounded to bf16 v's type is its own.
-constexpr Implements kMatrix = {FA_OPERAND_LSE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS |
-                                    FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
-                                    FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
-                                option::bands | option::schedule | FA_V_IN_K | option::softcap | option::bias_period | option::mask_period};
+constexpr Implements kMatrix = {
+    FA_OPERAND_LSE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE |
+        FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE |
+        FA_OPERAND_RNG_STATE,
+    option::bands | option::schedule | FA_V_IN_K | option::softcap | option::bias_period | option::mask_period};
 constexpr Implements kMatrixOfOwnV = {kMatrix.operands, kMatrix.options | option::v_dtype};
 
 }  // namespace
@@ -306,6 +336,7 @@ bool matrix_method(const Problem& p, const Kernels& k, Method* m) {
     if (!p.within(rounds_q ? kMatrixOfOwnV : kMatrix) || (!rounds_q && d.k_dtype != type && !is_byte_type(d.k_dtype))) return false;
     // P as f16 has not the range that outputs of wider types can show.
     if (type == FA_F16 && (d.o_dtype == FA_F32 || d.o_dtype == FA_BF16)) return false;
+    if (p.has(FA_OPERAND_FULL_LIST) && p.has(FA_OPERAND_MASK)) return false;  // a step's mask acts on all of its keys
     const MatrixShape s = shape_of(p);
     *m = {.name = "matrix",
           .rows = kRowBlock,

@@ -51,6 +51,13 @@ def attention(
     mask_period=None,
     mask_keys=0,
     mask_bits=False,
+    key_ranges=None,
+    key_list=None,
+    key_list_count=None,
+    full_list=None,
+    full_list_count=None,
+    list_rows=1,
+    list_keys=1,
     alibi_slopes=None,
     sinks=None,
     cu_seqlens_q=None,
@@ -91,6 +98,9 @@ def attention(
     mask = np.ones(pairs, bool) if mask is None else _repeated(np.asarray(mask) != 0, pairs, mask_period)
     bias_scale = np.ones(heads) if bias_scale is None else np.asarray(bias_scale).astype(np.float64)
     slopes = np.zeros((batch, heads)) if alibi_slopes is None else np.broadcast_to(alibi_slopes, (batch, heads)).astype(np.float64)
+    if key_ranges is not None:
+        rows = (heads, q.shape[0]) if packed_q else (batch, heads, most_rows)
+        key_ranges = np.broadcast_to(key_ranges, (*rows, *key_ranges.shape[-2:]))
     factors = {"q": q_descale, "k": k_descale, "v": v_descale}
 
     out = np.zeros((*q.shape[:-1], v.shape[-1]))
@@ -138,7 +148,19 @@ def attention(
                 biased = capped + scaled - slopes[b, h] * np.abs(i + s.off - j)
                 column = j - n + mask_keys if mask_keys else j
                 kept = np.where(column < 0, True, mask[b, h, i, np.maximum(column, 0)])
-                removed = ~(_band(i + s.off, j, causal is not None, window, chunk) & kept) | (
+                if key_ranges is not None:
+                    own = key_ranges[h, row] if packed_q else key_ranges[b, h, i]
+                    kept = kept & ((own[:, :1] <= j) & (j < own[:, 1:])).any(axis=0)
+                kept = kept & _band(i + s.off, j, causal is not None, window, chunk)
+                if key_list is not None or full_list is not None:
+                    place = (h * (key_list if full_list is None else full_list).shape[-3] // heads, row // list_rows)
+                    place = place if packed_q else (b, *place)
+                    listed, full = (
+                        np.isin(j // list_keys, [] if entries is None else entries[place][: None if count is None else count[place]])
+                        for entries, count in ((key_list, key_list_count), (full_list, full_list_count))
+                    )
+                    kept = (kept & listed) | full
+                removed = ~kept | (
                     bias[b, h, i, :n] == -np.inf
                 )
                 biased = np.where(removed, -np.inf, biased)

@@ -68,6 +68,19 @@ def random_problem(rng, longest=90):
             if columns == 1:  # broadcast
                 options["mask"] = np.repeat(options["mask"], options.get("mask_keys", keys), -1)
             options["mask"], options["mask_bits"] = np.packbits(options["mask"], -1, "little"), True
+    if one_in(3):
+        outer = tuple(n if one_in(2) else 1 for n in (batch, heads, rows))
+        ends = np.sort(rng.integers(-2, keys + 3, (*outer, 2 * int(rng.integers(1, 4)))), axis=-1)
+        options["key_ranges"] = ends.reshape(*outer, -1, 2)
+    if one_in(4):
+        block_rows, block_keys = ((1, 16)[one_in(2)], (1, 16, 32)[rng.integers(3)])
+        blocks, most = -(-keys // block_keys), int(rng.integers(1, 6))
+        shape = (batch, heads if one_in(2) else 1, -(-rows // block_rows), most)
+        options["list_rows"], options["list_keys"] = block_rows, block_keys
+        for name in ("key_list", "full_list"):
+            options[name] = rng.integers(-1, blocks, shape).astype(np.int32)
+            if one_in(2):
+                options[f"{name}_count"] = rng.integers(0, most + 1, shape[:-1]).astype(np.int32)
     if one_in(4):
         options["sinks"] = random(rng, heads)
     if one_in(4):
@@ -87,7 +100,7 @@ class Random(Case):
                     schedule["num_splits"] = int(rng.integers(1, 5))
                 elif seed % 4 == 1:
                     schedule["split_size"] = int(rng.integers(1, 40))
-                elif seed % 4 == 2 and "dropout_p" not in options:
+                elif seed % 4 == 2 and "dropout_p" not in options and "key_list" not in options:
                     schedule["algorithm"] = ("standard", "flash1")[seed // 4 % 2]
                 self.compare(q, k, v, options, schedule)
 

@@ -204,7 +204,7 @@ pub const FA_SCORES_PROBABILITY: i32 = 3;
 
 /// keys of the sequence, as masks count them
 pub const FA_LIST_KEYS: i32 = 0;
-/// slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+/// (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
 pub const FA_LIST_SLOTS: i32 = 1;
 
 pub const FA_STRIDED_Q: u32 = 1 << 0;
@@ -251,15 +251,10 @@ pub const FA_OPERAND_O_SCALE: u64 = 0x100;
 pub const FA_OPERAND_BIAS: u64 = 0x200;
 pub const FA_OPERAND_BIAS_SCALE: u64 = 0x400;
 pub const FA_OPERAND_MASK: u64 = 0x800;
-/// (reserved)
 pub const FA_OPERAND_KEY_RANGES: u64 = 0x1000;
-/// (reserved)
 pub const FA_OPERAND_KEY_LIST: u64 = 0x2000;
-/// (reserved)
 pub const FA_OPERAND_KEY_LIST_COUNT: u64 = 0x4000;
-/// (reserved)
 pub const FA_OPERAND_FULL_LIST: u64 = 0x8000;
-/// (reserved)
 pub const FA_OPERAND_FULL_LIST_COUNT: u64 = 0x10000;
 pub const FA_OPERAND_ALIBI: u64 = 0x20000;
 pub const FA_OPERAND_SINKS: u64 = 0x40000;
@@ -323,7 +318,7 @@ pub struct fa_device_info_t {
 ///     s = softcap · tanh(s / softcap)          if softcap > 0
 ///     s = s + bias_scale_h · bias_ij           not capped; the head's factor is 1 without FA_OPERAND_BIAS_SCALE
 ///     s = s − slope · |i + off − j|            ALiBi
-///     key removed, s = −inf                    causal, window, chunk, boolean mask, bias of −inf (times any factor), beyond the lengths
+///     key removed, s = −inf                    causal, window, chunk, boolean mask, key ranges and lists, bias of −inf (times any factor), beyond the lengths
 ///     p = exp(s) / (Σ_j exp(s) + exp(sink))    the sink is one more logit per head, without a value
 ///     p = p · keep / (1 − dropout_p)           LSE is not affected
 ///     o = Σ_j p · v_j,   LSE = ln(Σ_j exp(s) + exp(sink))
@@ -357,6 +352,16 @@ pub struct fa_device_info_t {
 /// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
+/// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
+/// ```text
+///                                         first and last + 1 key of each row's document, or, if causal, row + 1
+/// ```
+/// Example, a BlockMask of FlexAttention:  d.operands = FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST |
+/// ```text
+///                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
+///                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
+/// ```
+/// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -392,7 +397,7 @@ pub struct fa_attention_desc_t {
     pub bias_dtype: i32,
     /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     pub mask_dtype: i32,
-    /// (reserved) FA_LIST_…
+    /// FA_LIST_…
     pub list_space: i32,
     /// FA_ALGORITHM_…
     pub algorithm: i32,
@@ -450,15 +455,15 @@ pub struct fa_attention_desc_t {
     pub split_size: i64,
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     pub mask_keys: i64,
-    /// (reserved) intervals of a row in key_ranges; 0: 1
+    /// intervals of a row in key_ranges; 0: 1
     pub key_range_max: i64,
-    /// (reserved) entries stored for a block of rows, in key_list and in full_list
+    /// entries stored for a block of rows, in key_list and in full_list
     pub list_max: i64,
-    /// (reserved) rows that share a list; 0: 1
+    /// rows that share a list, the tensor's own: 1 or a multiple of 16, with which packed sequences begin; 0: 1
     pub list_rows: i64,
-    /// (reserved) keys that one entry names; 0: 1
+    /// keys that an entry names, e · list_keys and those behind it: 1 or a multiple of 16; 0: 1
     pub list_keys: i64,
-    /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
+    /// lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0: heads_q
     pub list_heads: i64,
     /// (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
     pub bias_period: [i64; 2],
@@ -492,11 +497,11 @@ pub struct fa_attention_desc_t {
     pub q_descale_stride: [i64; 4],
     pub k_descale_stride: [i64; 4],
     pub v_descale_stride: [i64; 4],
-    /// (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own
+    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
     pub key_range_stride: [i64; 4],
-    /// (reserved) (batch, list head, block of rows, entry)
+    /// of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
     pub list_stride: [i64; 4],
-    /// (reserved) (batch, list head, block of rows)
+    /// (batch, list head, block of rows)
     pub list_count_stride: [i64; 3],
     /// slopes[b · stride + head]; 0: one slope per head for all sequences
     pub alibi_batch_stride: i64,
@@ -538,15 +543,15 @@ pub struct fa_forward_args_t {
     pub bias_scale: *const f32,
     /// the same as bias by mask_stride; nonzero: attend
     pub mask: *const u8,
-    /// (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed
+    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
+    /// row's ascend and lie apart; they may be empty, or reach beyond the keys
     pub key_ranges: *const i32,
-    /// (reserved) keys or blocks of keys where masks act; −1: none
+    /// blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
     pub key_list: *const i32,
-    /// (reserved) entries to read; without: list_max
+    /// entries to read, up to list_max; without: list_max
     pub key_list_count: *const i32,
-    /// (reserved) blocks where masks do not act
+    /// blocks where causal, window, chunk, boolean mask and ranges do not act
     pub full_list: *const i32,
-    /// (reserved)
     pub full_list_count: *const i32,
     /// [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
     pub alibi_slopes: *const f32,

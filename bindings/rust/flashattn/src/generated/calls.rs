@@ -34,15 +34,16 @@ operands! {
     input f32 bias_scale FA_OPERAND_BIAS_SCALE;
     /// the same as bias by mask_stride; nonzero: attend
     input u8 mask FA_OPERAND_MASK;
-    /// (reserved) pairs (begin, end), end exclusive, ascending and apart: a key in none is removed
+    /// pairs (begin, end) of keys, end exclusive, by key_range_stride: a key in none of the row's is removed. A
+    /// row's ascend and lie apart; they may be empty, or reach beyond the keys
     input i32 key_ranges FA_OPERAND_KEY_RANGES;
-    /// (reserved) keys or blocks of keys where masks act; −1: none
+    /// blocks of keys where masks act, in any order, each once; −1: none. With a list, a key in none is removed
     input i32 key_list FA_OPERAND_KEY_LIST;
-    /// (reserved) entries to read; without: list_max
+    /// entries to read, up to list_max; without: list_max
     input i32 key_list_count FA_OPERAND_KEY_LIST_COUNT;
-    /// (reserved) blocks where masks do not act
+    /// blocks where causal, window, chunk, boolean mask and ranges do not act
     input i32 full_list FA_OPERAND_FULL_LIST;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     input i32 full_list_count FA_OPERAND_FULL_LIST_COUNT;
     /// [heads_q], or [batch][heads_q] by alibi_batch_stride; at most 2.35e38; see fa_alibi_slopes
     input f32 alibi_slopes FA_OPERAND_ALIBI;

@@ -22,7 +22,7 @@ of_attention! {
     dtype bias_dtype;
     /// 0: a byte for each pair; FA_BIT: key j is bit j & 7 of byte j >> 3, strides count bytes
     dtype mask_dtype;
-    /// (reserved) FA_LIST_…
+    /// FA_LIST_…
     choice ListSpace list_space;
     /// FA_ALGORITHM_…
     choice Algorithm algorithm;
@@ -74,15 +74,15 @@ of_attention! {
     size split_size;
     /// > 0: the mask has so many columns, for the last keys of a sequence; keys before these are kept; 0: all keys
     size mask_keys;
-    /// (reserved) intervals of a row in key_ranges; 0: 1
+    /// intervals of a row in key_ranges; 0: 1
     size key_range_max;
-    /// (reserved) entries stored for a block of rows, in key_list and in full_list
+    /// entries stored for a block of rows, in key_list and in full_list
     size list_max;
-    /// (reserved) rows that share a list; 0: 1
+    /// rows that share a list, the tensor's own: 1 or a multiple of 16, with which packed sequences begin; 0: 1
     size list_rows;
-    /// (reserved) keys that one entry names; 0: 1
+    /// keys that an entry names, e · list_keys and those behind it: 1 or a multiple of 16; 0: 1
     size list_keys;
-    /// (reserved) lists over the heads: head h has list h · list_heads / heads_q; 0: heads_q
+    /// lists over the heads, a divisor of heads_q: head h has list h · list_heads / heads_q; 0: heads_q
     size list_heads;
     /// (sequences, heads) after which the bias repeats: b mod period[0], h mod period[1]; 0: it does not
     array 2 bias_period;
@@ -126,11 +126,11 @@ of_attention! {
     array 4 k_descale_stride;
     /// As the field of this name in `flashattn.h`.
     array 4 v_descale_stride;
-    /// (reserved) (batch, query head, row, interval), in pairs; row is the tensor's own
+    /// (batch, query head, row, interval), in pairs, always literal; row is the tensor's own (packed: no batch stride)
     array 4 key_range_stride;
-    /// (reserved) (batch, list head, block of rows, entry)
+    /// of both lists: (batch, list head, block of rows, entry), always literal; packed: no batch stride
     array 4 list_stride;
-    /// (reserved) (batch, list head, block of rows)
+    /// (batch, list head, block of rows)
     array 3 list_count_stride;
     /// slopes[b · stride + head]; 0: one slope per head for all sequences
     size alibi_batch_stride;

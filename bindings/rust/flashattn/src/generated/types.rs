@@ -92,7 +92,7 @@ choices! {
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
-    /// slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+    /// (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
     Slots = FA_LIST_SLOTS,
 }
 choices! {

@@ -1,0 +1,204 @@
+// Masks that are data: the keys that ranges and lists leave each row. Backends take them 64 keys at a time, as bits.
+#pragma once
+#include "backend/problem.h"
+#include "spec/shape.h"
+
+namespace fa {
+
+// The ranges of keys that rows see, as pairs (begin, end): ascending, apart, possibly empty, and possibly beyond the keys.
+struct KeyRanges {
+    const int32_t* pairs;   // NULL: rows see all
+    RowStrides rows;        // in pairs
+    int64_t max, interval;  // intervals of a row, and pairs between two
+};
+static inline KeyRanges key_ranges(const Problem& p, const fa_forward_args_t& a) {
+    const int64_t* s = p.d.key_range_stride;
+    return {p.has(FA_OPERAND_KEY_RANGES) ? a.key_ranges : nullptr, lse_strides(s, p.packed_q()), p.d.key_range_max, s[3]};
+}
+// What they leave a row, whose first pair is number `row`, of keys [key, key + 64).
+FA_FN uint64_t range_bits(const KeyRanges& r, int64_t row, int64_t key) {
+    uint64_t bits = 0;
+    for (int64_t t = 0; t < r.max; t++) {
+        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+        const int64_t begin = pair[0], end = pair[1];
+        if (begin >= end) continue;
+        if (begin >= key + kWordKeys) break;
+        bits |= key_bits(begin, end, key);
+    }
+    return bits;
+}
+// The first key from `key` on; INT64_MAX: none.
+FA_FN int64_t next_in_ranges(const KeyRanges& r, int64_t row, int64_t key) {
+    for (int64_t t = 0; t < r.max; t++) {
+        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+        if (pair[0] < pair[1] && pair[1] > key) return max_of(key, int64_t(pair[0]));
+    }
+    return INT64_MAX;
+}
+// The keys from a row's first to its last, of so many.
+FA_FN KeyBand range_hull(const KeyRanges& r, int64_t row, int64_t seqlen_k) {
+    KeyBand hull{seqlen_k, 0};
+    for (int64_t t = 0; t < r.max; t++) {
+        const int32_t* const pair = r.pairs + 2 * (row + t * r.interval);
+        if (pair[0] >= pair[1]) continue;
+        hull.begin = min_of(hull.begin, int64_t(pair[0]));
+        hull.end = max_of(hull.end, int64_t(pair[1]));
+    }
+    return {max_of(hull.begin, 0), min_of(hull.end, seqlen_k)};
+}
+
+// Lists of blocks of keys (FlexAttention's BlockMask) as bits, a list for each block of rows and list head: the blocks that key_list names,
+// where masks act, and those of full_list, where they do not. A backend writes them into its workspace first (expand_list() below), so
+// that they can be asked by rows and by keys.
+struct KeyLists {
+    uint64_t* words;                // NULL: none
+    int64_t row_block, key_block;   // rows that share a list, keys of a bit
+    int64_t key_blocks;             // that a list may name
+    int64_t masked, full;           // words before the bits of either; −1: it is not given
+    int64_t size;                   // words of a list
+    int64_t count, row_blocks;      // lists in all, and of a head
+    int64_t heads, heads_per_list;  // list heads of a sequence, query heads that share one
+    int64_t batches, list_heads;    // of which there are lists: 1 where all share them
+};
+static inline KeyLists key_lists(const Problem& p, void* memory) {
+    const fa_attention_desc_t& d = p.d;
+    KeyLists l{};
+    if (!p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) return l;
+    l.words = static_cast<uint64_t*>(memory);
+    l.row_block = d.list_rows;
+    l.key_block = d.list_keys;
+    l.key_blocks = ceil_div(d.seqlen_k, d.list_keys);
+    const int64_t width = l.key_blocks / kWordKeys + 2;  // one beyond the last bit, which unaligned reads may touch
+    l.masked = p.has(FA_OPERAND_KEY_LIST) ? 0 : -1;
+    l.full = p.has(FA_OPERAND_FULL_LIST) ? (l.masked + 1) * width : -1;
+    l.size = width * (l.masked == 0 && l.full > 0 ? 2 : 1);
+    l.row_blocks = ceil_div(p.packed_q() ? d.total_q : d.seqlen_q, d.list_rows);
+    l.batches = p.packed_q() ? 1 : d.list_stride[0] == 0 && d.list_count_stride[0] == 0 ? min_of(d.batch, 1) : d.batch;
+    l.list_heads = d.list_stride[1] == 0 && d.list_count_stride[1] == 0 ? 1 : d.list_heads;
+    l.heads_per_list = d.heads_q / d.list_heads;
+    l.count = l.batches * l.list_heads * l.row_blocks;
+    return l;
+}
+static inline int64_t key_list_bytes(const Problem& p) {
+    const KeyLists l = key_lists(p, nullptr);
+    return l.count * l.size * int64_t(sizeof(uint64_t));
+}
+// The bits of the list that a row of a sequence has.
+FA_FN const uint64_t* list_of(const KeyLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
+    const int64_t b = l.batches == 1 ? 0 : batch, g = l.list_heads == 1 ? 0 : head / l.heads_per_list;
+    return l.words + ((b * l.list_heads + g) * l.row_blocks + (s.q_begin + row) / l.row_block) * l.size;
+}
+FA_FN bool names_block(const uint64_t* blocks, int64_t block) { return (blocks[block / kWordKeys] >> block % kWordKeys & 1) != 0; }
+// Keys [key, key + 64) of the blocks that are named.
+FA_FN uint64_t listed_bits(const KeyLists& l, const uint64_t* blocks, int64_t key) {
+    if (l.key_block == 1) {
+        const int64_t word = key / kWordKeys, from = key % kWordKeys;
+        return blocks[word] >> from | (from ? blocks[word + 1] << (kWordKeys - from) : 0);
+    }
+    uint64_t bits = 0;
+    for (int64_t b = key / l.key_block; b < l.key_blocks && b * l.key_block < key + kWordKeys; b++)
+        if (names_block(blocks, b)) bits |= key_bits(b * l.key_block, (b + 1) * l.key_block, key);
+    return bits;
+}
+// The first key from `key` on of a block that is named; INT64_MAX: none.
+FA_FN int64_t next_listed(const KeyLists& l, const uint64_t* blocks, int64_t key) {
+    for (int64_t b = key / l.key_block; b < l.key_blocks; b++) {
+        if (blocks[b / kWordKeys] == 0) b |= kWordKeys - 1;
+        else if (names_block(blocks, b)) return max_of(key, b * l.key_block);
+    }
+    return INT64_MAX;
+}
+FA_FN int64_t listed_end(const KeyLists& l, const uint64_t* blocks) {
+    for (int64_t b = l.key_blocks - 1; b >= 0; b--) {
+        if (blocks[b / kWordKeys] == 0) b -= b % kWordKeys;
+        else if (names_block(blocks, b)) return (b + 1) * l.key_block;
+    }
+    return 0;
+}
+
+// Both, beside the masks that are bands.
+struct RowSets {
+    KeyRanges ranges;
+    KeyLists lists;
+    constexpr bool any() const { return ranges.pairs != nullptr || lists.words != nullptr; }
+};
+// Keys [key, key + 64) that a row sees before boolean masks, and those of them where these do not act. Of a list: where masks act, and where
+// they do not.
+struct RowKeys {
+    uint64_t visible, unmasked;
+};
+FA_FN RowKeys list_keys(const KeyLists& l, const uint64_t* list, int64_t seqlen_k, int64_t key) {
+    return {l.masked < 0 ? 0 : listed_bits(l, list + l.masked, key),
+            l.full < 0 ? 0 : listed_bits(l, list + l.full, key) & key_bits(0, seqlen_k, key)};
+}
+FA_FN RowKeys row_keys(const RowSets& x, const Sequence& s, const KeyBand& band, int64_t batch, int64_t head, int64_t row,
+                       int64_t key) {
+    RowKeys keys{key_bits(band.begin, band.end, key), 0};
+    if (x.ranges.pairs) keys.visible &= range_bits(x.ranges, query_index(x.ranges.rows, s, batch, row, head), key);
+    if (!x.lists.words) return keys;
+    const RowKeys listed = list_keys(x.lists, list_of(x.lists, s, batch, head, row), s.k_len, key);
+    return {(keys.visible & listed.visible) | listed.unmasked, listed.unmasked};
+}
+// A key from `key` on before which the row sees none.
+FA_FN int64_t next_row_key(const RowSets& x, const Sequence& s, int64_t batch, int64_t head, int64_t row, int64_t key) {
+    if (!x.lists.words) return next_in_ranges(x.ranges, query_index(x.ranges.rows, s, batch, row, head), key);
+    const uint64_t* const list = list_of(x.lists, s, batch, head, row);
+    int64_t next = INT64_MAX;
+    if (x.lists.masked >= 0) next = next_listed(x.lists, list + x.lists.masked, key);
+    if (x.lists.full >= 0) next = min_of(next, next_listed(x.lists, list + x.lists.full, key));
+    return next;
+}
+// From the first to the last key that a row may see.
+FA_FN KeyBand row_hull(const RowSets& x, const Sequence& s, KeyBand band, int64_t batch, int64_t head, int64_t row) {
+    if (x.ranges.pairs) {
+        const KeyBand hull = range_hull(x.ranges, query_index(x.ranges.rows, s, batch, row, head), s.k_len);
+        band = {max_of(band.begin, hull.begin), min_of(band.end, hull.end)};
+    }
+    if (!x.lists.words) return band;
+    const uint64_t* const list = list_of(x.lists, s, batch, head, row);
+    KeyBand all{s.k_len, 0};
+    if (x.lists.masked >= 0) {
+        const uint64_t* const blocks = list + x.lists.masked;
+        all = {max_of(band.begin, next_listed(x.lists, blocks, 0)), min_of(band.end, listed_end(x.lists, blocks))};
+        if (all.begin >= all.end) all = {s.k_len, 0};
+    }
+    if (x.lists.full >= 0) {
+        const uint64_t* const blocks = list + x.lists.full;
+        all = {min_of(all.begin, next_listed(x.lists, blocks, 0)), max_of(all.end, listed_end(x.lists, blocks))};
+    }
+    return {all.begin, min_of(all.end, s.k_len)};
+}
+
+// A list as the caller has it.
+struct ListSource {
+    const int32_t *entries, *count;  // NULL: no such list; its length is `most`
+    int64_t step, most;
+    constexpr int64_t length() const { return !count ? most : *count < 0 ? 0 : *count < most ? *count : most; }
+};
+// Number `index` of KeyLists.count; full: of full_list.
+struct ListTable {
+    const int32_t *entries[2], *counts[2];
+    int64_t stride[4], count_stride[3], most;
+};
+static inline ListTable list_table(const Problem& p, const fa_forward_args_t& a) {
+    const auto given = [&](uint64_t operand, const int32_t* array) { return p.has(operand) ? array : nullptr; };
+    ListTable t{};
+    t.entries[0] = given(FA_OPERAND_KEY_LIST, a.key_list);
+    t.entries[1] = given(FA_OPERAND_FULL_LIST, a.full_list);
+    t.counts[0] = given(FA_OPERAND_KEY_LIST_COUNT, a.key_list_count);
+    t.counts[1] = given(FA_OPERAND_FULL_LIST_COUNT, a.full_list_count);
+    for (int i = 0; i < 4; i++) t.stride[i] = p.d.list_stride[i];
+    for (int i = 0; i < 3; i++) t.count_stride[i] = p.d.list_count_stride[i];
+    t.most = p.d.list_max;
+    return t;
+}
+FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t index, int full) {
+    const int64_t block = index % l.row_blocks, head = index / l.row_blocks % l.list_heads,
+                  batch = index / l.row_blocks / l.list_heads;
+    const int32_t *const entries = t.entries[full], *const counts = t.counts[full];
+    return {entries ? entries + batch * t.stride[0] + head * t.stride[1] + block * t.stride[2] : nullptr,
+            counts ? counts + batch * t.count_stride[0] + head * t.count_stride[1] + block * t.count_stride[2] : nullptr,
+            t.stride[3], t.most};
+}
+
+}  // namespace fa
