@@ -22,7 +22,7 @@ USED = re.compile(r"Used (\d+) registers")
 STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 # Waits that ptxas inserts between asynchronous matrix multiplications: each costs a kernel its overlap.
 SERIALISED = re.compile(r"\(C751[0-6]\)")
-HOPPER = re.compile(r"forward_sm90<(\w+), (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+)>")
+HOPPER = re.compile(r"forward_sm90<(\w+), (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
 HEAD = """# Kernels of the CUDA backend
@@ -85,11 +85,16 @@ def hopper_kernels(names):
     for name in sorted(names, key=lambda n: [int(x) if x.isdigit() else x for x in re.split(r"(\d+)", n)]):
         found = HOPPER.fullmatch(name)
         if found:
-            dims, columns, keys, groups, key_slots, query_slots = map(int, found.groups()[1:])
+            dims, columns, keys, groups, key_slots, query_slots, pv = map(int, found.groups()[1:])
             eight_bit = found.group(1) == "E4m3"  # v then lies there twice, in 8 bits and widened
             of_q, raw_v = (-(-width * (1 if eight_bit else 2) // 128) * 128 for width in (dims, columns))
             of_v = -(-columns // 64) * 128 + (raw_v if eight_bit else 0)
             shared = query_slots * 64 * groups * of_q + key_slots * keys * (of_q + of_v)
+            if pv:  # v as it comes, transposed with columns of ones, and averages of o
+                narrow = columns <= 128
+                shared = query_slots * 64 * groups * of_q + key_slots * (keys * of_q + (columns + 8 * narrow) * 128)
+                shared += (key_slots if narrow else 1) * keys * raw_v + 64 * groups * (columns if narrow else columns - 32) * 2
+                shared += groups * 1024 if groups == 3 else 0
             listed[name] = Listed(64 * groups, columns, keys, 128 * (groups + 1), 1, shared)
     return listed
 

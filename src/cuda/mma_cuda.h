@@ -127,9 +127,12 @@ FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) {
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
     return r;
 }
+FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) {
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(pair));
+}
 FA_DEVICE uint32_t f16_to_bf16(uint32_t pair) {
     float low, high;
-    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(pair));
+    f16x2_to_f32(pair, low, high);
     return pack_bf16(low, high);
 }
 

@@ -299,56 +299,6 @@ TEST(Failures, F70_huge_bf16_scores) {
         }
 }
 
-// 8-bit inputs at every length: none much worse than its neighbours, nor beyond the contract's limits.
-TEST(Failures, F72_eight_bit_inputs_at_every_length) {
-    const Handle handle = make_handle();
-    for (const int32_t dtype : {FA_E4M3, FA_E5M2})
-        for (int64_t keys = 1; keys <= 1023; keys += keys < 200 ? 1 : 13) {
-            Rng rng(derive(141, uint64_t(keys)));
-            Case c = shaped({1, 1, 1, 4, keys, 16, 16}, dtype);
-            c.d.o_dtype = FA_F32;
-            c.bind(rng);
-            c.fill_normal(rng);
-            ASSERT_EQ(run_and_check(handle, c), "");
-            const oracle::Pairs pairs = oracle::pair_o(c.reading(), oracle::attention(c.reading()));
-            const int32_t p_dtype = c.p_dtype;
-            ASSERT_LE(oracle::relative_norm(pairs.got, pairs.want), oracle::norm_limit(p_dtype)) << keys;
-        }
-}
-
-// Values whose mean is not 0, 8-bit: sums over many keys that are kept in few bits lose a part of every one, with one sign.
-TEST(Failures, F72_eight_bit_sums_over_many_keys) {
-    const Handle handle = make_handle();
-    for (const int64_t keys : {1024, 16384}) {
-        Rng rng(derive(146, uint64_t(keys)));
-        Case c = shaped({1, 1, 1, 128, keys, 64, 64}, FA_E4M3);
-        c.d.o_dtype = FA_F32, c.d.num_splits = 1;
-        c.bind(rng);
-        c.fill_normal(rng);
-        c.set_v([&](int64_t, int64_t, int64_t, int64_t) { return 1 + rng.normal(); });
-        ASSERT_EQ(run_and_check(handle, c, 31), "");
-        const oracle::Pairs pairs = oracle::pair_o(c.reading(), oracle::attention(c.reading(), {false, 31}));
-        EXPECT_LE(oracle::relative_norm(pairs.got, pairs.want), 2e-3) << keys;
-    }
-}
-
-// The kernels that multiply 8 bits must not take other sums for an LSE than without one.
-TEST(Failures, F72_asking_for_an_lse_changes_no_bit_of_an_eight_bit_output) {
-    const Handle handle = make_handle();
-    std::vector<unsigned char> bytes[2];
-    for (const bool lse : {false, true}) {
-        Rng rng(147);
-        Case c = shaped({1, 4, 2, 200, 333, 128, 128}, FA_E4M3);
-        c.d.o_dtype = FA_F32, c.d.num_splits = 1;
-        if (!lse) c.d.operands = 0;
-        c.bind(rng);
-        c.fill_normal(rng);
-        ASSERT_EQ(c.run(handle), FA_OK) << handle.error();
-        bytes[lse] = bytes_of(c.o);
-    }
-    EXPECT_EQ(bytes[0], bytes[1]);
-}
-
 TEST(Failures, F74_bf16_and_quantised_caches_one_beyond_a_tile) {
     const Handle handle = make_handle();
     Rng rng(142);

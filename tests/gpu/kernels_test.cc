@@ -43,11 +43,11 @@ std::set<std::string> listed_kernels() {
 #define FA_MOD_softcap "_softcap"
 #define FA_MOD_alibi "_alibi"
 #define FA_MOD_mask "_mask"
-#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                                       \
-    for (const char* dtype : {"f16", "bf16", "e4m3"})                                                                              \
-        if ((#types == std::string("both") && dtype != std::string("e4m3")) || #types == std::string(dtype))                       \
-            names.insert(std::string("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod " ") + \
-                         dtype);
+#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                                         \
+    for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                                          \
+        if ((#types == std::string("both") && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                          \
+            names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod +                    \
+                         std::string(#types).substr(#types == std::string("both") ? 4 : dtype.size()) + " " + dtype);
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
@@ -148,7 +148,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
-    enum { alike, alone, ragged, in_pages, to_f32, layouts };  // alone: every query head has keys of its own
+    enum { alike, without_lse, alone, ragged, in_pages, to_f32, to_e4m3, layouts };  // alone: every query head has keys of its own
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
@@ -163,7 +163,10 @@ std::vector<Case> tall_cases(const Handle& handle) {
                         c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
                         if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
                         if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
+                        if (layout == without_lse) c.d.operands = 0;
+                        if (layout == to_e4m3 && dtype != FA_E4M3) continue;
                         if (layout == to_f32) c.d.o_dtype = FA_F32;
+                        else if (layout == to_e4m3) c.d.o_dtype = FA_E4M3, c.d.operands |= FA_OPERAND_O_SCALE;
                         else if (layout >= ragged) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
                             for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
@@ -174,7 +177,7 @@ std::vector<Case> tall_cases(const Handle& handle) {
                         const std::vector<std::string> names = kernels_of(handle, c.d);
                         if (names.empty() || !of_hopper(names[0])) continue;
                         const bool pair = names[0].find("_pair") != std::string::npos;
-                        const char* const way = layout == in_pages ? " over pages" : layout == to_f32 ? " to f32" : pair && layout == alone ? " of one head" : "";
+                        const char* const way = layout == in_pages ? " over pages" : layout == to_f32 ? " to f32" : layout == to_e4m3 ? " to e4m3" : pair && layout == alone ? " of one head" : "";
                         if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
                     }
     return cases;
@@ -230,6 +233,7 @@ void fill(Case& c, Rng& rng) {
         c.set_descales(rng, 0.8);
         c.q_descale.as<float>()[0] *= -1, c.v_descale.as<float>()[0] *= -1;
     }
+    if (c.d.operands & FA_OPERAND_O_SCALE) *c.o_scale.as<float>() = -8;
     if (c.d.operands & FA_OPERAND_ALIBI) fa_alibi_slopes(c.d.heads_q, 0, c.alibi.as<float>());
     // Rows, blocks at either end, and whole tiles without a key.
     const auto attend = [&](int64_t b, int64_t head, int64_t row, int64_t key) {

@@ -84,7 +84,7 @@ double norm_limit(int32_t dtype) {
     }
 }
 
-double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : 0x1p-105; }
+double faint_weight(int32_t p_dtype) { return p_dtype == FA_F16 ? 0x1p-34 : p_dtype == FA_E4M3 ? 0x1p-15 : 0x1p-105; }
 
 double short_qk_roundoff(int64_t dim_qk) { return double((dim_qk + 31) / 32) * 33 * 0x1p-13; }
 
@@ -92,7 +92,7 @@ double rounded_qk_roundoff(int32_t k_dtype) { return unit_roundoff(FA_BF16) * (i
 
 double element_limit(const Reading& r, int32_t p_dtype, double kappa, double spread, double reach, double qk_roundoff) {
     const double u = std::fmax(unit_roundoff(r.o_dtype), unit_roundoff(p_dtype));
-    const double c = u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
+    const double c = p_dtype == FA_E4M3 ? 4 : u > 0x1p-24 ? 3 : std::fmax(8, 4 * std::sqrt(double(r.d.seqlen_k) / 64));
     return c * (u + 0x1p-24 + qk_roundoff * kappa) * spread + faint_weight(p_dtype) * (std::isfinite(reach) ? reach : 0);
 }
 

@@ -264,6 +264,7 @@ fa_status_t Case::run(fa_handle_t handle) {
     if (status != FA_OK) return status;
     p_dtype = probability_dtype(handle, d);
     short_products = sums_short_products(handle, d);
+    p_of_8_bits = rounds_p_to_8_bits(handle, d);
     rounded_q = rounds_q_to_bf16(handle, d);
     return status;
 }

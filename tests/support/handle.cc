@@ -54,7 +54,7 @@ const char* isa_name(int32_t isa) {
 }
 
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d) {
-    if (!testing_the_cpu()) return d.q_dtype;
+    if (!testing_the_cpu()) return sums_short_products(handle, d) && !rounds_p_to_8_bits(handle, d) ? int32_t(FA_F16) : d.q_dtype;
     char text[256] = "";
     const bool known = fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK;
     if (known && strstr(text, "products of bf16")) return FA_BF16;
@@ -65,6 +65,12 @@ bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d) {
     char text[256] = "";
     return d.precision == FA_PRECISION_NATIVE && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
            strstr(text, "products of bf16");
+}
+
+bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d) {
+    char text[256] = "";
+    return sums_short_products(handle, d) && fa_explain(handle, &d, FA_OP_FORWARD, text, sizeof text) == FA_OK &&
+           strstr(text, "_p8");
 }
 
 bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d) {

@@ -38,6 +38,8 @@ const char* isa_name(int32_t isa);
 int32_t probability_dtype(fa_handle_t handle, const fa_attention_desc_t& d);
 // Does it sum 8-bit products in a matrix unit's short accumulator?
 bool sums_short_products(fa_handle_t handle, const fa_attention_desc_t& d);
+// Does it then round P to 8 bits, too, and sum products over keys in that accumulator?
+bool rounds_p_to_8_bits(fa_handle_t handle, const fa_attention_desc_t& d);
 // Does it round q, and values of block types, to bf16, as native precision permits?
 bool rounds_q_to_bf16(fa_handle_t handle, const fa_attention_desc_t& d);
 

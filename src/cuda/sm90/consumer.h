@@ -17,21 +17,22 @@ template <class Traits_, MaskKind mask_, ScoreMod score_mod_>
 struct Consumer {
     using Traits = Traits_;
     using QkWgmma = Select<Traits::k8Bit, rt::WgmmaE4m3, rt::Wgmma<Traits::f16>>;
-    using PvWgmma = rt::Wgmma<Traits::f16>;
+    using PvWgmma = Select<Traits::kP8, rt::WgmmaE4m3, rt::Wgmma<Traits::f16>>;
     static constexpr MaskKind mask = mask_;
     static constexpr ScoreMod score_mod = score_mod_;
     static constexpr int kHeadDim = Traits::kHeadDim, kHeadDimV = Traits::kHeadDimV, kBlockN = Traits::kBlockN,
                          kWarpgroups = Traits::kWarpgroups;
     static constexpr bool kPair = Traits::kPair;
-    // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators.
-    static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap;
+    // A softcap leaves no registers for softmax of the next tile's first block beside O's accumulators; and row sums by wgmma are not known
+    // before the wait for it.
+    static constexpr bool kOverlapEpilogue = score_mod != ScoreMod::softcap && !Traits::kP8;
     // Where no register is left in which to keep RowPlace.
-    static constexpr bool kRecomputePlace = kHeadDim == 256 || (Traits::k8Bit && kWarpgroups == 4);
+    static constexpr bool kRecomputePlace = kHeadDim == 256 || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
     static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::k8Bit;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
-    static constexpr bool kZeroByFirstMma = mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit;
+    static constexpr bool kZeroByFirstMma = Traits::kP8 || (mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit);
     // Under a causal mask, warpgroups whose rows are as many as a block's keys each begin at their own diagonal, so that only their
     // first block is masked. They go without ping-pong, in which one would have to wait for those that have not begun.
     static constexpr bool kWarpgroupDiagonals = warpgroup_diagonals(mask, kBlockN, Traits::kBlockM),
@@ -41,6 +42,7 @@ struct Consumer {
     static constexpr bool kSkipUnseenParts = mask != MaskKind::none && kHeadDim <= 64 && kWarpgroups == 2;
     static_assert(!kWarpgroupDiagonals || (!kPair && kWarpgroups <= Traits::kStages),
                   "the last V of the previous tile keeps its stage until the first warpgroup's own keys have been loaded");
+    static_assert(score_mod != ScoreMod::alibi || !Traits::kP8, "transpose_v and store_averages count blocks down");
     static_assert(score_mod != ScoreMod::alibi || mask == MaskKind::band,
                   "the other masks' loops have no blocks that only exact_softmax serves");
 
@@ -55,8 +57,13 @@ struct Consumer {
     const RowPlace kept_place;
     // S and O; and of two rows what scores are measured from, in their own units and in log2, with kPScaleLog2, as exponent()
     // subtracts it; and this thread's part of the row sum.
-    float acc_s[kBlockN / 2], acc_o[kHeadDimV / 2], row_ref[2] = {}, ref_log2[2], row_sum[2] = {};
-    uint32_t p[kBlockN / 4];
+    float acc_s[kBlockN / 2], acc_o[Traits::kOColumns / 2], row_ref[2] = {}, ref_log2[2], row_sum[2] = {};
+    uint32_t p[kBlockN / (Traits::kP8 ? 8 : 4)];
+    // With P of 8 bits: of two rows this thread's part of the sum of P before it was rounded; what their averages in shared memory are
+    // to be multiplied by; and whether there are any.
+    float lse_sum[2] = {}, average_sum[2] = {};
+    uint32_t kept_average[Traits::kKeptAverages / 2 + 1];
+    bool has_averages = false;
     // Of the keys that the two rows see, with a mask, and of those that some row of the warp sees.
     KeyRange key_range[2], warp_range{};
     int n_block, n_block_min, n_block_min_before_local_mask, n_block_min_causal_local_mask;
@@ -82,6 +89,7 @@ struct Consumer {
           score_mod_op(params),
           eight_rows(8 * x.o_strides.row) {}
 
+    FA_MEMBER int lane_index() const { return Traits::kScarceRegisters ? rt::read_laneid() : lane; }
     FA_MEMBER RowPlace row_place_of(int lane) const { return RowPlace{warp_row + lane / 4, lane % 4}; }
     FA_MEMBER RowPlace row_place() const { return kRecomputePlace ? row_place_of(rt::read_laneid()) : kept_place; }
     // The same where a tile begins or ends. With four warpgroups, which have the fewest registers, the row is not kept over the
@@ -102,7 +110,7 @@ struct Consumer {
     // ---- the pipeline
 
     FA_MEMBER void release(const uint64_t& empty) const {
-        if (lane == 0) rt::mbarrier_arrive(smem_addr(empty));
+        if (lane_index() == 0) rt::mbarrier_arrive(smem_addr(empty));
     }
     FA_MEMBER void release_to_pair(const uint64_t& empty) const {
         if (!kPair) release(empty);
@@ -165,6 +173,11 @@ struct Consumer {
         release_skipped_k();
         return true;
     }
+    // The tile before, while its o has not been written: where no registers are left to keep a pointer in.
+    FA_MEMBER const WorkTileInfo& previous_tile() const {
+        static_assert(Traits::kTileStages == 3, "tile_stage is the next one");
+        return shared.tile[tile_stage.index < 2 ? tile_stage.index + 1 : 0];
+    }
     // Where de-scale factors make the scale negative, in place of it: row_ref is the largest score, of a positive scale.
     FA_MEMBER void negate_q() const {
         constexpr uint32_t signs = 0x80808080u;
@@ -222,12 +235,13 @@ struct Consumer {
                          k_desc + i / 4 * (Traits::kPanelBytes / 16) + i % 4 * 2, i > 0);
         rt::wgmma_commit();
     }
-    // `ping_pong`: lets the next warpgroup issue, two wgmma before the end, for its first one takes as long to begin.
+    // `ping_pong`: lets the next warpgroup issue, two wgmma before the end (of 8 bits one), for its first one takes as long to begin.
     FA_MEMBER void issue_pv(bool ping_pong) {
-        const uint64_t v_desc = rt::smem_desc(Traits::v_tile(v.index), Traits::kPanelBytes);
-        FA_UNROLL for (int i = 0; i < kBlockN / 16; i++) {
-            PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * 128, !kZeroByFirstMma || i > 0 ? 1 : o_started);
-            if (kPingPong && ping_pong && i == kBlockN / 16 - 3) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
+        constexpr int steps = kBlockN / (Traits::kP8 ? 32 : 16), last_turn = steps - (Traits::kP8 ? 2 : 3);
+        const uint64_t v_desc = rt::smem_desc(Traits::v_tile(v.index), Traits::kP8 ? 16 : Traits::kPanelBytes);
+        FA_UNROLL for (int i = 0; i < steps; i++) {
+            PvWgmma::mma(acc_o, p + 4 * i, v_desc + i * (Traits::kP8 ? 2 : 128), !kZeroByFirstMma || i > 0 ? 1 : o_started);
+            if (kPingPong && ping_pong && i == last_turn) rt::named_barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
         }
         rt::wgmma_commit();
         o_started = 1;
@@ -241,6 +255,78 @@ struct Consumer {
                 acc_o[i] = 0.f;
             rt::keep_in_registers(acc_o);
         }
+    }
+
+    // ---- 8-bit P
+
+    // The row sum of the last blocks' P, from the columns of ones, which begin anew: left there, small weights would be lost.
+    FA_MEMBER void take_row_sum() {
+        if constexpr (Traits::kRowSumByWgmma) {
+            FA_UNROLL for (int r = 0; r < 2; r++)
+                row_sum[r] += acc_o[kHeadDimV / 2 + 2 * r];
+            const uint32_t zero = rt::hidden_zero();  // a constant among the accumulators would serialise wgmma (C7511)
+            FA_UNROLL for (int i = kHeadDimV / 2; i < kHeadDimV / 2 + 4; i++)
+                asm volatile("mov.b32 %0, %1;" : "=f"(acc_o[i]) : "r"(zero));
+        }
+    }
+    FA_MEMBER uint32_t average_place() const {
+        return Traits::averages() + warpgroup * (Traits::kAverageBytes / kWarpgroups) + int(threadIdx.x) % 128 * 16;
+    }
+    // average_sum, where no register is left for it.
+    FA_MEMBER uint32_t average_sum_place() const { return Traits::average_sum_base() + (int(threadIdx.x) - 128) * 8; }
+    // Not by loading them: what had been summed would be in the short accumulator again. Where registers are scarce lazy_rescale loads them
+    // all the same, and mainloop_step stores them before the next product.
+    FA_MEMBER void rescale_averages(int r, float factor) {
+        if constexpr (Traits::kP8 && !Traits::kScarceRegisters) average_sum[r] *= factor;
+    }
+    // O from its averages in shared memory, to which it went; and back to there.
+    FA_MEMBER void load_averages() {
+        if constexpr (Traits::kP8) {
+            if (has_averages) add_averages();
+        }
+    }
+    FA_MEMBER void add_averages() {
+        if constexpr (Traits::kScarceRegisters) {
+            const float2 stored = rt::ld_shared_v2(average_sum_place());
+            average_sum[0] = stored.x, average_sum[1] = stored.y;
+        }
+        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += 8) {
+            const int kept = (i - kHeadDimV / 2 + Traits::kKeptAverages) / 2;
+            uint4 word{};
+            if (kept < 0) word = rt::ld_shared_v4(average_place() + i * 256);
+            const uint32_t pair[] = {word.x, word.y, word.z, word.w};
+            FA_UNROLL for (int j = 0; j < 4; j++) {
+                float low, high;
+                rt::f16x2_to_f32(kept < 0 ? pair[j] : kept_average[max(kept, 0) + j], low, high);
+                acc_o[i + 2 * j] = fmaf(low, average_sum[j % 2], acc_o[i + 2 * j]);
+                acc_o[i + 2 * j + 1] = fmaf(high, average_sum[j % 2], acc_o[i + 2 * j + 1]);
+            }
+        }
+        has_averages = false;
+    }
+    FA_MEMBER void store_averages() {
+        load_averages();
+        float inverse[2];
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            average_sum[r] = row_sum[r];
+            if (!Traits::kRowSumByWgmma) FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2)
+                    average_sum[r] += rt::shuffle_xor16(average_sum[r], lanes);
+            inverse[r] = average_sum[r] > 0.f ? rt::reciprocal_fast(average_sum[r]) : 0.f;
+        }
+        FA_UNROLL for (int i = 0; i < kHeadDimV / 2; i += 8) {
+            uint32_t pair[4];
+            FA_UNROLL for (int j = 0; j < 4; j++)
+                pair[j] = rt::pack_f16(acc_o[i + 2 * j] * inverse[j % 2], acc_o[i + 2 * j + 1] * inverse[j % 2]);
+            const int kept = (i - kHeadDimV / 2 + Traits::kKeptAverages) / 2;
+            if (kept < 0) rt::st_shared_v4(average_place() + i * 256, pair[0], pair[1], pair[2], pair[3]);
+            else FA_UNROLL for (int j = 0; j < 4; j++) kept_average[kept + j] = pair[j];
+        }
+        if (Traits::kScarceRegisters) {
+            rt::st_shared(average_sum_place(), bits_of(average_sum[0]));
+            rt::st_shared(average_sum_place() + 4, bits_of(average_sum[1]));
+        }
+        has_averages = true;
+        o_started = 0;
     }
 };
 

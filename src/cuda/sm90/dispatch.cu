@@ -57,17 +57,18 @@ bool softcap_polynomial_fits(const Problem& p) {
 
 // With fewer rows the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
-// What the kernels implement: with an 8-bit q also its factors, and those of k and v, of which a sequence and a head have one each.
+// What the kernels implement: with an 8-bit q also its factors, and those of k and v, of which a sequence and a head have one each, and o's.
 // FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
                                      FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kForward.options};
+constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE,
+                                     kForward.options};
 
-// The types that there are kernels for: q, k and v alike, and o like them or f32; with 8 bits f32, f16 or bf16.
+// The types that there are kernels for: q, k and v alike, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
 bool types_fit(const fa_attention_desc_t& d) {
     if (d.k_dtype != d.q_dtype) return false;
-    if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16;
+    if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16 || d.o_dtype == FA_E4M3;
     return (d.q_dtype == FA_F16 || d.q_dtype == FA_BF16) && (d.o_dtype == d.q_dtype || d.o_dtype == FA_F32);
 }
 
@@ -157,6 +158,14 @@ double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Probl
     return waves * h.block_m * h.cost;
 }
 
+// Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims). Averages of o in f16 stand still after 2^11 of them,
+// each of 1024 keys or more.
+bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
+    constexpr int64_t most_keys = int64_t(1) << 20;
+    if (h.pv != PvProduct::wide && p.d.seqlen_k > most_keys) return false;
+    return h.pv == PvProduct::wide || h.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (h.pv == PvProduct::p8_lse);
+}
+
 // Of a width's kernels for a mask the one that should take the least time; NULL: none can implement the call.
 const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& device, const Problem& p) {
     const ScoreMod score_mod = score_mod_of(p);
@@ -168,6 +177,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
         for (int i = 0; i < list.count; i++) {
             const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
             if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
+            if (!pv_product_fits(h, p)) continue;
             if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
             if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
@@ -211,6 +221,7 @@ void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x)
     x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
     x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
 }
 
 }  // namespace
@@ -226,7 +237,8 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& p) {
     Sm90ForwardParams a{};
     a.x = planned_call(p);
     a.window = window_of(p);
-    a.o_columns = d.o_dtype == FA_F32 ? 0 : int(d.dim_v);
+    a.o_columns = type_bytes(d.o_dtype) == 2 ? int(d.dim_v) : 0;
+    a.o_e4m3 = d.o_dtype == FA_E4M3;
     a.o_f16 = d.o_dtype == FA_F16;
     a.page_chunk = p.paged() ? page_chunk_of(h, p) : 0;
     a.pair_by_heads = pair_by_heads(h, p);

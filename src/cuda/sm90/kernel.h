@@ -8,18 +8,19 @@
 // (epilogue.h), while the first S of the next tile is computed.
 #pragma once
 #include "cuda/sm90/mainloop.h"
-#include "cuda/sm90/widen_v.h"
+#include "cuda/sm90/transpose_v.h"
 
 namespace fa {
 namespace gpu {
 
 template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, MaskKind mask, bool pair, ScoreMod score_mod, int Stages,
-          int QStages>
-FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>::kThreads), 1)
+          int QStages, PvProduct pv>
+FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv>::kThreads), 1)
     forward_sm90(FA_PARAM Sm90ForwardParams a) {
-    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages>;
+    using Traits = Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgroups, pair, Stages, QStages, pv>;
     rt::fetch_parameters(a);
     if (threadIdx.x == 0) Traits::init_barriers();
+    if constexpr (Traits::kRowSumByWgmma) write_ones<Traits>();
     if (threadIdx.x == 32) rt::prefetch_tensormap(&a.q), rt::prefetch_tensormap(&a.k), rt::prefetch_tensormap(&a.v);
     if (pair) rt::cluster_sync();
     else __syncthreads();
@@ -30,8 +31,10 @@ FA_KERNEL void FA_BOUNDS((Sm90ForwardTraits<T, HeadDim, HeadDimV, BlockN, Warpgr
         const int warp = rt::warp_uniform(int(threadIdx.x) / 32);
         if (threadIdx.x == 0) schedule_tiles_and_load_q<Traits, mask, pair, QStages>(a);
         else if constexpr (Traits::k8Bit) {
-            if (warp >= 2) widen_v<Traits>(a);
-            else if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
+            if (warp >= 2) {
+                if constexpr (Traits::kP8) transpose_v<Traits>(a);
+                else widen_v<Traits>(a);
+            } else if (warp == 1 && Traits::kPagedKv && a.page_chunk) paged_kv_8bit_producer<Traits>(a);
             else if (threadIdx.x == 32) kv_8bit_producer<Traits>(a);
             else return;
         } else if (Traits::kPagedKv && a.page_chunk && warp == 1) paged_kv_producer<Traits, KvOperand::k, Stages>(a);

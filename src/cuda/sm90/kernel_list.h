@@ -10,11 +10,13 @@ namespace gpu {
 struct Sm90ForwardParams;
 enum class MaskKind;
 enum class ScoreMod;
+enum class PvProduct;
 
 struct Sm90Kernel {
     int max_dim_v;
     MaskKind mask;
     ScoreMod score_mod;
+    PvProduct pv;
     int cluster_size;  // CTAs that share k and v: 2 in pairs
     int min_seqlen_k;  // calls with fewer keys have a better kernel
     int cost;          // of a row's way through many keys, relative to the other kernels of its width

@@ -37,6 +37,7 @@ FA_DEVICE void wait_o(Consumer& wg) {
     rt::wgmma_wait<0>();
     rt::keep_in_registers(wg.acc_o), rt::keep_in_registers(wg.p);
     wg.release_v();
+    wg.take_row_sum();
 }
 
 template <class Consumer, class IsMasked>
@@ -44,7 +45,10 @@ FA_DEVICE void mainloop_step(Consumer& wg, IsMasked is_masked) {
     issue_qk_and_pv(wg);
     wait_s(wg);
     wait_o(wg);
+    const bool had_averages = wg.has_averages;
     online_softmax(wg, is_masked);
+    if constexpr (Consumer::Traits::kP8)
+        if ((wg.n_block + 1) % Consumer::Traits::kPromoteBlocks == 0 || (had_averages && !wg.has_averages)) wg.store_averages();
 }
 
 // The first step of a tile, and the epilogue of the previous one. What does not need O of that comes before the wait for it, and no
@@ -61,7 +65,7 @@ FA_DEVICE void first_step(Consumer& wg, const WorkTileInfo& prev_tile) {
         wg.wait_v();  // has long come: but ptxas moves nothing from before it to behind it
     }
     wait_o(wg);
-    if (!Consumer::kOverlapEpilogue) finish_rows(wg, prev_tile, row_ends);
+    if (!Consumer::kOverlapEpilogue) wg.load_averages(), finish_rows(wg, prev_tile, row_ends);
     const uint32_t largest = store_o(wg, row_ends);
     if (Consumer::kOverlapEpilogue) first_softmax(wg);
     repair_overflow(wg, prev_tile, row_ends, largest);
@@ -123,16 +127,21 @@ FA_DEVICE void consumer_mainloop(const Sm90ForwardParams& a) {
         tile_mainloop(wg);
         const WorkTileInfo* const prev_tile = wg.tile;
         if (!wg.begin_tile()) break;
-        first_step(wg, *prev_tile);
+        first_step(wg, Traits::kScarceRegisters ? wg.previous_tile() : *prev_tile);
     }
     rt::keep_in_registers(wg.acc_o), rt::keep_in_registers(wg.p);
     wg.wait_v();
     rt::wgmma_fence();
     wg.issue_pv(false);
     RowEnds<typename Traits::Element> row_ends;
-    finish_rows(wg, *wg.tile, row_ends);
+    if (!Traits::kP8) finish_rows(wg, *wg.tile, row_ends);
     rt::wgmma_wait<0>();
     rt::keep_in_registers(wg.acc_o);
+    if constexpr (Traits::kP8) {
+        wg.take_row_sum();
+        wg.load_averages();
+        finish_rows(wg, *wg.tile, row_ends);
+    }
     repair_overflow(wg, *wg.tile, row_ends, store_o(wg, row_ends));
 }
 

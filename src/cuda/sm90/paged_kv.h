@@ -15,11 +15,11 @@ FA_DEVICE PagedRow find_paged_row(const Sm90ForwardParams& a, const WorkTileInfo
     return find_paged_row(a, t.kv_batch, key);
 }
 
-// Before any key is masked: may pages be missing, as the scores tell?
-template <int n>
+// May pages be missing, as the scores tell? `step`: 8 before any key is masked, 1 afterwards.
+template <int step = 8, int n>
 FA_DEVICE bool may_miss_pages(const float (&acc_s)[n]) {
     bool nan = false;
-    FA_UNROLL for (int i = 0; i < n; i += 8)
+    FA_UNROLL for (int i = 0; i < n; i += step)
         nan |= acc_s[i] != acc_s[i];
     return nan;
 }

@@ -20,6 +20,9 @@ namespace gpu {
 enum class MaskKind { none, causal, band };
 // What changes scores between the product q · kᵀ and softmax.
 enum class ScoreMod { none, softcap, alibi, mask };
+// How P · v is computed: from 16 bits each, v of 8 bits being widened to f16 (widen_v.h); or from 8 bits each (transpose_v.h), with row
+// sums of P as it was before it was rounded, too, where the call wants an LSE.
+enum class PvProduct { wide, p8, p8_lse };
 
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
@@ -34,6 +37,7 @@ struct Sm90Call : RowParams {
     Sequence uniform_seq;
     Pages pages;
     Descale q_descale, k_descale, v_descale;
+    const float* o_scale;  // of an 8-bit o; NULL: 1
 };
 
 struct Sm90ForwardParams {
@@ -41,7 +45,8 @@ struct Sm90ForwardParams {
     CUtensorMap k_missing;  // with pages: like k, but what lies outside the tensor comes as NaN
     Sm90Call x;
     Window window;
-    int o_columns;       // of a 16-bit o; 0: o is f32
+    int o_columns;       // of a 16-bit o; 0: o is f32, or, of an 8-bit q, e4m3
+    bool o_e4m3;
     bool o_f16;          // of an 8-bit q: is a 16-bit o f16?
     int page_chunk;      // rows of k and v that one TMA load brings, a part of a page; 0: no pages
     PackedMask mask;
@@ -79,10 +84,10 @@ constexpr bool warpgroup_diagonals(MaskKind mask, int block_n, int block_m) { re
 
 FA_DEVICE uint32_t smem_addr(const uint64_t& barrier) { return rt::smem_addr(&barrier); }
 
-template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages>
+template <class T, int HeadDim, int HeadDimV, int BlockN, int Warpgroups, bool pair, int Stages, int QStages, PvProduct pv>
 struct Sm90ForwardTraits {
-    // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h): P
-    // and v are f16 then, as if v had been.
+    // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h), so that
+    // P and v are f16 as if v had been, or transposed (transpose_v.h).
     static constexpr bool k8Bit = sizeof(T) == 1;
     using Element = Select<k8Bit, F16, T>;  // of a 16-bit o, whose type an 8-bit q leaves open
     static constexpr bool f16 = k8Bit || kIsF16<T>, kPair = pair;
@@ -90,28 +95,42 @@ struct Sm90ForwardTraits {
     static constexpr int kBlockM = 64 * Warpgroups, kBlockN = BlockN, kThreads = 128 * (Warpgroups + 1), kClusterSize = pair ? 2 : 1;
     static constexpr int kQPanels = (HeadDim * int(sizeof(T)) + 127) / 128, kVPanels = (HeadDimV + 63) / 64,
                          kPanelBytes = BlockN * 128;
-    static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = kVPanels * kPanelBytes;
+    static constexpr int kQBytes = kBlockM * kQPanels * 128, kKBytes = kQPanels * kPanelBytes, kVBytes = pv != PvProduct::wide ? (HeadDimV + (HeadDimV <= 128 ? 8 : 0)) * 128 : kVPanels * kPanelBytes;
     static constexpr int kQkSteps = HeadDim * int(sizeof(T)) / 32;  // wgmmas of a product q · kᵀ
     // Of v as it comes, in 8 bits, which has as many stages of its own.
     static constexpr int kRawPanels = (HeadDimV + 127) / 128, kRawBytes = k8Bit ? kRawPanels * kPanelBytes : 0;
+    // Of P and v in 8 bits. Behind v's columns are eight of ones, whose product is P's row sum, where wgmma is wide enough. Every
+    // kPromoteBlocks blocks O goes to f16 averages in shared memory, since wgmma's accumulators of 8-bit products keep few bits.
+    static constexpr bool kP8 = pv != PvProduct::wide, kRowSumByWgmma = kP8 && HeadDimV <= 128, kLseSum = pv == PvProduct::p8_lse && kRowSumByWgmma;
+    static constexpr int kOColumns = HeadDimV + (kRowSumByWgmma ? 8 : 0);  // of the accumulators of O
+    static constexpr int kKeptAverages = HeadDimV > 128 ? 16 : 0;          // of a thread, in registers
+    static constexpr int kPromoteBlocks = BlockN == 96 ? 12 : 1024 / BlockN, kAverageBytes = kP8 ? kBlockM * (HeadDimV - 2 * kKeptAverages) * 2 : 0,
+                         kAverageSumBytes = kP8 && Warpgroups == 3 ? Warpgroups * 1024 : 0;  // see kScarceRegisters
+    static constexpr int kRawStages = kP8 && HeadDimV > 128 ? 1 : Stages;
+    static_assert(!kP8 || (k8Bit && !pair && BlockN % 32 == 0 && BlockN <= 128), "keys of a transposed row are 128 bytes, swizzled");
     static_assert(!k8Bit || kRawPanels == kQPanels, "k and v of 8 bits are loaded together, by one warp");
     static constexpr int kWideningWarps = k8Bit ? 2 : 1;
+    static constexpr int kUnitsOfAWarp = HeadDimV / 16 / kWideningWarps;  // of 16 columns that a warp transposes
+    static_assert(!kP8 || kUnitsOfAWarp == 2 || kUnitsOfAWarp == 4 || kUnitsOfAWarp == 8, "a warp's units lie in one panel");
+    static constexpr bool kScarceRegisters = kP8 && Warpgroups == 3;  // what can be computed again is not kept
     // Registers of a thread after setmaxnreg, of the producer warpgroup and of the consumers.
-    static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + HeadDimV / 2 + BlockN / 4 <= 112;
-    static constexpr int kProducerRegisters = k8Bit                ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
+    static constexpr bool kSmallAccumulators = Warpgroups == 3 && BlockN / 2 + kOColumns / 2 + BlockN / (kP8 ? 8 : 4) <= 112;
+    static constexpr bool kWideP8 = kP8 && HeadDimV > 128;  // whose consumers need every register
+    static constexpr int kProducerRegisters = kWideP8              ? 40
+                                              : k8Bit              ? (kSmallAccumulators || Warpgroups == 2 ? 56 : 32)
                                               : Warpgroups == 2    ? 40
                                               : kSmallAccumulators ? 56
                                                                    : 32;
     static constexpr int kConsumerRegisters = Warpgroups == 4      ? 112
                                               : kSmallAccumulators ? 152
                                               : Warpgroups == 3    ? 160
-                                                                   : (k8Bit ? 224 : 232);
+                                                                   : (k8Bit && !kWideP8 ? 224 : 232);
     // May k and v lie in pages? Not in pairs, which load halves of blocks; and paged_kv_producer needs 40 registers.
     static constexpr bool kPagedKv = !pair && kProducerRegisters >= 40;
     static constexpr int kTileStages = 3;      // the tile whose o is being written, the one being computed and the next
     static constexpr int kPrefetchBlocks = 3;  // blocks of a tile that are not loaded yet when the next tile is taken
     struct RawBarriers {
-        uint64_t raw_full[Stages], raw_empty[Stages];
+        uint64_t raw_full[kRawStages], raw_empty[kRawStages];
     };
     struct NoBarriers {};
     struct Barriers : Select<k8Bit, RawBarriers, NoBarriers> {
@@ -123,7 +142,8 @@ struct Sm90ForwardTraits {
         WorkTileInfo tile[kTileStages];  // n_block_max < 0: there are no more
         int next_tile[kTileStages];      // the tiles that the first CTA of a pair has taken for both
     };
-    static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes + kRawBytes),
+    static constexpr int kTensorBytes = QStages * kQBytes + Stages * (kKBytes + kVBytes) + kRawStages * kRawBytes + kAverageBytes +
+                                        kAverageSumBytes,
                          kSharedBytes = kTensorBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
     // Rows of a TMA load of k and v: in pairs each CTA loads half of the rows where there is one panel, else every second panel.
@@ -132,8 +152,10 @@ struct Sm90ForwardTraits {
 
     // P is kept 2^kPScaleLog2 times its value: of f16 so that little is lost below its smallest number, of bf16 so that many P
     // times the largest v stay finite before they are normalised. row_ref moves when a thread's part of a block's row sum exceeds
-    // kRescaleThreshold.
-    static constexpr float kPScaleLog2 = f16 ? 10.f : -24.f, kPUnscale = f16 ? 0x1p-10f : 0x1p+24f, kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
+    // kRescaleThreshold. P of 8 bits grows to 7 times its value at row_ref before it meets the type's limit; of 2^6 the largest P are just
+    // below a power of two, where e4m3 is finest.
+    static constexpr float kPScaleLog2 = kP8 ? 6.f : f16 ? 10.f : -24.f, kPUnscale = kP8 ? 0x1p-6f : f16 ? 0x1p-10f : 0x1p+24f,
+                           kRescaleThreshold = f16 ? 0x1.f8p+15f : 0x1p-12f;
 
     FA_MEMBER static Shared& shared() { return *reinterpret_cast<Shared*>(rt::shared_memory() + kTensorBytes); }
     FA_MEMBER static uint32_t q_tile(int stage) { return rt::smem_addr(rt::shared_memory()) + stage * kQBytes; }
@@ -141,6 +163,8 @@ struct Sm90ForwardTraits {
     FA_MEMBER static uint32_t v_tile(int stage) { return k_tile(Stages) + stage * kVBytes; }
 
     FA_MEMBER static uint32_t raw_v_tile(int stage) { return v_tile(Stages) + stage * kRawBytes; }
+    FA_MEMBER static uint32_t averages() { return raw_v_tile(kRawStages); }
+    FA_MEMBER static uint32_t average_sum_base() { return averages() + kAverageBytes; }
 
     FA_MEMBER static void init_barriers() {
         Barriers& b = shared().barrier;
@@ -151,7 +175,7 @@ struct Sm90ForwardTraits {
             init(b.v_full[i], kWideningWarps), init(b.v_empty[i], 4 * Warpgroups * (k8Bit ? 1 : kClusterSize));
         }
         if constexpr (k8Bit)
-            for (int i = 0; i < Stages; i++) init(b.raw_full[i], 1), init(b.raw_empty[i], kWideningWarps * kClusterSize);
+            for (int i = 0; i < kRawStages; i++) init(b.raw_full[i], 1), init(b.raw_empty[i], kWideningWarps * kClusterSize);
         init(b.prefetch_next, 1);
         for (WorkTileInfo& t : shared().tile) init(t.tile_ready, 1), init(t.tile_consumed, 128 * Warpgroups);
         for (uint64_t& full : b.next_tile_full) init(full, 1);

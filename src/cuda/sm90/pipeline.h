@@ -28,6 +28,12 @@ struct SelectType<false, A, B> {
 template <bool first, class A, class B>
 using Select = typename SelectType<first, A, B>::Type;
 
+template <bool first, class A, class B>
+FA_DEVICE Select<first, A, B>& first_of(A& a, B& b) {
+    if constexpr (first) return a;
+    else return b;
+}
+
 struct True {
     static constexpr bool value = true;
 };

@@ -153,6 +153,13 @@ FA_DEVICE void stmatrix_trans(uint32_t row, const uint32_t r[4]) {
 }
 FA_DEVICE void st_shared_zero_v4(uint32_t at) { asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory"); }
 
+// Four e4m3, the first lowest; beyond 448: 448.
+FA_DEVICE uint32_t pack_e4m3(float a, float b, float c, float d) {
+    uint32_t word;
+    asm("{\n.reg .b16 x, y;\ncvt.rn.satfinite.e4m3x2.f32 x, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 y, %4, %3;\nmov.b32 %0, {x, y};\n}"
+        : "=r"(word) : "f"(a), "f"(b), "f"(c), "f"(d));
+    return word;
+}
 // The lowest n bits set; none where n < 0, all where n > 31.
 FA_DEVICE uint32_t low_bit_mask(int n) {
     uint32_t above;
@@ -263,13 +270,25 @@ struct Wgmma;
     FA_WGMMA_RS(type, 192, FA_N88, FA_COMMA(FA_D96), "%96", "%97", "%98", "%99", "%100", "%101")                                    \
     FA_WGMMA_RS(type, 256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132", "%133")
 #define FA_COMMA(...) __VA_ARGS__
-// The same of 8-bit operands, m64nNk32, both K-major. The accumulators keep about 14 bits of the largest term.
+// The same of 8-bit operands, m64nNk32, all K-major. The accumulators keep about 14 bits of the largest term.
 #define FA_WGMMA_8BIT(n, regs, acc, a, b, add)                                                                                         \
     FA_MEMBER static void mma(float (&d)[n / 2], uint64_t x, uint64_t y, int scale_d) {                                                \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" regs \
                      "}, " a ", " b ", p, 1, 1;\n}" : acc : "l"(x), "l"(y), "r"(scale_d));                                            \
     }
+#define FA_WGMMA_8BIT_RS(n, regs, acc, a0, a1, a2, a3, b, add)                                                                     \
+    FA_MEMBER static void mma(float (&d)[n / 2], const uint32_t* x, uint64_t y, int scale_d) {                                         \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 {" regs \
+                     "}, {" a0 "," a1 "," a2 "," a3 "}, " b ", p, 1, 1;\n}"                                                         \
+                     : acc : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(y), "r"(scale_d));                                      \
+    }
+#define FA_N32_36 FA_N24 ",%32,%33,%34,%35"
+#define FA_N64_68 FA_N56 ",%64,%65,%66,%67"
+#define FA_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 struct WgmmaE4m3 {
+    FA_WGMMA_8BIT_RS(72, FA_N32_36, FA_COMMA(FA_D32, FA_D4(32)), "%36", "%37", "%38", "%39", "%40", "%41")
+    FA_WGMMA_8BIT_RS(136, FA_N64_68, FA_COMMA(FA_D64, FA_D4(64)), "%68", "%69", "%70", "%71", "%72", "%73")
+    FA_WGMMA_8BIT_RS(256, FA_N120, FA_COMMA(FA_D128), "%128", "%129", "%130", "%131", "%132", "%133")
     FA_WGMMA_8BIT(64, FA_N24, FA_COMMA(FA_D32), "%32", "%33", "%34")
     FA_WGMMA_8BIT(96, FA_N40, FA_COMMA(FA_D32, FA_D8(32), FA_D8(40)), "%48", "%49", "%50")
     FA_WGMMA_8BIT(128, FA_N56, FA_COMMA(FA_D64), "%64", "%65", "%66")

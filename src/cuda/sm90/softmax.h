@@ -57,10 +57,43 @@ FA_DEVICE void apply_score_mod(Consumer& wg, bool nan) {
         mask_missing_pages<Consumer::kBlockN>(wg.a, *wg.tile, wg.n_block, wg.acc_s);
 }
 
-// P of those rows that are wanted, packed in pairs; `sum` gets the thread's part of their row sums, by two; acc_s stays as it is.
-// Parts that are not computed get P = 0. exponent(i, r): of score i, in row r, in log2 units.
+// What is known of a block's P: this thread's part of its row sums, by two; and, of 8 bits, words of which the highest bit of a byte is set
+// where a P of the row has reached the type's limit, or is NaN.
+struct PStats {
+    float row[4];
+    uint32_t limit[2];
+    FA_MEMBER float of(int r) const { return row[2 * r] + row[2 * r + 1]; }
+    template <class Consumer>
+    FA_MEMBER bool outgrew(const Consumer& wg, int r) const {
+        const bool within = Consumer::Traits::kP8 ? (limit[r] & 0x80808080u) == 0 : of(r) <= Consumer::Traits::kRescaleThreshold;
+        return !(within && wg.score_mod_op.in_range(r));
+    }
+};
+
+// The same as below, of 8 bits: a word has four scores of 16 keys, in the order in which transpose_v.h leaves the keys.
+template <class Consumer, class Exponent>
+FA_DEVICE void exp2_to_p8(Consumer& wg, const bool (&wanted)[2], Exponent exponent, PStats& stats) {
+    FA_UNROLL for (int r = 0; r < 2; r++)
+        if (wanted[r]) stats.row[2 * r] = stats.row[2 * r + 1] = 0.f, stats.limit[r] = 0;
+    FA_UNROLL for (int i = 0; i < Consumer::kBlockN / 8; i++) {
+        const int r = i % 2, s = i / 2 * 8 + 2 * r;
+        if (!wanted[r]) continue;
+        float value[4];
+        FA_UNROLL for (int j = 0; j < 4; j++)
+            value[j] = rt::exp2_fast(exponent(s + j / 2 * 4 + j % 2, r));
+        stats.row[2 * r] += value[0] + value[1];
+        stats.row[2 * r + 1] += value[2] + value[3];
+        wg.p[i] = rt::pack_e4m3(value[0], value[1], value[2], value[3]);
+        stats.limit[r] |= wg.p[i] + 0x02020202u;
+    }
+}
+
+// P of those rows that are wanted, packed in pairs; acc_s stays as it is. Parts that are not computed get P = 0. exponent(i, r): of score
+// i, in row r, in log2 units.
 template <class Consumer, class Parts, class Exponent>
-FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], Exponent exponent, float (&sum)[4]) {
+FA_DEVICE void exp2_to_p(Consumer& wg, Parts computed, const bool (&wanted)[2], Exponent exponent, PStats& stats) {
+    if constexpr (Consumer::Traits::kP8) return exp2_to_p8(wg, wanted, exponent, stats);
+    float(&sum)[4] = stats.row;
     constexpr int kBlockN = Consumer::kBlockN;
     // Adding to −0 takes no instruction; with 256 dims that makes a spill larger.
     constexpr float kZero = Consumer::kHeadDim <= 64 ? -0.f : 0.f;
@@ -111,6 +144,7 @@ FA_DEVICE bool ref_too_large(const Consumer& wg, int r) {
 // become differences from it.
 template <class Consumer>
 FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, const float (&row_max)[2]) {
+    if (Consumer::Traits::kScarceRegisters && !is_first) wg.load_averages();  // to be stored again at once
     bool large[2];
     FA_UNROLL for (int r = 0; r < 2; r++) {
         large[r] = false;
@@ -119,6 +153,8 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
             const float factor =
                 rt::exp2_fast(wg.row_ref[r] * wg.score_mod_op.scale_log2 - safe_max(row_max[r]) * wg.score_mod_op.scale_log2);
             wg.row_sum[r] *= factor;
+            if (Consumer::Traits::kLseSum) wg.lse_sum[r] *= factor;
+            wg.rescale_averages(r, factor);
             FA_UNROLL for (int i = 0; i < Consumer::kHeadDimV / 2; i++)
                 if (i / 2 % 2 == r) wg.acc_o[i] *= factor;
         }
@@ -135,7 +171,7 @@ FA_DEVICE void lazy_rescale(Consumer& wg, const bool (&move)[2], bool is_first, 
 // P from exact scores and a row_ref that has been moved. A row that has seen no key yet, or whose row_ref is too large, keeps
 // ref_log2 at −∞, so that its next block comes here again.
 template <class Consumer, class Parts>
-FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], float (&sum)[4]) {
+FA_DEVICE void exact_softmax(Consumer& wg, Parts computed, const bool (&wanted)[2], PStats& sum) {
     FA_UNROLL for (int r = 0; r < 2; r++)
         if (wanted[r])
             wg.ref_log2[r] =
@@ -157,18 +193,24 @@ FA_DEVICE void first_row_ref(Consumer& wg) {
 }
 template <class Consumer>
 FA_DEVICE void first_softmax(Consumer& wg) {
-    float sum[4];
+    using Traits = typename Consumer::Traits;
+    PStats sum;
     exact_softmax(wg, SeenParts<Consumer>{wg}, {true, true}, sum);
     rt::keep_in_registers(wg.p);
-    FA_UNROLL for (int r = 0; r < 2; r++)
-        wg.row_sum[r] = sum[2 * r] + sum[2 * r + 1];
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        wg.row_sum[r] = Traits::kRowSumByWgmma ? 0.f : sum.of(r);
+        if (Traits::kLseSum) wg.lse_sum[r] = sum.of(r);
+    }
 }
 
 // Every other block. A row's own P alone decides whether its row_ref moves, or later keys would change an earlier row's bits.
 template <class Consumer, class IsMasked>
 FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
-    float sum[4], row_max[2];
-    if constexpr (is_masked.value && Consumer::score_mod != ScoreMod::none) {
+    using Traits = typename Consumer::Traits;
+    PStats sum;
+    float row_max[2];
+    // Where registers are few, none are left for P that may have to be done again with a mask.
+    if constexpr (is_masked.value && (Consumer::score_mod != ScoreMod::none || Traits::kScarceRegisters)) {
         apply_score_mod(wg, may_miss_pages(wg.acc_s));
         apply_mask(wg);
         find_row_max(wg, false, row_max);
@@ -182,11 +224,11 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
         else exp2_to_p(wg, AllParts{}, {true, true}, exponent, sum);
         bool move[2];
         FA_UNROLL for (int r = 0; r < 2; r++)
-            move[r] = !(sum[2 * r] + sum[2 * r + 1] <= Consumer::Traits::kRescaleThreshold && wg.score_mod_op.in_range(r));
+            move[r] = sum.outgrew(wg, r);
         if (rt::warp_any(move[0] || move[1])) {
             FA_UNROLL for (int r = 0; r < 2; r++)
-                move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane & 28) & 15) != 0;
-            apply_score_mod(wg, isnan(sum[0] + sum[1]) || isnan(sum[2] + sum[3]));
+                move[r] = (__ballot_sync(~0u, move[r]) >> (wg.lane_index() & 28) & 15) != 0;
+            apply_score_mod(wg, Traits::kP8 ? Traits::kPagedKv && may_miss_pages<1>(wg.acc_s) : isnan(sum.of(0)) || isnan(sum.of(1)));
             find_row_max(wg, false, row_max);
             lazy_rescale(wg, move, false, row_max);
             if (Consumer::score_mod == ScoreMod::none)
@@ -194,8 +236,10 @@ FA_DEVICE void online_softmax(Consumer& wg, IsMasked is_masked) {
             else exact_softmax(wg, AllParts{}, move, sum);
         }
     }
-    FA_UNROLL for (int r = 0; r < 2; r++)
-        wg.row_sum[r] += sum[2 * r] + sum[2 * r + 1];
+    FA_UNROLL for (int r = 0; r < 2; r++) {
+        if (!Traits::kRowSumByWgmma) wg.row_sum[r] += sum.of(r);
+        if (Traits::kLseSum) wg.lse_sum[r] += sum.of(r);
+    }
     rt::keep_in_registers(wg.p);
 }
 

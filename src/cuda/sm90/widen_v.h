@@ -14,6 +14,7 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
     typename Traits::Shared& s = Traits::shared();
     const int rank = pair ? rt::cluster_rank() : 0;
     PipelineState<Traits::kStages> stage;
+    PipelineState<Traits::kRawStages> raw;
     for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
         const WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
@@ -26,11 +27,11 @@ FA_DEVICE void kv_8bit_producer(const Sm90ForwardParams& a) {
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
             load_kv_block<Traits, pair, Traits::kQPanels>(
                 Traits::k_tile(stage.index), &a.k, smem_addr(s.barrier.k_full[stage.index]), rank, row, t.kv_head, t.kv_batch);
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[stage.index]), stage.phase ^ 1);
-            load_kv_block<Traits, pair, Traits::kRawPanels>(Traits::raw_v_tile(stage.index), &a.v,
-                                                            smem_addr(s.barrier.raw_full[stage.index]), rank, row, t.kv_head,
-                                                            t.kv_batch);
+            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
+            load_kv_block<Traits, pair, Traits::kRawPanels>(
+                Traits::raw_v_tile(raw.index), &a.v, smem_addr(s.barrier.raw_full[raw.index]), rank, row, t.kv_head, t.kv_batch);
             stage.advance();
+            raw.advance();
             if (left == 1) break;  // the scheduler may overwrite the tile's description from here on
         }
     }
@@ -44,6 +45,7 @@ FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& a) {
     const int lane = int(threadIdx.x) % 32, panel = lane % panels, first = lane / panels * a.page_chunk;
     const int place = panel * Traits::kPanelBytes + first * 128;
     PipelineState<Traits::kStages> stage;
+    PipelineState<Traits::kRawStages> raw;
     for (PipelineState<Traits::kTileStages> tile;; tile.advance()) {
         const WorkTileInfo& t = s.tile[tile.index];
         rt::mbarrier_wait(smem_addr(t.tile_ready), tile.phase);
@@ -59,18 +61,19 @@ FA_DEVICE void paged_kv_8bit_producer(const Sm90ForwardParams& a) {
             const int next_n_block = t.next_n_block(n_block);
             const PagedRow next_source = left > 1 ? find(next_n_block * Traits::kBlockN + first) : source;
             const bool missing = n_block * Traits::kBlockN + first < t.k_len && !source.exists(a);
-            const uint32_t k_full = smem_addr(s.barrier.k_full[stage.index]), raw_full = smem_addr(s.barrier.raw_full[stage.index]);
+            const uint32_t k_full = smem_addr(s.barrier.k_full[stage.index]), raw_full = smem_addr(s.barrier.raw_full[raw.index]);
             rt::mbarrier_wait(smem_addr(s.barrier.k_empty[stage.index]), stage.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(k_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
                 rt::tma_load(Traits::k_tile(stage.index) + place, missing ? &a.k_missing : &a.k, k_full, 64 * panel, source.row,
                              t.kv_head, source.page, rt::kEvictLast);
-            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[stage.index]), stage.phase ^ 1);
+            rt::mbarrier_wait(smem_addr(s.barrier.raw_empty[raw.index]), raw.phase ^ 1);
             if (lane == 0) rt::mbarrier_expect_tx(raw_full, panels * Traits::kPanelBytes);
             if (first < Traits::kBlockN)
-                rt::tma_load(Traits::raw_v_tile(stage.index) + place, &a.v, raw_full, 64 * panel, source.row, t.kv_head,
+                rt::tma_load(Traits::raw_v_tile(raw.index) + place, &a.v, raw_full, 64 * panel, source.row, t.kv_head,
                              source.page, rt::kEvictLast);
             stage.advance();
+            raw.advance();
             n_block = next_n_block;
             source = next_source;
         }
