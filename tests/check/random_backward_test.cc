@@ -34,7 +34,9 @@ TEST_P(RandomBackward, AgreesWithTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Shard, RandomBackward, testing::Range(0, kGradientShards));
 
-TEST(RandomBackwardCase, OneBySeed) { EXPECT_EQ(run_gradients(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), ""); }
+TEST(RandomBackwardCase, OneBySeed) {
+    EXPECT_EQ(run_gradients(make_handle(), number_from("FA_CASE", derive(kDefaultSeed, 0, 0))), "");
+}
 
 // The generator itself: every option that has gradients turns up, and every choice among these.
 TEST(RandomBackwardCase, ReachesEveryOption) {
@@ -61,7 +63,8 @@ TEST(RandomBackwardCase, ReachesEveryOption) {
         for (int bit = 0; bit < 4; bit++) sums |= uint32_t(b.a.dbias_stride[bit] == 0) << bit;
     }
     const uint64_t none = FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_PAGE_TABLE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE |
-                          FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES;
+                          FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | FA_OPERAND_SCORES | FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL |
+                          FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT;
     EXPECT_EQ(operands, every_operand() & ~none);
     EXPECT_EQ(flags, (FA_DETERMINISTIC << 1) - 1u);
     EXPECT_EQ(strided, (FA_STRIDED_LSE << 1) - 1u);
