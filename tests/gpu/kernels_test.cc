@@ -26,9 +26,10 @@ std::set<std::string> listed_kernels() {
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
 #define FA_MMA_16BIT(columns, row_warps, row_tiles, ...) \
     for (const char* dtype : {"f16", "bf16"}) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, dtype));
-#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...)       \
-    for (const char* dtype : {"f16", "bf16"})                 \
-        if (columns <= 128 || dtype == std::string("bf16")) names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_8BIT(columns, row_warps, row_tiles, ...)     \
+    for (const char* dtype : {"f16", "bf16"})               \
+        if (columns <= 128 || dtype == std::string("bf16")) \
+            names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
@@ -43,10 +44,10 @@ std::set<std::string> listed_kernels() {
 #define FA_MOD_softcap "_softcap"
 #define FA_MOD_alibi "_alibi"
 #define FA_MOD_mask "_mask"
-#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                                         \
-    for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                                          \
-        if ((#types == std::string("both") && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                          \
-            names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod +                    \
+#define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                      \
+    for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                       \
+        if ((#types == std::string("both") && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)       \
+            names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod + \
                          std::string(#types).substr(#types == std::string("both") ? 4 : dtype.size()) + " " + dtype);
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
@@ -79,14 +80,15 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
 constexpr int kCasesOfAKernel = 5;
 
 // Plain calls, dense and as wide as a kernel's columns, which have loops of their own: one for each kernel that they lead to.
-std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys, const std::vector<int64_t>& all_rows) {
+std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads, int64_t keys,
+                              const std::vector<int64_t>& all_rows) {
     struct Types {
         int32_t q, kv;
     };
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
-    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3}, Types{FA_BF16, FA_I8},
-                               Types{FA_F32, FA_E5M2}})
+    for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
+                               Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}})
         for (const int64_t dim : {64, 128, 256})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
@@ -122,8 +124,8 @@ std::vector<Case> latent_cases() {
     std::vector<Case> cases;
     for (const int32_t dtype : {FA_BF16, FA_F16})
         for (const int64_t dim : {576, 512})
-            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320}, Shape{2, 128, 2, 700},
-                                       Shape{1, 16, 1, 5000}, Shape{2, 4, 300, 310}, Shape{3, 5, 8, 1025}})
+            for (const Shape& shape : {Shape{3, 16, 1, 1}, Shape{3, 1, 2, 129}, Shape{2, 64, 1, 256}, Shape{2, 16, 4, 320},
+                                       Shape{2, 128, 2, 700}, Shape{1, 16, 1, 5000}, Shape{2, 4, 300, 310}, Shape{3, 5, 8, 1025}})
                 for (const int splits : {0, 1, 5})
                     for (int layout = alike; layout < layouts; layout++) {
                         Case c = shaped({shape.batch, shape.heads, 1, shape.rows, shape.keys, dim, 512}, dtype);
@@ -133,7 +135,8 @@ std::vector<Case> latent_cases() {
                         if (layout == to_f32) c.d.o_dtype = FA_F32;
                         else if (layout != alike) {
                             c.d.operands |= FA_OPERAND_SEQUSED_K;
-                            for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(b == 2 ? 0 : shape.keys - b * shape.keys / 3));
+                            for (int64_t b = 0; b < shape.batch; b++)
+                                c.metadata.seqused_k.push_back(int32_t(b == 2 ? 0 : shape.keys - b * shape.keys / 3));
                         }
                         if (layout == in_pages || layout == in_long_pages) paged(c, layout == in_pages ? 64 : 192);
                         cases.push_back(std::move(c));
@@ -154,32 +157,39 @@ std::vector<Case> tall_cases(const Handle& handle) {
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
         for (const auto& [dim_qk, dim_v] :
              {std::pair{64, 64}, {80, 72}, {128, 128}, {192, 128}, {160, 136}, {160, 144}, {256, 256}})
-            for (const Shape& shape : {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
-                                       Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
-                for (int mask = dense; mask < masks; mask++)
-                    for (int layout = alike; layout < layouts; layout++) {
-                        const int64_t heads_k = layout == alone ? shape.heads : shape.heads / 2;
-                        Case c = shaped({shape.batch, shape.heads, heads_k, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
-                        c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
-                        if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
-                        if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
-                        if (layout == without_lse) c.d.operands = 0;
-                        if (layout == to_e4m3 && dtype != FA_E4M3) continue;
-                        if (layout == to_f32) c.d.o_dtype = FA_F32;
-                        else if (layout == to_e4m3) c.d.o_dtype = FA_E4M3, c.d.operands |= FA_OPERAND_O_SCALE;
-                        else if (layout >= ragged) {
-                            c.d.operands |= FA_OPERAND_SEQUSED_K;
-                            for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
-                        }
-                        if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
-                        if (dtype == FA_E4M3 && layout != alike) descale_heads(c);
-                        if (dtype == FA_E4M3 && layout == ragged) c.d.o_dtype = FA_F16;
-                        const std::vector<std::string> names = kernels_of(handle, c.d);
-                        if (names.empty() || !of_hopper(names[0])) continue;
-                        const bool pair = names[0].find("_pair") != std::string::npos;
-                        const char* const way = layout == in_pages ? " over pages" : layout == to_f32 ? " to f32" : layout == to_e4m3 ? " to e4m3" : pair && layout == alone ? " of one head" : "";
-                        if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
+            for (const Shape& shape :
+                 {Shape{1, 4, 200, 150}, Shape{1, 2, 300, 2100}, Shape{1, 2, 140, 8200}, Shape{2, 36, 768, 300},
+                  Shape{1, 22, 1152, 300}, Shape{1, 36, 768, 2100}, Shape{1, 60, 1000, 1100}})
+                for (int n = 0; n < 2 * masks * layouts; n++) {
+                    const int mask = n / 2 / layouts, layout = n / 2 % layouts;
+                    if (n % 2 == 1 && dtype != FA_E4M3) continue;
+                    const int64_t heads_k = layout == alone ? shape.heads : shape.heads / 2;
+                    Case c = shaped({shape.batch, shape.heads, heads_k, shape.rows, shape.keys, dim_qk, dim_v}, dtype);
+                    c.d.num_splits = 1;  // where there are few tiles, other kernels would cut the keys
+                    c.d.precision = n % 2 == 1 ? FA_PRECISION_NATIVE : FA_PRECISION_DEFAULT;
+                    if (mask != dense) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                    if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
+                    if (layout == without_lse) c.d.operands = 0;
+                    if (layout == to_e4m3 && dtype != FA_E4M3) continue;
+                    if (layout == to_f32) c.d.o_dtype = FA_F32;
+                    else if (layout == to_e4m3) c.d.o_dtype = FA_E4M3, c.d.operands |= FA_OPERAND_O_SCALE;
+                    else if (layout >= ragged) {
+                        c.d.operands |= FA_OPERAND_SEQUSED_K;
+                        for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                     }
+                    if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
+                    if (dtype == FA_E4M3 && layout != alike) descale_heads(c);
+                    if (dtype == FA_E4M3 && layout == ragged) c.d.o_dtype = FA_F16;
+                    const std::vector<std::string> names = kernels_of(handle, c.d);
+                    if (names.empty() || !of_hopper(names[0])) continue;
+                    const bool pair = names[0].find("_pair") != std::string::npos;
+                    const char* const way = layout == in_pages        ? " over pages"
+                                            : layout == to_f32        ? " to f32"
+                                            : layout == to_e4m3       ? " to e4m3"
+                                            : pair && layout == alone ? " of one head"
+                                                                      : "";
+                    if (known.insert(names[0] + way).second) cases.push_back(std::move(c));
+                }
     return cases;
 }
 
@@ -194,7 +204,8 @@ std::vector<Case> worked_cases(const Handle& handle) {
     std::vector<Case> cases;
     std::set<std::pair<std::string, float>> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
-        for (const Shape& shape : {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
+        for (const Shape& shape :
+             {Shape{2, 300, 700, 64}, Shape{2, 300, 700, 128}, Shape{2, 300, 700, 256}, Shape{36, 384, 1300, 128}})
             for (int mask = dense; mask < masks; mask++)
                 for (const float work : {mask_operand, alibi, 50.f, 5.f, 0.4f}) {
                     Case c = shaped({2, shape.heads, shape.heads / 2, shape.rows, shape.keys, shape.dim, shape.dim}, dtype);
@@ -222,7 +233,8 @@ std::vector<Case> some_latent_cases(const Handle& handle) {
     std::vector<Case> cases, all = latent_cases();
     std::set<std::tuple<std::vector<std::string>, uint64_t, int64_t, int32_t>> known;
     for (auto c = all.rbegin(); c != all.rend(); ++c)
-        if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second) cases.push_back(std::move(*c));
+        if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second)
+            cases.push_back(std::move(*c));
     return cases;
 }
 
@@ -332,9 +344,9 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     check(handle, of_part(worked_cases(handle)), met, 235);
     check(handle, of_part(latent_cases()), met, 236);
 }
-const Part kParts[] = {{"64", "bf16"}, {"96", "bf16"}, {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
-                       {"128", "f16"}, {"256", "f16"}, {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
-                       {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"}, {"576", "f16"}};
+const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
+                       {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
+                       {"512", "bf16"}, {"576", "bf16"}, {"512", "f16"},  {"576", "f16"}};
 INSTANTIATE_TEST_SUITE_P(Parts, EveryHopperKernel, testing::ValuesIn(kParts));
 
 TEST_F(EveryKernel, OfHopperIsInAPart) {

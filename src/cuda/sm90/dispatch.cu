@@ -158,11 +158,11 @@ double estimated_time(const Sm90Kernel& h, const rt::Device& device, const Probl
     return waves * h.block_m * h.cost;
 }
 
-// Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims). Averages of o in f16 stand still after 2^11 of them,
-// each of 1024 keys or more.
+// P is rounded to 8 bits by permission alone. Row sums of an LSE have kernels of their own where wgmma makes those of o (128 dims). Averages of o
+// in f16 stand still after 2^11 of them, each of 1024 keys or more.
 bool pv_product_fits(const Sm90Kernel& h, const Problem& p) {
     constexpr int64_t most_keys = int64_t(1) << 20;
-    if (h.pv != PvProduct::wide && p.d.seqlen_k > most_keys) return false;
+    if (h.pv != PvProduct::wide && (p.d.precision != FA_PRECISION_NATIVE || p.d.seqlen_k > most_keys)) return false;
     return h.pv == PvProduct::wide || h.max_dim_v > 128 || p.has(FA_OPERAND_LSE) == (h.pv == PvProduct::p8_lse);
 }
 
