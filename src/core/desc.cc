@@ -259,9 +259,8 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     FA_TRY(check_period("bias_period", d->bias_period, *d, m));
     FA_TRY(check_period("mask_period", d->mask_period, *d, m));
     FA_TRY(in_range(m, "mask_keys", d->mask_keys, 0, kMaxSize));
-    FA_TRY(in_range(m, "key_range_max", d->key_range_max, 0, kMaxSize));
     if (d->key_range_max == 0) d->key_range_max = 1;
-    return FA_OK;
+    return in_range(m, "key_range_max", d->key_range_max, 1, kMaxSize);
 }
 
 // Blocks of rows and keys are single ones or multiples of 16, which no tile of a kernel need cut.

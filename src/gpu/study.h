@@ -54,6 +54,7 @@ FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, in
 }
 
 // Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
+// Has a barrier behind locate_keys().
 template <class S, int TR>
 FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
@@ -96,7 +97,6 @@ FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     if (key >= t.seq.k_len || !init_tile<S>(x, s, item % x.blocks)) return;
     const int keys = int(min_of(kKeys, t.seq.k_len - key));
     S::locate_keys(x, key, keys);
-    rt::barrier();
     float score[TR][4];
     if (!score_tile<S, TR>(x, s, key, keys, score))
         FA_UNROLL for (int r = 0; r < TR; r++)

@@ -97,7 +97,7 @@ std::vector<Rule<Forward>> repeats() {
         row(listed, U, "operands is 0x801e001: no backend writes scores of lists", [](D d) { d.operands |= FA_OPERAND_SCORES; }),
         row(listed, U, "algorithm is 1: expected FA_ALGORITHM_FLASH (0) with lists of keys", [](D d) { d.algorithm = FA_ALGORITHM_STANDARD; }),
         row(packed, I, "list_stride[0] is 9: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_LIST, d.list_stride[0] = 9; }),
-        row(padded, I, "key_range_max is -1: expected 0 or more", [](D d) { d.key_range_max = -1; }),
+        row(padded, I, "key_range_max is -1: expected 1 or more", [](D d) { d.key_range_max = -1; }),
         row(padded, I, "key_range_stride[3] is -2: expected 0 or more", [](D d) { d.key_range_stride[3] = -2; }),
         row(packed, I, "key_range_stride[0] is 6: expected 0,", [](D d) { d.operands |= FA_OPERAND_KEY_RANGES, d.key_range_stride[0] = 6; }),
         row(padded, I, "bias_period[1] is -1: expected 0 or more", [](D d) { d.bias_period[1] = -1; }),
