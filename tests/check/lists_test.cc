@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include "check/isa.h"
+#include "check/row_sets.h"
 #include "support/backward_case.h"
 #include "support/shaped.h"
 
@@ -31,26 +32,6 @@ void want_lists(Case& c, int64_t rows, int64_t keys, int64_t heads, int64_t most
     c.d.list_stride[3] = 1, c.d.list_stride[2] = most, c.d.list_stride[1] = blocks * most;
     c.d.list_stride[0] = packed ? 0 : heads * blocks * most;
     c.d.list_count_stride[2] = 1, c.d.list_count_stride[1] = blocks, c.d.list_count_stride[0] = packed ? 0 : heads * blocks;
-}
-
-Case filled(const fa_attention_desc_t& d) {
-    Case c;
-    c.d = d;
-    Rng rng(7);
-    c.bind(rng);
-    c.fill_normal(rng);
-    return c;
-}
-
-std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case c) {
-    BackwardCase b(std::move(c));
-    b.c.d.flags |= FA_DETERMINISTIC;
-    EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
-    Rng rng(8);
-    b.bind(rng);
-    b.fill_normal(rng);
-    EXPECT_EQ(b.run(handle), FA_OK) << handle.error();
-    return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv)};
 }
 
 // FlexAttention's way to say causal: full blocks below the diagonal, the mask in those on it, nothing above.

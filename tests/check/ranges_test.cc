@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <cstring>
 #include "check/isa.h"
+#include "check/row_sets.h"
 #include "support/backward_case.h"
 #include "support/shaped.h"
 
@@ -36,33 +37,13 @@ Case with_ranges(Case c, int64_t intervals, Intervals row, int64_t off) {
     c.set_key_ranges([&](int64_t, int64_t, int64_t i) { return row(i, off); });
     return c;
 }
-Case with_band(const fa_attention_desc_t& d) {
-    Case c;
-    c.d = d;
-    Rng rng(7);
-    c.bind(rng);
-    c.fill_normal(rng);
-    return c;
-}
-
-std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case c) {
-    BackwardCase b(std::move(c));
-    b.c.d.flags |= FA_DETERMINISTIC;
-    EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
-    Rng rng(8);
-    b.bind(rng);
-    b.fill_normal(rng);
-    EXPECT_EQ(b.run(handle), FA_OK) << handle.error();
-    return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv)};
-}
-
 // A band said by ranges gives the bits of the band, where both take one kernel.
 void expect_bits_of_band(const Handle& handle, const fa_attention_desc_t& band, int64_t intervals, Intervals row, int64_t off,
                          bool backward) {
     Case plain =
         shaped({band.batch, band.heads_q, band.heads_k, band.seqlen_q, band.seqlen_k, band.dim_qk, band.dim_v}, band.q_dtype);
     plain.d.num_splits = band.num_splits;
-    Case said = with_ranges(std::move(plain), intervals, row, off), built_in = with_band(band);
+    Case said = with_ranges(std::move(plain), intervals, row, off), built_in = filled(band);
     ASSERT_EQ(run_and_check(handle, said), "");
     ASSERT_EQ(run_and_check(handle, built_in), "");
     if (kernel_of(handle, said.d, FA_OP_FORWARD) == kernel_of(handle, built_in.d, FA_OP_FORWARD)) {

@@ -1,0 +1,29 @@
+// What the tests of key ranges and of key lists compare: a case with its data, and its gradients.
+#pragma once
+#include <gtest/gtest.h>
+#include "support/backward_case.h"
+#include "support/shaped.h"
+
+namespace test {
+
+inline Case filled(const fa_attention_desc_t& d) {
+    Case c;
+    c.d = d;
+    Rng rng(7);
+    c.bind(rng);
+    c.fill_normal(rng);
+    return c;
+}
+
+inline std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case c) {
+    BackwardCase b(std::move(c));
+    b.c.d.flags |= FA_DETERMINISTIC;
+    EXPECT_EQ(b.run_forward(handle), FA_OK) << handle.error();
+    Rng rng(8);
+    b.bind(rng);
+    b.fill_normal(rng);
+    EXPECT_EQ(b.run(handle), FA_OK) << handle.error();
+    return {bytes_of(b.dq), bytes_of(b.dk), bytes_of(b.dv)};
+}
+
+}  // namespace test
