@@ -44,6 +44,7 @@ struct LatentConsumer {
     FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
 
     FA_MEMBER void release(int w, int half) const {
+        __syncwarp();  // all lanes have read s.keys, which the producer may now overwrite
         if (lane == 0) rt::mbarrier_arrive(smem_addr(s.k_empty[w][half]));
     }
     template <int w, int from, int to>
@@ -135,6 +136,10 @@ struct LatentConsumer {
         FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
     }
     FA_MEMBER bool has_moved(int w) const { return rt::warp_uniform(*const_cast<volatile int*>(&s.moved[w][warp])) != 0; }
+    FA_MEMBER bool any_has_moved(int w) const {
+        const int4 moved = *reinterpret_cast<const int4*>(s.moved[w]);
+        return rt::warp_uniform(moved.x | moved.y | moved.z | moved.w) != 0;
+    }
     FA_MEMBER void adopt_row_ref(int w, bool first) {
         const int place = row_in_tile();
         FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -219,9 +224,9 @@ struct LatentConsumer {
             rt::keep_in_registers(acc_o);
             issue_qk<1, 0, kPanels>();
             rt::mbarrier_wait(smem_addr(s.p_full[0]), phase);
-            if (has_moved(0)) {
-                rt::wgmma_wait<0>();
-                adopt_row_ref(0, n == pairs - 1);
+            if (any_has_moved(0)) {
+                rt::wgmma_wait<0>();  // of all four warps or of none
+                if (has_moved(0)) adopt_row_ref(0, n == pairs - 1);
             }
             if (n == 0) add_row_sum(0);
             rt::keep_in_registers(acc_o);

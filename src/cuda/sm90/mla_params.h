@@ -41,7 +41,7 @@ struct LatentTraits {
         int4 range;                                          // first key of the split, one past its last, pairs of blocks, split
         int keys[2];                                         // of the two blocks, that there are
         float row_ref[2][64], alpha[2][64], row_sum[2][64];  // from one consumer to the other
-        int moved[2][4];                                     // by warps: has the reference moved with this P?
+        alignas(16) int moved[2][4];                         // by warps: has the reference moved with this P?
     };
     static constexpr int kSharedBytes = 3 * kMatrixBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");
