@@ -23,6 +23,11 @@ SCALARS = {"float": "f32", "int32_t": "i32", "uint8_t": "u8", "uint32_t": "u32",
 HEAD = "// Written by tools/generate_abi.py from flashattn.h: change the header, then run it again.\n"
 
 
+def settable(abi):
+    """Fields of the descriptor that are set one by one, by name. Those called reserved fill a struct up to a multiple of 8 bytes."""
+    return [(name, kind) for name, kind in abi.structs["fa_attention_desc_t"] if name not in BY_HAND and not name.startswith("reserved")]
+
+
 def camel(name):
     return "".join(word[:1].upper() + word[1:].lower() for word in name.split("_"))
 
@@ -103,9 +108,7 @@ def setters(abi, docs):
     """A method for each field of the descriptor."""
     strides = {c.name for c in group_of(abi, "FA_STRIDED_Q")}
     out = []
-    for name, kind in abi.structs["fa_attention_desc_t"]:
-        if name in BY_HAND:
-            continue
+    for name, kind in settable(abi):
         text = doc(docs[f"fa_attention_desc_t.{name}"] or ["As the field of this name in `flashattn.h`."], "    ")
         array, bit = ARRAY.fullmatch(kind), f"FA_STRIDED_{name.removesuffix('_stride').upper()}"
         if name.endswith("_dtype"):

@@ -84,7 +84,7 @@ fa_status_t check_field(const fa_attention_desc_t& d, const Field& f, Message* m
     char name[40];
     if (f.bytes == f.element) snprintf(name, sizeof name, "%s", f.name);
     else snprintf(name, sizeof name, "%s[%d]", f.name, int((at - reinterpret_cast<const char*>(&d) - f.offset) / f.element));
-    if (!(d.operands & f.operands))
+    if (f.operands != 0 && !(d.operands & f.operands))
         return fail(m, FA_INVALID_ARGUMENT, "%s is %lld: expected 0 without %s", name, ll(value), operand_name(f.operands));
     return f.what ? later(name, ll(value), f.what, m) : FA_OK;
 }

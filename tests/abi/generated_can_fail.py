@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 generate, clang = sys.argv[1:]
+sys.path.insert(0, str(Path(generate).parent))
+from generate_abi import begins_with
 INCLUDE = Path(generate).resolve().parents[1] / "include"
 HEADERS = {name: (INCLUDE / name).read_text() for name in ("flashattn.h", "flashattn_cp.h")}
 
@@ -42,5 +44,17 @@ for old, new, sentence in CHANGES:
     if run.returncode != 1 or sentence not in run.stdout or grew == ("v0.2: " in run.stdout):
         faults += 1
         print(f"{old!r} became {new!r}: status {run.returncode}, expected {sentence!r}\n{run.stdout}{run.stderr}")
+
+# A field may take the place of a reserved one of its size, of no other.
+FIRST, RESERVED = ("dim", "int64_t"), ("reserved", "int32_t")
+for now, then, allowed in (
+    ([FIRST, ("shift", "float")], [FIRST, RESERVED], True),
+    ([FIRST, ("shift", "int64_t")], [FIRST, RESERVED], False),
+    ([FIRST], [FIRST, RESERVED], False),
+    ([("shift", "int64_t"), RESERVED], [FIRST, RESERVED], False),
+):
+    if begins_with(now, then) != allowed:
+        faults += 1
+        print(f"{then} became {now}: expected it to be {'allowed' if allowed else 'refused'}")
 print(f"{len(CHANGES)} changes, {faults} not noticed")
 sys.exit(faults > 0)
