@@ -1,5 +1,5 @@
 // Sized structs: the macro and the function agree, and sizes of other versions are met.
-#include <flashattn.h>
+#include "core/check.h"
 #include <gtest/gtest.h>
 #include <string.h>
 #include <vector>
@@ -27,7 +27,7 @@ void expect_same_bytes(const Struct<T>& s) {
 template <class T>
 void expect_callers_size(const Struct<T>& s) {
     SCOPED_TRACE(s.name);
-    for (const uint32_t size : {uint32_t(sizeof(T)), uint32_t(sizeof(T) + 64), 4096u}) {
+    for (const uint32_t size : {fa::Sized<T>::kFirst + 0, uint32_t(sizeof(T)), uint32_t(sizeof(T) + 64), 4096u}) {
         std::vector<uint64_t> memory(size / 8 + 1, UINT64_MAX);
         EXPECT_EQ(s.init(reinterpret_cast<T*>(memory.data()), size), FA_OK);
         EXPECT_EQ(memory[0], size);
@@ -44,7 +44,7 @@ void expect_refusals(const Struct<T>& s) {
     const T before = object;
     EXPECT_EQ(s.init(nullptr, sizeof object), FA_INVALID_ARGUMENT);
     EXPECT_NE(strstr(fa_last_error(nullptr), "is NULL"), nullptr);
-    for (const uint32_t size : {0u, 1u, 8u, uint32_t(sizeof(T) - 1), 4097u, 0x80000000u, 0xffffffffu}) {
+    for (const uint32_t size : {0u, 1u, 8u, fa::Sized<T>::kFirst - 1, 4097u, 0x80000000u, 0xffffffffu}) {
         EXPECT_EQ(s.init(&object, size), FA_INVALID_ARGUMENT);
         EXPECT_EQ(std::string(fa_last_error(nullptr)).find("struct_size of " + std::string(s.name) + " is " + std::to_string(size)), 0u)
             << fa_last_error(nullptr);

@@ -42,10 +42,11 @@ std::set<std::string> said(const std::vector<Rule<Call>>& rules) {
     return names;
 }
 
+// count: how many there are at least, for a struct only grows: fewer were not found in the text.
 void check_fields(const std::string& tag, size_t count, const std::set<std::string>& names) {
     SCOPED_TRACE(tag);
     const std::vector<std::string> fields = fields_of(tag);
-    EXPECT_EQ(fields.size(), count);
+    EXPECT_GE(fields.size(), count);
     for (const std::string& field : fields) {
         if (field == "struct_size") continue;  // sized_test.cc
         EXPECT_TRUE(names.count(field)) << field << " has no row";

@@ -1,4 +1,6 @@
-// struct_size of every struct that a caller fills: too small, too large, a tail that is zero or not, and NULL in its place.
+// struct_size of every struct that a caller fills: too small, that of the first version, too large, a tail that is zero or not, and NULL in
+// its place.
+#include "core/check.h"
 #include "rules.h"
 
 namespace {
@@ -22,11 +24,14 @@ void check_sized(fa_handle_t h, const T& good, const char* name, const Run& run)
     };
     refused(nullptr, FA_INVALID_ARGUMENT, "is NULL");
 
+    constexpr uint32_t first = fa::Sized<T>::kFirst;
     T sized = good;
-    for (const uint32_t size : {0u, 4u, uint32_t(sizeof(T)) - 1, kLargest + 1, 0xffffffffu}) {
+    for (const uint32_t size : {0u, 4u, first - 1, kLargest + 1, 0xffffffffu}) {
         sized.struct_size = size;
         refused(&sized, FA_INVALID_ARGUMENT, "is " + std::to_string(size) + ":");
     }
+    sized.struct_size = first;
+    EXPECT_EQ(run(&sized), FA_OK) << fa_last_error(h);
 
     Longer<T> longer{good, {}};
     longer.known.struct_size = sizeof longer;
