@@ -127,12 +127,11 @@ TEST_P(FewRows, AmongLongSequences) {
 
 std::string name_of_keys(const testing::TestParamInfo<FewRows::ParamType>& info) {
     const auto [isa, types] = info.param;
-    const std::string level = isa == FA_ISA_GENERIC ? "generic" : isa == FA_ISA_AVX2 ? "avx2" : isa == FA_ISA_AVX512 ? "avx512" : "best";
-    return level + "_" + oracle::name_of(types.q) + "_" + oracle::name_of(types.kv);
+    return std::string(isa_name(isa)) + "_" + oracle::name_of(types.q) + "_" + oracle::name_of(types.kv);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, FewRows,
-                         testing::Combine(testing::Values(0, FA_ISA_GENERIC, FA_ISA_AVX2, FA_ISA_AVX512),
+                         testing::Combine(testing::ValuesIn(usable_isas()),
                                           testing::Values(Keys{FA_F32, FA_F32}, Keys{FA_F16, FA_F16}, Keys{FA_BF16, FA_BF16},
                                                           Keys{FA_F32, FA_E4M3}, Keys{FA_BF16, FA_E5M2}, Keys{FA_BF16, FA_E4M3}, Keys{FA_F16, FA_I8},
                                                           Keys{FA_BF16, FA_I8})),
