@@ -13,6 +13,7 @@ try:
 except ImportError:
     torch = None
 else:
+    from flashattn._forward import SCORE_SCALARS
     from flashattn._operators import OPERANDS, SETTINGS, backward, forward
     from flashattn.torch import MultiheadAttention, attention, sdpa
 
@@ -31,8 +32,8 @@ class Operators(unittest.TestCase):
         torch.manual_seed(2)
 
     def arguments(self, **given):
-        defaults = {"chunk": 0, "mask_keys": 0, "mask_bits": False, "softcap": 0.0, "dropout_p": 0.0}
-        defaults |= {"deterministic": False, "handle": 0}
+        defaults = {"chunk": 0, "mask_keys": 0, "mask_bits": False, **dict.fromkeys(SCORE_SCALARS, 0.0)}
+        defaults |= {"dropout_p": 0.0, "deterministic": False, "handle": 0}
         self.assertLessEqual(set(given), {*OPERANDS, *SETTINGS})
         return tuple({**dict.fromkeys((*OPERANDS, *SETTINGS)), **defaults, **given}.values())
 
