@@ -50,6 +50,11 @@ def written(constant, operand_suffix=""):
     return hex(constant.value) + operand_suffix if constant.kind == "operand" else f"1 << {constant.value.bit_length() - 1}"
 
 
+def is_sized(fields):
+    """Else an array's element."""
+    return fields[0][0] == "struct_size"
+
+
 def groups(abi, line):
     """Constants, a line each, groups apart."""
     return "\n\n".join("\n".join(map(line, group)) for group in abi.constants)
@@ -105,10 +110,11 @@ def python_type(kind, abi, *, in_struct):
 def python(abi):
     out = [PYTHON_HEAD, groups(abi, lambda c: f"{c.name} = {written(c)}"), "\n\n"]
     for name, fields in abi.structs.items():
-        out.append(f"\nclass {python_name(name)}(Sized):\n    _fields_ = [\n")
+        base = "Sized" if is_sized(fields) else "ctypes.Structure"
+        out.append(f"\nclass {python_name(name)}({base}):\n    _fields_ = [\n")
         out += [f'        ("{field}", {python_type(kind, abi, in_struct=True)}),\n' for field, kind in fields]
         out.append("    ]\n\n")
-    out.append("\nSTRUCTS: dict[str, type[Sized]] = {\n" + "".join(f'    "{name}": {python_name(name)},\n' for name in abi.structs) + "}\n")
+    out.append("\nSTRUCTS: dict[str, type[ctypes.Structure]] = {\n" + "".join(f'    "{name}": {python_name(name)},\n' for name in abi.structs) + "}\n")
     out.append("\n# name: (result, arguments)\nPROTOTYPES: dict[str, tuple[Any, list[Any]]] = {\n")
     for name, (result, parameters) in abi.functions.items():
         parts = [python_type(kind, abi, in_struct=False) for kind in (result, *(kind for _, kind in parameters))]
@@ -138,15 +144,16 @@ pub struct fa_handle_s {
 pub type fa_handle_t = *mut fa_handle_s;
 """
 RUST_TAIL = """\
-macro_rules! sized {
-    ($($name:ident: $bytes:literal),*) => {$(
+macro_rules! zeroed {
+    ($($name:ident: $bytes:literal $($size:ident)?;)*) => {$(
         const _: () = assert!(size_of::<$name>() == $bytes);
         impl Default for $name {
-            /// What the `_INIT` macro of the header gives: all zero but for `struct_size`.
+            /// All zero but for `struct_size`, where there is one: what the `_INIT` macro of the header gives.
             fn default() -> Self {
                 // SAFETY: integers, floats, raw pointers and optional functions; all zero is a value of each.
+                #[allow(unused_mut)]
                 let mut zero: Self = unsafe { std::mem::zeroed() };
-                zero.struct_size = size_of::<Self>() as u32;
+                $(zero.$size = size_of::<Self>() as u32;)?
                 zero
             }
         }

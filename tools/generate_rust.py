@@ -1,7 +1,7 @@
 """The crates: flashattn-sys, the C interface with its documentation, and of the safe crate what follows the header field by field."""
 import re
 
-from generate_abi_texts import ARRAY, RUST_HEAD, RUST_KINDS, RUST_TAIL, WIDTH, offsets, rust_function, rust_type, written
+from generate_abi_texts import ARRAY, RUST_HEAD, RUST_KINDS, RUST_TAIL, WIDTH, is_sized, offsets, rust_function, rust_type, written
 
 # Prefix of an enumeration's constants: its name, and what it is. Used by Go, too.
 ENUMS = {
@@ -79,8 +79,8 @@ def sys(abi, docs):
         if len(line) > WIDTH + 1:
             line = f"    pub fn {name}(\n" + "".join(f"        {a},\n" for a in arguments) + f"    ) -> {rust_type(result)};\n"
         out.append(doc(docs[name], "    ") + line)
-    sizes = ",\n".join(f"    {name}: {offsets(fields)[1]}" for name, fields in abi.structs.items())
-    return "".join(out) + "}\n\n" + RUST_TAIL + f"sized!(\n{sizes}\n);\n"
+    sizes = "\n".join(f"    {name}: {offsets(fields)[1]}{' struct_size' if is_sized(fields) else ''};" for name, fields in abi.structs.items())
+    return "".join(out) + "}\n\n" + RUST_TAIL + f"zeroed!(\n{sizes}\n);\n"
 
 
 # --------------------------------------------------------------------------------------------------------------- the safe one

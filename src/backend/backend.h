@@ -5,11 +5,12 @@
 #pragma once
 #include <stdarg.h>
 #include <stdio.h>
+#include "move.h"
 #include "problem.h"
 
 namespace fa {
 
-constexpr uint32_t kBackendAbi = 5;  // raised whenever this file, problem.h or the public structs change their layout
+constexpr uint32_t kBackendAbi = 6;  // raised whenever this file, problem.h or the public structs change their layout
 
 // The sentence behind a failure. Empty means none.
 struct Message {
@@ -87,6 +88,9 @@ struct Backend {
     fa_status_t (*copy)(Context*, void* to, const void* from, uint64_t bytes, Message*);
     // flags, stream: as in an args struct. FA_INVALID_STATE while that stream is being captured, which goes on.
     fa_status_t (*synchronize)(Context*, uint32_t flags, void* stream, Message*);
+    // Of memory that the device reads, in the order of the stream. NULL: there is no stream, and core copies and moves by itself.
+    fa_status_t (*copy_async)(Context*, void* to, const void* from, uint64_t bytes, uint32_t flags, void* stream, Message*);
+    fa_status_t (*convert)(Context*, const fa_conversion_t* list, int64_t count, uint32_t flags, void* stream, Message*);
 };
 
 // Returns NULL, with the message, when the module cannot serve this host.

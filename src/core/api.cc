@@ -1,5 +1,6 @@
 // The entry points that take a handle: enter, check, plan, run, leave.
 #include "core/check.h"
+#include "core/convert.h"
 #include "core/handle.h"
 #include "core/rules.h"
 #include "core/staging.h"
@@ -80,6 +81,17 @@ fa_status_t execute(fa_handle_t handle, const fa_attention_desc_t* desc, const A
         log_call(h, operation.name, *plan, status);
         return status;
     });
+}
+
+fa_status_t check_stream(uint32_t flags, const void* stream, Message* m) {
+    FA_TRY(known_bits(m, "flags", flags, FA_ARGS_STREAM));
+    if (!stream || flags & FA_ARGS_STREAM) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "stream is %p: expected NULL without FA_ARGS_STREAM", stream);
+}
+
+fa_status_t check_copy(const void* to, const void* from, uint64_t bytes, Message* m) {
+    if (to != nullptr && from != nullptr) return FA_OK;
+    return fail(m, FA_INVALID_ARGUMENT, "%s is NULL: expected %llu bytes", to == nullptr ? "to" : "from", llu(bytes));
 }
 
 }  // namespace
@@ -194,10 +206,29 @@ fa_status_t fa_free(fa_handle_t handle, void* pointer) {
 fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes) {
     return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
         if (bytes == 0) return FA_OK;
-        if (to == nullptr || from == nullptr)
-            return fail(&h.message, FA_INVALID_ARGUMENT, "%s is NULL: expected %llu bytes", to == nullptr ? "to" : "from",
-                        (unsigned long long)bytes);
+        FA_TRY(fa::check_copy(to, from, bytes, &h.message));
         return h.backend->copy(h.context, to, from, bytes, &h.message);
+    });
+}
+
+fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from, uint64_t bytes, uint32_t flags, void* stream) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        fa::Message* m = &h.message;
+        FA_TRY(fa::check_stream(flags, stream, m));
+        if (bytes == 0) return FA_OK;
+        FA_TRY(fa::check_copy(to, from, bytes, m));
+        return h.backend->copy_async ? h.backend->copy_async(h.context, to, from, bytes, flags, stream, m)
+                                     : h.backend->copy(h.context, to, from, bytes, m);
+    });
+}
+
+fa_status_t fa_convert(fa_handle_t handle, const fa_conversion_t* list, int64_t count, uint32_t flags, void* stream) {
+    return within(handle, __func__, [&](fa_handle_s& h) -> fa_status_t {
+        FA_TRY(fa::check_stream(flags, stream, &h.message));
+        FA_TRY(fa::check_convert(list, count, &h.message));
+        if (h.backend->convert && !h.staged) return h.backend->convert(h.context, list, count, flags, stream, &h.message);
+        for (int64_t i = 0; i < count; i++) fa::move_in_host(fa::move_of(list[i]));
+        return FA_OK;
     });
 }
 

@@ -41,6 +41,9 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
                          Regions* regions, Message*);
 
+// Every conversion of a list, before any is begun. Needs no problem, and reads nothing but the list.
+fa_status_t check_convert(const fa_conversion_t* list, int64_t count, Message*);
+
 // What is known of a sized struct: its name, and its bytes in version 0.2, since which it only grows.
 template <class T>
 struct Sized;

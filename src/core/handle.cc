@@ -95,6 +95,7 @@ fa_status_t make_handle(const fa_create_info_t* user, bool logged, fa_handle_t* 
     h.owner = current_process();
     h.device = info.device;
     h.memory = info.memory;
+    h.stream = info.stream;
     status = choose_backend(h, info, env, m);
     if (status == FA_OK) {
         status = make_plans(h, m);

@@ -14,6 +14,7 @@ struct fa_handle_s {
     pid_t owner;             // a forked child has another: threads and devices did not come along
     std::atomic<bool> busy;  // a call is inside
     int32_t device;
+    void* stream;        // native
     int32_t memory;      // FA_MEMORY_HOST or _DEVICE
     bool host_metadata;  // int32 arrays of the args can be read here
     bool staged;         // pointers are to host memory, which the backend cannot read

@@ -27,6 +27,8 @@ constexpr Parameter kParameters[] = {
      .doc = "whose pointers it takes: 1 host, 2 device"},
     {.key = FA_INFO_ISA, .owner = Owner::backend, .read_only = true, .name = "isa", .max = kHighestIsa,
      .doc = "CPU instruction set that runs, an FA_ISA_ value; 0 on a GPU"},
+    {.key = FA_INFO_STREAM, .owner = Owner::core, .read_only = true, .name = "stream", .min = INT64_MIN, .max = kAnyFigure,
+     .doc = "native stream of its calls, as an integer; 0 on the CPU"},
     {.key = FA_STAT_TILE_ROWS, .owner = Owner::backend, .read_only = true, .name = "tile_rows", .max = kAnyFigure,
      .doc = "query rows of a tile"},
     {.key = FA_STAT_TILE_KEYS, .owner = Owner::backend, .read_only = true, .name = "tile_keys", .max = kAnyFigure,
@@ -81,7 +83,13 @@ fa_status_t fa_param_get(fa_handle_t handle, int32_t key, int64_t* value) {
         if (p == nullptr) return fa::unknown(key, &h.message);
         if (value == nullptr) return fail(&h.message, FA_INVALID_ARGUMENT, "value is NULL: expected where to write %s", p->name);
         if (p->owner == Owner::backend) return h.backend->get(h.context, key, value, &h.message);
-        *value = key == FA_INFO_BACKEND ? h.backend->id : key == FA_INFO_DEVICE ? h.device : key == FA_INFO_MEMORY ? h.memory : h.log.level;
+        switch (key) {
+            case FA_INFO_BACKEND: *value = h.backend->id; break;
+            case FA_INFO_DEVICE: *value = h.device; break;
+            case FA_INFO_MEMORY: *value = h.memory; break;
+            case FA_INFO_STREAM: *value = int64_t(reinterpret_cast<intptr_t>(h.stream)); break;
+            default: *value = h.log.level;
+        }
         return FA_OK;
     });
 }

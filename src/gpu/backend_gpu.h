@@ -3,6 +3,7 @@
 // here.
 #pragma once
 #include "gpu/backward_call.h"
+#include "gpu/convert_call.h"
 #include "gpu/forward_call.h"
 #include "gpu/rows_call.h"
 #include "gpu/study_call.h"
@@ -57,6 +58,7 @@ rt::Status prepare_kernels(const rt::Device& d) {
     rt::Status s = prepare_forward(d);
     if (s == rt::kSuccess) s = prepare_backward(d);
     if (s == rt::kSuccess) s = prepare_study(d);
+    if (s == rt::kSuccess) s = rt::prepare(convert_tensors, d);
     return s == rt::kSuccess ? prepare_rows(d) : s;
 }
 
@@ -193,6 +195,8 @@ constexpr Backend backend_table() {
     b.release = release;
     b.copy = copy;
     b.synchronize = synchronize;
+    b.copy_async = copy_async;
+    b.convert = convert;
     return b;
 }
 constexpr Backend kBackendTable = backend_table();

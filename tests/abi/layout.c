@@ -240,6 +240,16 @@ AT(fa_append_kv_args_t, stream, 264);
 AT(fa_append_kv_args_t, workspace, 272);
 AT(fa_append_kv_args_t, workspace_size, 280);
 
+SIZE(fa_conversion_t, 128);
+AT(fa_conversion_t, x, 0);
+AT(fa_conversion_t, out, 8);
+AT(fa_conversion_t, size, 16);
+AT(fa_conversion_t, x_stride, 48);
+AT(fa_conversion_t, out_stride, 80);
+AT(fa_conversion_t, x_dtype, 112);
+AT(fa_conversion_t, out_dtype, 116);
+AT(fa_conversion_t, flags, 120);
+
 IS(FA_VERSION_MAJOR, 0);
 IS(FA_VERSION_MINOR, 2);
 IS(FA_VERSION_PATCH, 0);
@@ -285,6 +295,7 @@ IS(FA_INFO_BACKEND, 100);
 IS(FA_INFO_DEVICE, 101);
 IS(FA_INFO_MEMORY, 102);
 IS(FA_INFO_ISA, 103);
+IS(FA_INFO_STREAM, 104);
 IS(FA_STAT_TILE_ROWS, 200);
 IS(FA_STAT_TILE_KEYS, 201);
 IS(FA_STAT_FLOPS, 202);
@@ -373,6 +384,8 @@ IS(FA_ROTARY_OF_K, 1 << 10);
 IS(FA_BAD_LENGTH, 1 << 0);
 IS(FA_BAD_PAGE, 1 << 1);
 IS(FA_BAD_INDEX, 1 << 2);
+
+IS(FA_CONVERT_ACCUMULATE, 1 << 0);
 
 IS(FA_OPERAND_LSE, 0x1ull);
 IS(FA_OPERAND_Q_TAIL, 0x2ull);

@@ -164,11 +164,14 @@ TEST_F(Fake, EveryKernelIsFound) {
         Rotary rotary;
         rotary_padded(&rotary);
         EXPECT_EQ(rotary.run(handle), FA_OK) << fa_last_error(handle);
+        float x[4], out[4];
+        const fa_conversion_t copy{x, out, {1, 1, 1, 4}, {0, 0, 0, 1}, {0, 0, 0, 1}, FA_F32, FA_F32, 0};
+        EXPECT_EQ(fa_convert(handle, &copy, 1, 0, nullptr), FA_OK) << fa_last_error(handle);
         all += log();
         for (const char* kernel :
              {"forward_simtILi4ELi4EE", "forward_simtILi1ELi4EE", "forward_simtILi4ELi8EE", "forward_simtILi1ELi8EE",
               "forward_simtILi2ELi16EE", "forward_simtILi1ELi16EE", "merge_splits", "merge_split_rows", "merge_split_states",
-              "write_scores", "merge_rows", "append_rows", "rotate_rows"})
+              "write_scores", "merge_rows", "append_rows", "rotate_rows", "convert_tensors"})
             EXPECT_NE(all.find(kernel), std::string::npos) << kernel << " was not launched:\n" << all;
     }
 }

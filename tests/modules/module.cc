@@ -118,7 +118,7 @@ fa_status_t synchronize(Context*, uint32_t, void*, Message* m) { return fail(m, 
 
 [[maybe_unused]] constexpr Backend kFake = {FAKE_ABI, FAKE_ID, "fake",       usable,  device_count, device_info, create,  destroy,
                                             set,      get,     sizeof(Plan), plan,    explain,      forward,     nullptr, never,
-                                            never,    never,   allocate,     release, copy,         synchronize};
+                                            never,    never,   allocate,     release, copy,         synchronize, nullptr, nullptr};
 
 }  // namespace
 }  // namespace fa

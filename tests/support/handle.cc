@@ -20,14 +20,17 @@ int32_t backend_under_test() {
 
 Handle make_handle() { return make_handle(FA_CREATE_INFO_INIT); }
 
-Handle make_handle(fa_create_info_t info) {
+static Handle make(fa_create_info_t info, int32_t memory) {
     info.backend = backend_under_test();
-    info.memory = FA_MEMORY_HOST;
+    info.memory = memory;
     fa_handle_t handle;
     if (fa_create(&handle, &info) == FA_OK) return Handle(handle);
     fprintf(stderr, "no handle: %s\n", fa_last_error(nullptr));
     exit(2);
 }
+
+Handle make_handle(fa_create_info_t info) { return make(info, FA_MEMORY_HOST); }
+Handle make_device_handle() { return make(FA_CREATE_INFO_INIT, FA_MEMORY_DEVICE); }
 
 std::vector<int32_t> isas_under_test() {
     if (!testing_the_cpu()) return {0};

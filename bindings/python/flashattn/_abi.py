@@ -62,6 +62,7 @@ FA_INFO_BACKEND = 100
 FA_INFO_DEVICE = 101
 FA_INFO_MEMORY = 102
 FA_INFO_ISA = 103
+FA_INFO_STREAM = 104
 FA_STAT_TILE_ROWS = 200
 FA_STAT_TILE_KEYS = 201
 FA_STAT_FLOPS = 202
@@ -150,6 +151,8 @@ FA_ROTARY_OF_K = 1 << 10
 FA_BAD_LENGTH = 1 << 0
 FA_BAD_PAGE = 1 << 1
 FA_BAD_INDEX = 1 << 2
+
+FA_CONVERT_ACCUMULATE = 1 << 0
 
 FA_OPERAND_LSE = 0x1
 FA_OPERAND_Q_TAIL = 0x2
@@ -438,7 +441,20 @@ class AppendKvArgs(Sized):
     ]
 
 
-STRUCTS: dict[str, type[Sized]] = {
+class Conversion(ctypes.Structure):
+    _fields_ = [
+        ("x", c_void_p),
+        ("out", c_void_p),
+        ("size", c_int64 * 4),
+        ("x_stride", c_int64 * 4),
+        ("out_stride", c_int64 * 4),
+        ("x_dtype", c_int32),
+        ("out_dtype", c_int32),
+        ("flags", c_uint64),
+    ]
+
+
+STRUCTS: dict[str, type[ctypes.Structure]] = {
     "fa_create_info_t": CreateInfo,
     "fa_device_info_t": DeviceInfo,
     "fa_attention_desc_t": AttentionDesc,
@@ -447,6 +463,7 @@ STRUCTS: dict[str, type[Sized]] = {
     "fa_merge_args_t": MergeArgs,
     "fa_rotary_args_t": RotaryArgs,
     "fa_append_kv_args_t": AppendKvArgs,
+    "fa_conversion_t": Conversion,
 }
 
 # name: (result, arguments)
@@ -470,6 +487,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "fa_free": (c_int32, [Handle, c_void_p]),
     "fa_copy": (c_int32, [Handle, c_void_p, c_void_p, c_uint64]),
     "fa_synchronize": (c_int32, [Handle]),
+    "fa_copy_async": (c_int32, [Handle, c_void_p, c_void_p, c_uint64, c_uint32, c_void_p]),
     "fa_dtype_name": (c_char_p, [c_int32]),
     "fa_dtype_unit": (c_int32, [c_int32, POINTER(c_int64), POINTER(c_int64)]),
     "fa_attention_desc_init": (c_int32, [POINTER(AttentionDesc), c_uint32]),
@@ -489,6 +507,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "fa_rotary": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(RotaryArgs)]),
     "fa_append_kv_args_init": (c_int32, [POINTER(AppendKvArgs), c_uint32]),
     "fa_append_kv": (c_int32, [Handle, POINTER(AttentionDesc), POINTER(AppendKvArgs)]),
+    "fa_convert": (c_int32, [Handle, POINTER(Conversion), c_int64, c_uint32, c_void_p]),
     "fa_dropout_mask": (c_int32, [c_float, c_uint64, c_uint64, c_int64, c_int64, c_int64, c_int64, c_int64, POINTER(c_uint8)]),
     "fa_alibi_slopes": (c_int32, [c_int64, c_float, POINTER(c_float)]),
 }

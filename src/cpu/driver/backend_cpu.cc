@@ -345,6 +345,8 @@ const Backend kCpuBackend = {.abi = kBackendAbi,
                              .allocate = cpu::allocate,
                              .release = cpu::release,
                              .copy = cpu::copy,
-                             .synchronize = cpu::synchronize};
+                             .synchronize = cpu::synchronize,
+                             .copy_async = nullptr,
+                             .convert = nullptr};
 
 }  // namespace fa

@@ -203,6 +203,7 @@ enum {
     FA_INFO_DEVICE = 101,
     FA_INFO_MEMORY = 102,  /* FA_MEMORY_HOST or _DEVICE */
     FA_INFO_ISA = 103,     /* FA_ISA_… that runs; 0 on a GPU */
+    FA_INFO_STREAM = 104,  /* the native stream of fa_create_info_t, as an integer; 0 on the CPU */
     /* read-only figures of the last counted forward, but for the tiles, which are always known */
     FA_STAT_TILE_ROWS = 200,     /* query rows of a tile (Br) */
     FA_STAT_TILE_KEYS = 201,     /* keys of a tile (Bc) */
@@ -256,6 +257,9 @@ FA_API fa_status_t fa_malloc(fa_handle_t handle, uint64_t bytes, void** pointer)
 FA_API fa_status_t fa_free(fa_handle_t handle, void* pointer);
 FA_API fa_status_t fa_copy(fa_handle_t handle, void* to, const void* from, uint64_t bytes);
 FA_API fa_status_t fa_synchronize(fa_handle_t handle);
+/* fa_copy in the order of a stream: that of the flag FA_ARGS_STREAM, else the handle's, with stream NULL. Returns before the copy is done
+ * where it can. Pageable host memory may be used again at once, pinned memory when the stream has come by. */
+FA_API fa_status_t fa_copy_async(fa_handle_t handle, void* to, const void* from, uint64_t bytes, uint32_t flags, void* stream);
 
 /* --------------------------------------------------------------------------------------------------------------- types */
 
@@ -793,6 +797,33 @@ typedef struct fa_append_kv_args_s {
      NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0}
 FA_API fa_status_t fa_append_kv_args_init(fa_append_kv_args_t* args, uint32_t struct_size);
 FA_API fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_append_kv_args_t* args);
+
+/* ------------------------------------------------------------------------------------------------------------- convert */
+
+enum { /* flags of a conversion */
+    FA_CONVERT_ACCUMULATE = 1 << 0 /* out is f32: x, which is f32, f16 or bf16, is added to what is there */
+};
+
+/* One tensor into another of the same sizes, which share no element. Elements of equal types are copied bit for bit, whatever the type but
+ * FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1, and no two
+ * elements of `out` are the same. An array's element, hence frozen. */
+typedef struct fa_conversion_s {
+    const void* x;       /* NULL: zeros; x_stride and x_dtype are not read */
+    void* out;
+    int64_t size[4];     /* elements: (batch, row, head, dim), or whatever is to be stepped along; 1 where there is nothing */
+    int64_t x_stride[4];
+    int64_t out_stride[4];
+    int32_t x_dtype;
+    int32_t out_dtype;
+    uint64_t flags;      /* FA_CONVERT_… */
+} fa_conversion_t;
+
+/* Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during the
+ * call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
+ * writes is no other's x or out, which is not checked. In host memory the calling thread moves them. An error that is found before work
+ * starts leaves all outputs untouched. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (types that are not converted
+ * into each other, a last stride that is not 1), FA_DEVICE_ERROR. */
+FA_API fa_status_t fa_convert(fa_handle_t handle, const fa_conversion_t* list, int64_t count, uint32_t flags, void* stream);
 
 /* ------------------------------------------------------------------------------------------------------------- helpers */
 

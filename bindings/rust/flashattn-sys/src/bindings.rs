@@ -91,6 +91,8 @@ pub const FA_INFO_DEVICE: i32 = 101;
 pub const FA_INFO_MEMORY: i32 = 102;
 /// FA_ISA_… that runs; 0 on a GPU
 pub const FA_INFO_ISA: i32 = 103;
+/// the native stream of fa_create_info_t, as an integer; 0 on the CPU
+pub const FA_INFO_STREAM: i32 = 104;
 /// query rows of a tile (Br)
 pub const FA_STAT_TILE_ROWS: i32 = 200;
 /// keys of a tile (Bc)
@@ -236,6 +238,9 @@ pub const FA_ROTARY_OF_K: u32 = 1 << 10;
 pub const FA_BAD_LENGTH: u32 = 1 << 0;
 pub const FA_BAD_PAGE: u32 = 1 << 1;
 pub const FA_BAD_INDEX: u32 = 1 << 2;
+
+/// out is f32: x, which is f32, f16 or bf16, is added to what is there
+pub const FA_CONVERT_ACCUMULATE: u32 = 1 << 0;
 
 /// operands: bit k stands for the k-th optional pointer of fa_forward_args_t, counted from lse. 64 bits wide, hence macros: C's
 /// enumerators end at 31 bits.
@@ -779,6 +784,25 @@ pub struct fa_append_kv_args_t {
     pub workspace_size: u64,
 }
 
+/// One tensor into another of the same sizes, which share no element. Elements of equal types are copied bit for bit, whatever the type but
+/// FA_BIT; f32, f16 and bf16 are converted into each other, rounded once. Strides count units, are literal, and 0 or more; the last is 1, and no two
+/// elements of `out` are the same. An array's element, hence frozen.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fa_conversion_t {
+    /// NULL: zeros; x_stride and x_dtype are not read
+    pub x: *const c_void,
+    pub out: *mut c_void,
+    /// elements: (batch, row, head, dim), or whatever is to be stepped along; 1 where there is nothing
+    pub size: [i64; 4],
+    pub x_stride: [i64; 4],
+    pub out_stride: [i64; 4],
+    pub x_dtype: i32,
+    pub out_dtype: i32,
+    /// FA_CONVERT_…
+    pub flags: u64,
+}
+
 extern "C" {
     /// The name of a status, "FA_OK" to "FA_INTERNAL"; "unknown status" for any other value. Never NULL.
     pub fn fa_status_name(status: fa_status_t) -> *const c_char;
@@ -830,6 +854,16 @@ extern "C" {
     pub fn fa_free(handle: fa_handle_t, pointer: *mut c_void) -> fa_status_t;
     pub fn fa_copy(handle: fa_handle_t, to: *mut c_void, from: *const c_void, bytes: u64) -> fa_status_t;
     pub fn fa_synchronize(handle: fa_handle_t) -> fa_status_t;
+    /// fa_copy in the order of a stream: that of the flag FA_ARGS_STREAM, else the handle's, with stream NULL. Returns before the copy is done
+    /// where it can. Pageable host memory may be used again at once, pinned memory when the stream has come by.
+    pub fn fa_copy_async(
+        handle: fa_handle_t,
+        to: *mut c_void,
+        from: *const c_void,
+        bytes: u64,
+        flags: u32,
+        stream: *mut c_void,
+    ) -> fa_status_t;
     /// "f32", "q8_0"; NULL: no such type.
     pub fn fa_dtype_name(dtype: i32) -> *const c_char;
     /// The unit of a type; either pointer may be NULL. FA_BIT: 8 keys in 1 byte. Errors: FA_UNSUPPORTED_FIELD (no such type).
@@ -880,6 +914,18 @@ extern "C" {
     pub fn fa_rotary(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_rotary_args_t) -> fa_status_t;
     pub fn fa_append_kv_args_init(args: *mut fa_append_kv_args_t, struct_size: u32) -> fa_status_t;
     pub fn fa_append_kv(handle: fa_handle_t, desc: *const fa_attention_desc_t, args: *const fa_append_kv_args_t) -> fa_status_t;
+    /// Copies, converts, sums or clears tensors with strides: gathering and scattering of rows, other layouts, other types. list is read during the
+    /// call; flags, stream: as for fa_copy_async. On a GPU many of the list share a launch, and so run at the same time: what one conversion
+    /// writes is no other's x or out, which is not checked. In host memory the calling thread moves them. An error that is found before work
+    /// starts leaves all outputs untouched. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (types that are not converted
+    /// into each other, a last stride that is not 1), FA_DEVICE_ERROR.
+    pub fn fa_convert(
+        handle: fa_handle_t,
+        list: *const fa_conversion_t,
+        count: i64,
+        flags: u32,
+        stream: *mut c_void,
+    ) -> fa_status_t;
     /// The dropout mask, the same on every backend: keep[r · keys + c] is 1 when key (key + c) of row (row + r) is kept, else 0, for
     /// batch_head = b · heads_q + h. Philox 4x32-10: key' = first two words of Philox(key = seed, counter = {offset, 0});
     /// r = word j & 3 of Philox(key', counter = {j >> 2, i, low(batch_head), high(batch_head)}); kept iff r >= floor(p · 2^32).
@@ -899,27 +945,29 @@ extern "C" {
     pub fn fa_alibi_slopes(heads: i64, max_bias: f32, slopes: *mut f32) -> fa_status_t;
 }
 
-macro_rules! sized {
-    ($($name:ident: $bytes:literal),*) => {$(
+macro_rules! zeroed {
+    ($($name:ident: $bytes:literal $($size:ident)?;)*) => {$(
         const _: () = assert!(size_of::<$name>() == $bytes);
         impl Default for $name {
-            /// What the `_INIT` macro of the header gives: all zero but for `struct_size`.
+            /// All zero but for `struct_size`, where there is one: what the `_INIT` macro of the header gives.
             fn default() -> Self {
                 // SAFETY: integers, floats, raw pointers and optional functions; all zero is a value of each.
+                #[allow(unused_mut)]
                 let mut zero: Self = unsafe { std::mem::zeroed() };
-                zero.struct_size = size_of::<Self>() as u32;
+                $(zero.$size = size_of::<Self>() as u32;)?
                 zero
             }
         }
     )*};
 }
-sized!(
-    fa_create_info_t: 72,
-    fa_device_info_t: 216,
-    fa_attention_desc_t: 888,
-    fa_forward_args_t: 320,
-    fa_backward_args_t: 280,
-    fa_merge_args_t: 176,
-    fa_rotary_args_t: 152,
-    fa_append_kv_args_t: 288
+zeroed!(
+    fa_create_info_t: 72 struct_size;
+    fa_device_info_t: 216 struct_size;
+    fa_attention_desc_t: 888 struct_size;
+    fa_forward_args_t: 320 struct_size;
+    fa_backward_args_t: 280 struct_size;
+    fa_merge_args_t: 176 struct_size;
+    fa_rotary_args_t: 152 struct_size;
+    fa_append_kv_args_t: 288 struct_size;
+    fa_conversion_t: 128;
 );

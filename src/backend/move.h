@@ -1,0 +1,95 @@
+// A conversion of fa_convert as backends take it: nested loops over words, as few loops and as long words as strides and addresses allow.
+#pragma once
+#include "backend/storage_types.h"
+
+namespace fa {
+
+struct Move {
+    const char* from;  // NULL: zeros
+    char* to;
+    int64_t size[4];                       // words; the innermost loop first
+    int64_t from_stride[4], to_stride[4];  // bytes
+    int64_t words;                         // of all loops
+    int32_t copy_bytes;  // of a word that is copied, a power of two up to 16; 0: a word is `elements` that are converted or summed
+    int32_t elements;    // 1, or 4 that lie aligned on both sides
+    int32_t from_dtype, to_dtype;
+    bool accumulate;
+};
+
+constexpr int64_t kLongestWord = 16;  // that a GPU's thread reads at once
+constexpr int64_t kWordElements = 4;  // that it converts at once
+
+struct MoveLoop {
+    int64_t n, from, to;  // steps in bytes
+};
+
+// The outer dimensions by ascending step of `to`, those that go on where the ones within end taken together with them.
+struct MoveLoops {
+    MoveLoop loop[4];
+    int count = 0;
+
+    MoveLoops(const fa_conversion_t& c, const MoveLoop& inner, int64_t from_unit, int64_t to_unit) {
+        loop[count++] = inner;
+        for (int i = 0; i < 3; i++) {
+            if (c.size[i] == 1) continue;
+            const MoveLoop next{c.size[i], c.x ? c.x_stride[i] * from_unit : 0, c.out_stride[i] * to_unit};
+            int at = count++;
+            for (; at > 1 && loop[at - 1].to > next.to; at--) loop[at] = loop[at - 1];
+            loop[at] = next;
+        }
+        int last = 0;
+        for (int i = 1; i < count; i++) {
+            MoveLoop& within = loop[last];
+            if (loop[i].to == within.n * within.to && (!c.x || loop[i].from == within.n * within.from)) within.n *= loop[i].n;
+            else loop[++last] = loop[i];
+        }
+        count = last + 1;
+    }
+
+    // The largest power of two that divides all addresses but the innermost loop's.
+    int64_t alignment(const fa_conversion_t& c, bool of_to) const {
+        int64_t bits = reinterpret_cast<intptr_t>(of_to ? c.out : c.x);
+        for (int i = 1; i < count; i++) bits |= of_to ? loop[i].to : loop[i].from;
+        return bits == 0 ? kLongestWord : bits & -bits;
+    }
+};
+
+// Of a checked conversion. No words: there is nothing to do.
+inline Move move_of(const fa_conversion_t& c) {
+    Move m{};
+    m.from = static_cast<const char*>(c.x);
+    m.to = static_cast<char*>(c.out);
+    m.from_dtype = c.x ? c.x_dtype : c.out_dtype;
+    m.to_dtype = c.out_dtype;
+    m.accumulate = (c.flags & FA_CONVERT_ACCUMULATE) != 0;
+    if (m.accumulate && !c.x) return m;
+    const int64_t from_unit = type_bytes(m.from_dtype), to_unit = type_bytes(c.out_dtype),
+                  units = c.size[3] / unit_dims(c.out_dtype);
+    const bool copies = m.from_dtype == c.out_dtype && !m.accumulate;
+    MoveLoops loops(c, copies ? MoveLoop{units * to_unit, 1, 1} : MoveLoop{units, from_unit, to_unit}, from_unit, to_unit);
+    MoveLoop& inner = loops.loop[0];
+    const auto smaller = [](int64_t a, int64_t b) { return a < b ? a : b; };
+    const int64_t from_alignment = loops.alignment(c, false), to_alignment = loops.alignment(c, true);
+    if (copies) {
+        const int64_t bytes = smaller(smaller(c.x ? from_alignment : kLongestWord, to_alignment), kLongestWord);
+        m.copy_bytes = int32_t(inner.n == 0 ? bytes : smaller(bytes, inner.n & -inner.n));
+        m.elements = 1;
+        inner = {inner.n / m.copy_bytes, m.copy_bytes, m.copy_bytes};
+    } else {
+        const bool together = inner.n % kWordElements == 0 && from_alignment % (kWordElements * from_unit) == 0 &&
+                              to_alignment % (kWordElements * to_unit) == 0;
+        m.elements = together ? int32_t(kWordElements) : 1;
+        inner = {inner.n / m.elements, m.elements * from_unit, m.elements * to_unit};
+    }
+    m.words = 1;
+    for (int i = 0; i < 4; i++) {
+        const MoveLoop l = i < loops.count ? loops.loop[i] : MoveLoop{1, 0, 0};
+        m.size[i] = l.n;
+        m.from_stride[i] = l.from;
+        m.to_stride[i] = l.to;
+        m.words *= l.n;
+    }
+    return m;
+}
+
+}  // namespace fa
