@@ -40,34 +40,38 @@ fa_status_t prepare(Job* job) {
         out += shared_keys(*job, peer, job->rank);
         in += shared_keys(*job, job->rank, peer);
     }
-    if (!grow(job->cp, kLocal, uint64_t(own.used())) || !grow(job->cp, kPartial, uint64_t(others.used())) ||
-        !grow(job->cp, kGradientSend, uint64_t(out * s.key_bytes)) || !grow(job->cp, kGradientReceive, uint64_t(in * s.key_bytes)))
-        return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kLocal, uint64_t(own.used())));
+    FA_TRY(grow(job->cp, kPartial, uint64_t(others.used())));
+    FA_TRY(grow(job->cp, kGradientSend, uint64_t(out * s.key_bytes)));
+    return grow(job->cp, kGradientReceive, uint64_t(in * s.key_bytes));
 }
 
 void compute(Job* job, const Chunks& c, int64_t chunk, const Gathered& g, const Totals& s) {
-    clear(s.dq, job->row_batch(), job->local_rows);
-    clear(s.gathered.k, 1, s.gathered.keys);
-    clear(s.gathered.v, 1, s.gathered.keys);
+    Moves moves(job);
+    moves.clear(s.dq, job->row_batch(), job->local_rows);
+    moves.clear(s.gathered.k, 1, s.gathered.keys);
+    moves.clear(s.gathered.v, 1, s.gathered.keys);
+    moves.flush();
     each_gathered_piece(job, c, chunk, g, [&](const Piece& p, const Place& place) {
         if (p.keys.rows == 0) return;
         const View dq = job->rows_of(s.dq, *p.segment).at(0, p.local_row, 0);
         differentiate(job, p, {dq, place.in(s.gathered.k), place.in(s.gathered.v), nullptr});
     });
-    put(s.dq, job->dq.of_heads(chunk * c.q, c.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
+    moves.put(s.dq, job->dq.of_heads(chunk * c.q, c.q), job->d.q_dtype, job->accumulates(), job->row_batch(), job->local_rows);
+    moves.flush();
 }
 
 // dk and dv of the keys that this rank saw, to each owner; its own stay in the buffer, between those of the ranks around it.
 fa_status_t start_return(Job* job, const Totals& s, Group* group) {
+    Moves moves(job);
     char *out = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         char* const begin = out;
         each_shared(*job, peer, job->rank,
                     [&](const Segment& segment, const Range& keys, int64_t, int64_t first, const Range& needed) {
                         const Place place{first, needed.rows};
-                        if (s.dk.data) out = pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
-                        if (s.dv.data) out = pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
+                        if (s.dk.data) out = moves.pack(place.in(s.gathered.k), segment.count, 0, keys.rows, out);
+                        if (s.dv.data) out = moves.pack(place.in(s.gathered.v), segment.count, 0, keys.rows, out);
                     });
         if (peer == job->rank) continue;
         const int64_t bytes = shared_keys(*job, job->rank, peer) * s.key_bytes;
@@ -75,23 +79,28 @@ fa_status_t start_return(Job* job, const Totals& s, Group* group) {
         group->receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
+    moves.flush();
     return group->start();
 }
 
 void finish(Job* job, const Chunks& c, int64_t chunk, const Totals& s) {
-    const char *own = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
+    Moves moves(job);
+    char *own = job->cp->slab[kGradientSend].data, *in = job->cp->slab[kGradientReceive].data;
     for (int32_t owner = 0; owner < job->rank; owner++) own += shared_keys(*job, owner, job->rank) * s.key_bytes;
-    clear(s.dk, job->key_batch(), job->local_keys);
-    clear(s.dv, job->key_batch(), job->local_keys);
+    moves.clear(s.dk, job->key_batch(), job->local_keys);
+    moves.clear(s.dv, job->key_batch(), job->local_keys);
     for (int32_t peer = 0; peer < job->ranks; peer++) {
-        const char*& from = peer == job->rank ? own : in;
+        moves.flush();  // ranks' shares are added one behind the other
+        char*& from = peer == job->rank ? own : in;
         each_shared(*job, job->rank, peer, [&](const Segment& segment, const Range& keys, int64_t local, int64_t, const Range&) {
-            if (s.dk.data) from = add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, from);
-            if (s.dv.data) from = add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, from);
+            if (s.dk.data) from = moves.add(job->keys_of(s.dk, segment), segment.count, local, keys.rows, from);
+            if (s.dv.data) from = moves.add(job->keys_of(s.dv, segment), segment.count, local, keys.rows, from);
         });
     }
-    put(s.dk, job->dk.of_heads(chunk * c.k, c.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
-    put(s.dv, job->dv.of_heads(chunk * c.v, c.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.flush();
+    moves.put(s.dk, job->dk.of_heads(chunk * c.k, c.k), job->d.k_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.put(s.dv, job->dv.of_heads(chunk * c.v, c.v), job->d.v_dtype, job->accumulates(), job->key_batch(), job->local_keys);
+    moves.flush();
 }
 
 // A chunk's keys come while the one before is computed, and its gradients go while the one behind it is.

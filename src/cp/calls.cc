@@ -1,6 +1,6 @@
 // The collective calls: read, agree, work, agree.
 #include <stdio.h>
-#include <string.h>
+#include "cp/copy.h"
 #include "cp/methods.h"
 
 namespace fa {
@@ -49,13 +49,24 @@ static fa_status_t alone(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_c
     return status == FA_OK ? FA_OK : fail(&cp->message, status, "%s", fa_last_error(cp->handle));
 }
 
+// A row of a float for each query head.
+static View head_row(const Job& job, float* data) {
+    const int64_t unit = sizeof(float);
+    return {reinterpret_cast<char*>(data), unit, 0, 0, unit, job.d.heads_q, unit};
+}
+
 static fa_status_t prepare_sinks(Job* job) {
     if (!job->g.dsinks) return FA_OK;
-    const uint64_t heads = uint64_t(job->d.heads_q);
-    job->dsinks = static_cast<float*>(grow(job->cp, kSinks, (uint64_t(job->ranks) + 1) * heads * sizeof(float)));
-    if (!job->dsinks) return FA_OUT_OF_MEMORY;
-    memset(job->dsinks, 0, heads * sizeof(float));
+    FA_TRY(grow(job->cp, kSinks, (uint64_t(job->ranks) + 1) * uint64_t(job->d.heads_q) * sizeof(float)));
+    job->dsinks = reinterpret_cast<float*>(job->cp->slab[kSinks].data);
     return FA_OK;
+}
+
+static void clear_sinks(Job* job) {
+    if (!job->dsinks) return;
+    Moves moves(job);
+    moves.clear(head_row(*job, job->dsinks), 1, 1);
+    moves.flush();
 }
 
 // dsinks over all ranks, the same on each: shares are added in order of rank.
@@ -63,20 +74,42 @@ static fa_status_t add_sinks(Job* job) {
     if (!job->dsinks) return FA_OK;
     const int64_t heads = job->d.heads_q;
     float* const all = job->dsinks + heads;
-    FA_TRY(all_gather(job->cp, job->dsinks, all, uint64_t(heads) * sizeof(float), "gradients of sinks"));
-    for (int64_t h = 0; h < heads; h++) {
-        float sum = 0;
-        for (int32_t r = 0; r < job->ranks; r++) sum += all[r * heads + h];
-        job->g.dsinks[h] = job->accumulates() ? job->g.dsinks[h] + sum : sum;
+    FA_TRY(all_gather(job, job->dsinks, all, heads * int64_t(sizeof(float)), "gradients of sinks"));
+    const View sum = head_row(*job, job->dsinks), out = head_row(*job, job->g.dsinks);
+    Moves moves(job);
+    moves.clear(sum, 1, 1);
+    for (int32_t r = 0; r < job->ranks; r++) {
+        moves.flush();
+        moves.copy(head_row(*job, all + r * heads), 0, sum, 0, 1, 1, true);
     }
+    moves.flush();
+    moves.put(sum, out, FA_F32, job->accumulates(), 1, 1);
+    moves.flush();
     return FA_OK;
 }
 
-static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
+// The stream of a call: the one that its args name, or the handle's. Args that are refused later name none.
+static void* stream_of(fa_cp_t cp, int32_t op, const void* args) {
+    uint32_t flags = 0;
+    void* stream = nullptr;
+    Message ignored;
+    fa_forward_args_t forward;
+    fa_backward_args_t backward;
+    if (op == FA_OP_FORWARD && import_struct(&forward, static_cast<const fa_forward_args_t*>(args), &ignored) == FA_OK) {
+        flags = forward.flags;
+        stream = forward.stream;
+    } else if (op == FA_OP_BACKWARD && import_struct(&backward, static_cast<const fa_backward_args_t*>(args), &ignored) == FA_OK) {
+        flags = backward.flags;
+        stream = backward.stream;
+    }
+    if (flags & FA_ARGS_STREAM) return stream;
+    int64_t own = 0;
+    fa_param_get(cp->handle, FA_INFO_STREAM, &own);
+    return reinterpret_cast<void*>(intptr_t(own));
+}
+
+static fa_status_t work(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
                               const void* args) {
-    FA_TRY(usable(cp));
-    cp->bytes_sent = cp->messages_sent = 0;
-    if (cp->transport.ranks == 1) return alone(cp, desc, spread, op, args);
     Job job;
     Fingerprint fingerprint{};
     const Method* method = nullptr;
@@ -84,10 +117,29 @@ static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const
     if (status == FA_OK) method = find_method(job, &cp->message, &status);
     if (method) status = method->of(op).prepare(&job);
     if (status == FA_OK) status = prepare_sinks(&job);
-    FA_TRY(agree(cp, status, fingerprint));
+    FA_TRY(cp->failed ? status : agree(cp, status, fingerprint));  // failed: reading waited for a device in vain
+    clear_sinks(&job);
     FA_TRY(method->of(op).run(&job));
     FA_TRY(add_sinks(&job));
     return agree(cp, job.computed, fingerprint);
+}
+
+static fa_status_t collective(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
+                              const void* args) {
+    FA_TRY(usable(cp));
+    cp->bytes_sent = cp->messages_sent = 0;
+    if (cp->transport.ranks == 1) return alone(cp, desc, spread, op, args);
+    FA_TRY(enter(cp, stream_of(cp, op, args)));
+    const fa_status_t status = work(cp, desc, spread, op, args);
+    const fa_status_t left = leave(cp);
+    return status != FA_OK ? status : left;
+}
+
+static fa_status_t synchronize_calls(fa_cp_t cp) {
+    FA_TRY(usable(cp));
+    if (!cp->device || cp->transport.ranks > 1) return synchronize(cp);
+    const fa_status_t status = fa_synchronize(cp->handle);
+    return status == FA_OK ? FA_OK : fail(&cp->message, status, "%s", fa_last_error(cp->handle));
 }
 
 static fa_status_t explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
@@ -129,4 +181,8 @@ fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, const fa
 fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
                           char* text, uint64_t n) {
     return fa::cp::within(cp, [&] { return fa::cp::explain(cp, desc, spread, op, args, text, n); });
+}
+
+fa_status_t fa_cp_synchronize(fa_cp_t cp) {
+    return fa::cp::within(cp, [&] { return fa::cp::synchronize_calls(cp); });
 }

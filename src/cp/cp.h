@@ -10,9 +10,15 @@ namespace cp {
 
 // Buffers that an object keeps between calls, by what is in them.
 enum Slot {
+    // In host memory.
     kHello,     // what ranks say of themselves, at the beginning and at the end of a call
     kMessages,  // of the group that is being put together
+    kArrays,    // int32 arrays of a call that lie in device memory
     kOffsets,   // causal offsets of a piece
+    kCounts,    // keys of each sequence, here and on all ranks
+    kBegun,     // which rows of the ring have a partial result
+    // Where tensors are.
+    kDeviceOffsets,  // kOffsets, where that is elsewhere
     kSend,
     kReceive,
     kKeys,     // keys and values of several ranks, in order
@@ -21,7 +27,8 @@ enum Slot {
     kGradientSend,
     kGradientReceive,
     kSinks,  // dsinks: this rank's share, and all ranks'
-    kSlots
+    kSlots,
+    kFirstOfTensors = kDeviceOffsets
 };
 
 struct Slab {
@@ -46,8 +53,8 @@ struct Sized<fa_cp_desc_t> {
     static constexpr char kName[] = "fa_cp_desc_t";
     static constexpr uint32_t kFirst = 32;
 };
-static_assert(sizeof(fa_cp_transport_t) == 56 && sizeof(fa_cp_create_info_t) == 24 && sizeof(fa_cp_desc_t) == 32,
-              "frozen with 0.2");
+static_assert(sizeof(fa_cp_transport_t) == 88 && sizeof(fa_cp_create_info_t) == 24 && sizeof(fa_cp_desc_t) == 32,
+              "they grow at their ends");
 static_assert(sizeof(fa_cp_message_t) == 32 && sizeof(fa_cp_range_t) == 32, "elements of arrays never change");
 
 }  // namespace fa
@@ -58,6 +65,8 @@ struct fa_cp_s {
     int64_t timeout_ms;
     std::atomic<bool> busy;  // a call is inside
     bool failed;             // the transport has: nobody knows any more which message comes next
+    bool device;             // FA_CP_DEVICE_MEMORY
+    bool entered;            // the transport has a call's stream
     uint64_t groups;         // started so far: the same number on every rank, hence their messages' tags
     uint64_t bytes_sent, messages_sent;
     fa::cp::Slab slab[fa::cp::kSlots];
@@ -67,8 +76,11 @@ struct fa_cp_s {
 namespace fa {
 namespace cp {
 
-// At least so many bytes, aligned to 64, whose contents are lost when it grows. NULL: out of memory, and the message says so.
-void* grow(fa_cp_s* cp, Slot slot, uint64_t bytes);
+// At least so many bytes, aligned to 64, whose contents are lost when it grows.
+fa_status_t grow(fa_cp_s* cp, Slot slot, uint64_t bytes);
+
+// Waits for what calls have ordered on the device. A failure is the transport's, and final.
+fa_status_t synchronize(fa_cp_s* cp);
 
 // The calling thread's message, for functions without an object.
 Message* thread_message();

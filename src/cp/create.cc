@@ -17,36 +17,67 @@ Message* thread_message() {
     return &own_message;
 }
 
-void* grow(fa_cp_s* cp, Slot slot, uint64_t bytes) {
+static void free_slab(fa_cp_s* cp, Slot slot) {
     Slab& slab = cp->slab[slot];
-    if (slab.data && slab.bytes >= bytes) return slab.data;
-    free(slab.data);
+    if (cp->device && slot >= kFirstOfTensors) fa_free(cp->handle, slab.data);
+    else free(slab.data);
     slab = {nullptr, 0};
+}
+
+fa_status_t grow(fa_cp_s* cp, Slot slot, uint64_t bytes) {
+    Slab& slab = cp->slab[slot];
+    if (slab.data && slab.bytes >= bytes) return FA_OK;
+    const bool on_device = cp->device && slot >= kFirstOfTensors;
+    // What is freed waits for the device, and may do so for ever: this does not.
+    if (on_device && slab.data) FA_TRY(synchronize(cp));
+    free_slab(cp, slot);
     const uint64_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;  // never of no bytes
-    if (rounded > bytes) slab.data = static_cast<char*>(aligned_alloc(kAlignment, rounded));
-    if (slab.data) slab.bytes = rounded;
-    else fail(&cp->message, FA_OUT_OF_MEMORY, "a buffer of %llu bytes could not be allocated", llu(bytes));
-    return slab.data;
+    if (on_device) {
+        void* data = nullptr;
+        const fa_status_t status = fa_malloc(cp->handle, rounded, &data);
+        if (status != FA_OK) return fail(&cp->message, status, "%s", fa_last_error(cp->handle));
+        slab.data = static_cast<char*>(data);
+    } else if (rounded > bytes) {
+        slab.data = static_cast<char*>(aligned_alloc(kAlignment, rounded));
+    }
+    if (!slab.data) return fail(&cp->message, FA_OUT_OF_MEMORY, "a buffer of %llu bytes could not be allocated", llu(bytes));
+    slab.bytes = rounded;
+    return FA_OK;
 }
 
 static fa_status_t check_transport(const fa_cp_transport_t& t, Message* m) {
-    FA_TRY(known_bits(m, "transport.flags", t.flags, 0));
+    FA_TRY(known_bits(m, "transport.flags", t.flags, FA_CP_DEVICE_MEMORY));
     FA_TRY(in_range(m, "transport.ranks", t.ranks, 1, kMaxSize));
     FA_TRY(in_range(m, "transport.rank", t.rank, 0, t.ranks - 1));
     if (t.ranks > 1 && !(t.start && t.wait))
         return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with %d ranks", t.start ? "wait" : "start",
                     t.ranks);
+    const struct {
+        const char* name;
+        bool given;
+    } of_device[] = {{"enter", t.enter != nullptr},
+                     {"leave", t.leave != nullptr},
+                     {"gather_host", t.gather_host != nullptr},
+                     {"synchronize", t.synchronize != nullptr}};
+    const bool device = (t.flags & FA_CP_DEVICE_MEMORY) != 0;
+    for (const auto& f : of_device) {
+        if (f.given && !device)
+            return fail(m, FA_INVALID_ARGUMENT, "transport.%s is not NULL: expected NULL without FA_CP_DEVICE_MEMORY", f.name);
+        if (!f.given && device && t.ranks > 1)
+            return fail(m, FA_INVALID_ARGUMENT, "transport.%s is NULL: expected a function with FA_CP_DEVICE_MEMORY", f.name);
+    }
     return FA_OK;
 }
 
-static fa_status_t check_handle(fa_handle_t handle, Message* m) {
+static fa_status_t check_handle(fa_handle_t handle, bool device, Message* m) {
     if (!handle) return fail(m, FA_INVALID_ARGUMENT, "handle is NULL: expected a handle");
     int64_t backend = 0, memory = 0;
     fa_status_t status = fa_param_get(handle, FA_INFO_BACKEND, &backend);
     if (status == FA_OK) status = fa_param_get(handle, FA_INFO_MEMORY, &memory);
     if (status != FA_OK) return fail(m, status, "%s", fa_last_error(handle));
-    if (backend == FA_BACKEND_CPU || memory == FA_MEMORY_HOST) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "the handle takes device memory: expected one that was created with FA_MEMORY_HOST");
+    if (backend == FA_BACKEND_CPU || (memory == FA_MEMORY_DEVICE) == device) return FA_OK;
+    return fail(m, FA_UNSUPPORTED, "the handle takes %s memory: expected one that was created with %s %s FA_CP_DEVICE_MEMORY",
+                device ? "host" : "device", device ? "FA_MEMORY_DEVICE" : "FA_MEMORY_HOST", device ? "under" : "without");
 }
 
 static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_info_t* user, Message* m) {
@@ -59,17 +90,19 @@ static fa_status_t create(fa_cp_t* out, fa_handle_t handle, const fa_cp_create_i
     FA_TRY(in_range(m, "info.timeout_ms", info.timeout_ms, -1, INT64_MAX));
     FA_TRY(import_struct(&transport, info.transport, m));
     FA_TRY(check_transport(transport, m));
-    FA_TRY(check_handle(handle, m));
+    FA_TRY(check_handle(handle, (transport.flags & FA_CP_DEVICE_MEMORY) != 0, m));
     fa_cp_s* cp = static_cast<fa_cp_s*>(calloc(1, sizeof(fa_cp_s)));
     if (!cp) return fail(m, FA_OUT_OF_MEMORY, "no memory for an object of %d bytes", int(sizeof(fa_cp_s)));
     new (&cp->busy) std::atomic<bool>(false);
     cp->handle = handle;
     cp->transport = transport;
     cp->timeout_ms = info.timeout_ms == 0 ? kDefaultTimeout : info.timeout_ms;
-    if (transport.ranks > 1 && !grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes)) {
+    cp->device = (transport.flags & FA_CP_DEVICE_MEMORY) != 0;
+    const fa_status_t status = transport.ranks > 1 ? grow(cp, kHello, (uint64_t(transport.ranks) + 1) * kHelloBytes) : FA_OK;
+    if (status != FA_OK) {
         *m = cp->message;
         free(cp);
-        return FA_OUT_OF_MEMORY;
+        return status;
     }
     *out = cp;
     return FA_OK;
@@ -101,10 +134,9 @@ fa_status_t fa_cp_create(fa_cp_t* cp, fa_handle_t handle, const fa_cp_create_inf
 
 fa_status_t fa_cp_destroy(fa_cp_t cp) {
     if (!cp) return FA_OK;
+    if (cp->device && !cp->failed) fa::cp::synchronize(cp);
     const bool late_messages = cp->failed && !cp->transport.abandon;  // may still come into these buffers
-    for (const fa::cp::Slab& slab : cp->slab) {
-        if (!late_messages) free(slab.data);
-    }
+    for (int slot = 0; slot < fa::cp::kSlots && !late_messages; slot++) fa::cp::free_slab(cp, fa::cp::Slot(slot));
     free(cp);
     return FA_OK;
 }

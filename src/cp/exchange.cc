@@ -66,27 +66,74 @@ fa_status_t Group::wait(const char* what) {
     return status == FA_OK ? FA_OK : give_up(cp_, status, what);
 }
 
-fa_status_t all_gather(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, const char* what) {
+fa_status_t Group::started(fa_status_t status, uint64_t ticket) {
+    cp_->groups++;
+    ticket_ = ticket;
+    started_ = status == FA_OK;
+    return started_ ? FA_OK : give_up(cp_, status, "a group of messages");
+}
+
+// Does the transport gather so many bytes by itself?
+static bool gathers(const fa_cp_transport_t& t, uint64_t bytes) {
+    return t.all_gather && bytes > 0 && bytes <= kLongestMessage / uint64_t(t.ranks);
+}
+
+static void count_gathered(fa_cp_s* cp, uint64_t bytes) {
+    const uint64_t others = uint64_t(cp->transport.ranks - 1);
+    cp->bytes_sent += bytes * others;
+    cp->messages_sent += others;
+}
+
+fa_status_t start_all_gather(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, bool* copies_own, Group* group) {
     const fa_cp_transport_t& t = cp->transport;
-    char* parts = static_cast<char*>(to);
-    if (t.all_gather && bytes > 0 && bytes <= kLongestMessage / uint64_t(t.ranks)) {
+    *copies_own = gathers(t, bytes);
+    if (*copies_own) {
         uint64_t ticket = 0;
-        cp->groups++;
-        cp->bytes_sent += bytes * uint64_t(t.ranks - 1);
-        cp->messages_sent += uint64_t(t.ranks - 1);
-        fa_status_t status = t.all_gather(t.user, from, to, bytes, &ticket);
-        if (status == FA_OK) status = t.wait(t.user, ticket, cp->timeout_ms);
+        count_gathered(cp, bytes);
+        const fa_status_t status = t.all_gather(t.user, from, to, bytes, &ticket);
+        return group->started(status, ticket);
+    }
+    for (int32_t peer = 0; peer < t.ranks; peer++) {
+        if (peer == t.rank) continue;
+        group->send(peer, from, bytes);
+        group->receive(peer, static_cast<char*>(to) + uint64_t(peer) * bytes, bytes);
+    }
+    return group->start();
+}
+
+fa_status_t gather_host(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, const char* what) {
+    const fa_cp_transport_t& t = cp->transport;
+    if (cp->device) {
+        count_gathered(cp, bytes);
+        const fa_status_t status = t.gather_host(t.user, from, to, bytes, cp->timeout_ms);
         return status == FA_OK ? FA_OK : give_up(cp, status, what);
     }
     Group group(cp);
-    for (int32_t peer = 0; peer < t.ranks; peer++) {
-        if (peer == t.rank) continue;
-        group.send(peer, from, bytes);
-        group.receive(peer, parts + uint64_t(peer) * bytes, bytes);
-    }
-    if (bytes > 0) memcpy(parts + uint64_t(t.rank) * bytes, from, bytes);
-    FA_TRY(group.start());
+    bool copied = false;
+    FA_TRY(start_all_gather(cp, from, to, bytes, &copied, &group));
+    if (!copied && bytes > 0) memcpy(static_cast<char*>(to) + uint64_t(t.rank) * bytes, from, bytes);
     return group.wait(what);
+}
+
+fa_status_t enter(fa_cp_s* cp, void* stream) {
+    if (!cp->device || cp->transport.ranks == 1) return FA_OK;
+    const fa_status_t status = cp->transport.enter(cp->transport.user, stream);
+    if (status != FA_OK) return give_up(cp, status, "the stream of a call");
+    cp->entered = true;
+    return FA_OK;
+}
+
+fa_status_t leave(fa_cp_s* cp) {
+    if (!cp->entered) return FA_OK;
+    cp->entered = false;
+    const fa_status_t status = cp->failed ? FA_OK : cp->transport.leave(cp->transport.user);
+    return status == FA_OK ? FA_OK : give_up(cp, status, "the stream of a call");
+}
+
+fa_status_t synchronize(fa_cp_s* cp) {
+    if (!cp->device || cp->transport.ranks == 1) return FA_OK;
+    const fa_status_t status = cp->transport.synchronize(cp->transport.user, cp->timeout_ms);
+    return status == FA_OK ? FA_OK : give_up(cp, status, "the work of its calls");
 }
 
 uint64_t hash_bytes(uint64_t hash, const void* data, uint64_t bytes) {  // FNV-1a
@@ -117,11 +164,10 @@ const char* difference(const Fingerprint& a, const Fingerprint& b) {
 
 fa_status_t agree(fa_cp_s* cp, fa_status_t own, const Fingerprint& fingerprint) {
     const int32_t ranks = cp->transport.ranks;
-    Hello* all = static_cast<Hello*>(grow(cp, kHello, (uint64_t(ranks) + 1) * sizeof(Hello)));
-    if (!all) return give_up(cp, FA_OUT_OF_MEMORY, "the ranks' statuses");
+    Hello* all = reinterpret_cast<Hello*>(cp->slab[kHello].data);  // of fa_cp_create
     all[ranks] = {kVersion, own, fingerprint};
     const Message message = cp->message;  // of the own status
-    FA_TRY(all_gather(cp, all + ranks, all, sizeof(Hello), "the ranks' statuses"));
+    FA_TRY(gather_host(cp, all + ranks, all, sizeof(Hello), "the ranks' statuses"));
     if (own != FA_OK) {
         cp->message = message;
         return own;

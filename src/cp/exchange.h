@@ -15,6 +15,8 @@ class Group {
     fa_status_t start();
     // what: of the sentence, "keys and values".
     fa_status_t wait(const char* what);
+    // Of messages that the transport puts together by itself.
+    fa_status_t started(fa_status_t status, uint64_t ticket);
 
   private:
     void add(int32_t peer, int32_t direction, void* data, uint64_t bytes);
@@ -24,8 +26,14 @@ class Group {
     bool out_of_memory_ = false, started_ = false;
 };
 
-// to[ranks][bytes]: what each rank has at `from`.
-fa_status_t all_gather(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, const char* what);
+// to[ranks][bytes]: what each rank has at `from`, in host memory.
+fa_status_t gather_host(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, const char* what);
+// The same where tensors are. The own part is the caller's to copy, unless the transport gathers by itself, which is what it returns.
+fa_status_t start_all_gather(fa_cp_s* cp, const void* from, void* to, uint64_t bytes, bool* copies_own, Group* group);
+
+// The stream that the following groups are ordered on; and the end of its work.
+fa_status_t enter(fa_cp_s* cp, void* stream);
+fa_status_t leave(fa_cp_s* cp);
 
 // What ranks must give alike, as hashes, so that a sentence can say what differs.
 struct Fingerprint {

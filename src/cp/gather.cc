@@ -101,46 +101,49 @@ fa_status_t prepare_gather(Job* job) {
     }
     Shares shares(nullptr);
     lay_out_gathered(*job, c, &shares);
-    if (!grow(job->cp, kSend, uint64_t(out * row_bytes(*job, c))) || !grow(job->cp, kReceive, uint64_t(in * row_bytes(*job, c))) ||
-        !grow(job->cp, kKeys, uint64_t(shares.used())))
-        return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kSend, uint64_t(out * row_bytes(*job, c))));
+    FA_TRY(grow(job->cp, kReceive, uint64_t(in * row_bytes(*job, c))));
+    return grow(job->cp, kKeys, uint64_t(shares.used()));
 }
 
 fa_status_t start_gather(Job* job, const Chunks& c, int64_t chunk, Group* group) {
+    Moves moves(job);
     char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         char* const begin = out;
         each_shared(*job, job->rank, peer, [&](const Segment& s, const Range& keys, int64_t local, int64_t, const Range&) {
             // The segment of this rank, whose base its own iteration knows.
-            out = pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, out);
-            out = pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), s.count, local, keys.rows, out);
+            out = moves.pack(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), s.count, local, keys.rows, out);
         });
         const int64_t bytes = shared_keys(*job, peer, job->rank) * row_bytes(*job, c);
         group->send(peer, begin, uint64_t(out - begin));
         group->receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
+    moves.flush();
     return group->start();
 }
 
 void place_gathered(Job* job, const Chunks& c, int64_t chunk, const Gathered& g) {
-    const char* in = job->cp->slab[kReceive].data;
+    Moves moves(job);
+    char* in = job->cp->slab[kReceive].data;
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         each_shared(*job, peer, job->rank,
                     [&](const Segment& s, const Range& keys, int64_t local, int64_t first, const Range& needed) {
                         const Place place{first, needed.rows};
                         const View k = place.in(g.k), v = place.in(g.v);
                         if (peer == job->rank) {
-                            copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
-                            copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
+                            moves.copy(job->keys_of(job->k, s).of_heads(chunk * c.k, c.k), local, k, 0, s.count, keys.rows, false);
+                            moves.copy(job->keys_of(job->v, s).of_heads(chunk * c.v, c.v), local, v, 0, s.count, keys.rows, false);
                         } else {
-                            in = unpack(k, s.count, 0, keys.rows, in);
-                            in = unpack(v, s.count, 0, keys.rows, in);
+                            in = moves.unpack(k, s.count, 0, keys.rows, in);
+                            in = moves.unpack(v, s.count, 0, keys.rows, in);
                         }
                     });
     }
+    moves.flush();
 }
 
 int64_t gather_bytes(const Job& job) {

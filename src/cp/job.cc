@@ -17,8 +17,8 @@ Segment Job::segment(int64_t index, const Segment* previous) const {
     const bool each = packed_q || packed_k;
     s.first = each ? index : 0;
     s.count = each ? 1 : d.batch;
-    s.rows = packed_q ? a.cu_seqlens_q[index + 1] - a.cu_seqlens_q[index] : d.seqlen_q;
-    s.keys = packed_k ? a.cu_seqlens_k[index + 1] - a.cu_seqlens_k[index] : d.seqlen_k;
+    s.rows = packed_q ? cu_seqlens_q[index + 1] - cu_seqlens_q[index] : d.seqlen_q;
+    s.keys = packed_k ? cu_seqlens_k[index + 1] - cu_seqlens_k[index] : d.seqlen_k;
     s.own_rows = ranges_of(partition, s.rows, rank);
     s.own_keys = ranges_of(partition, s.keys, rank);
     if (previous && packed_q) s.row_base = previous->row_base + previous->own_rows.rows();
@@ -29,13 +29,13 @@ Segment Job::segment(int64_t index, const Segment* previous) const {
 int64_t Job::keys_on(int32_t r) const {
     if (!packed_k) return ranges_of(partition, d.seqlen_k, r).rows();
     int64_t keys = 0;
-    for (int64_t b = 0; b < d.batch; b++) keys += ranges_of(partition, a.cu_seqlens_k[b + 1] - a.cu_seqlens_k[b], r).rows();
+    for (int64_t b = 0; b < d.batch; b++) keys += ranges_of(partition, cu_seqlens_k[b + 1] - cu_seqlens_k[b], r).rows();
     return keys;
 }
 
 int64_t Job::diagonal(const Segment& s, int64_t sequence) const {
     if (d.alignment == FA_ALIGN_BOTTOM_RIGHT) return s.keys - s.rows;
-    return d.alignment == FA_ALIGN_EXPLICIT && a.causal_offset ? a.causal_offset[sequence] : 0;
+    return d.alignment == FA_ALIGN_EXPLICIT && causal_offset ? causal_offset[sequence] : 0;
 }
 
 Range Job::band(const Segment& s, const Range& rows) const {

@@ -56,6 +56,8 @@ struct Job {
     fa_cp_desc_t spread;
     fa_forward_args_t a;  // of a backward: the forward's, with the backward's own stream
     fa_backward_args_t g;
+    // The args' arrays where the host can read them; NULL: not given, or not read.
+    const int32_t *cu_seqlens_q, *cu_seqlens_k, *causal_offset, *seqused_q, *seqused_k, *leftpad_k;
     Partition partition;
     int32_t rank, ranks;
     bool packed_q, packed_k, positions;  // does the mask or ALiBi need to know where rows and keys are?
@@ -111,6 +113,9 @@ fa_status_t read_gradients(Job* job, Message*);
 // Which gradients ranks compute for each other, and how they are written.
 uint64_t gradients_asked(const Job& job);
 
+// Where the core takes job's causal offsets of a piece or of this rank's keys: kOffsets of the host, filled by the caller, or a copy of it.
+fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given);
+
 // What a call of the core gave: a failure is the job's, with its sentence.
 fa_status_t checked(Job* job, fa_status_t status);
 
@@ -144,6 +149,7 @@ struct Merging {
     LseView part_lse;
     View into;
     LseView into_lse;
+    int64_t parts;  // 1; 0: rows that see no key
     bool accumulate;
 };
 fa_status_t merge(Job* job, const Merging& merging);

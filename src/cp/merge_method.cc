@@ -1,6 +1,6 @@
 // Decoding from a cache that is spread: each rank computes all rows with its own keys, and everybody merges everybody's o and LSE.
-#include <math.h>
 #include <string.h>
+#include "cp/copy.h"
 #include "cp/methods.h"
 
 namespace fa {
@@ -10,22 +10,17 @@ namespace {
 struct Buffers {
     char* own;  // o, then LSE: f32
     char* parts;
-    int32_t *keys, *all_keys;  // valid keys of each sequence: here, and [ranks][batch]
-    int32_t* offset;
     int64_t o_floats, lse_floats;
     int64_t bytes() const { return (o_floats + lse_floats) * int64_t(sizeof(float)); }
 };
 
 Buffers lay_out(const Job& job, Shares* own, Shares* parts) {
     Buffers b{};
-    const int64_t sequences = job.packed_q ? 1 : job.d.batch, count = job.d.batch * int64_t(sizeof(int32_t));
+    const int64_t sequences = job.packed_q ? 1 : job.d.batch;
     b.lse_floats = sequences * job.d.heads_q * job.local_rows;
     b.o_floats = b.lse_floats * job.d.dim_v;
     b.own = own->take(b.bytes());
-    b.keys = reinterpret_cast<int32_t*>(own->take(count));
-    b.offset = reinterpret_cast<int32_t*>(own->take(count));
     b.parts = parts->take(b.bytes() * job.ranks);
-    b.all_keys = reinterpret_cast<int32_t*>(parts->take(count * job.ranks));
     return b;
 }
 
@@ -38,37 +33,39 @@ fa_status_t check(const Job& job, Message* m) {
 fa_status_t prepare(Job* job) {
     Shares own(nullptr), parts(nullptr);
     lay_out(*job, &own, &parts);
-    if (!grow(job->cp, kLocal, uint64_t(own.used())) || !grow(job->cp, kPartial, uint64_t(parts.used()))) return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kLocal, uint64_t(own.used())));
+    FA_TRY(grow(job->cp, kPartial, uint64_t(parts.used())));
+    return grow(job->cp, kCounts, uint64_t(job->d.batch) * (uint64_t(job->ranks) + 1) * sizeof(int32_t));
 }
 
 int64_t valid_keys(const Job& job, int64_t b) {
-    int64_t keys = job.packed_k ? job.a.cu_seqlens_k[b + 1] - job.a.cu_seqlens_k[b] : job.d.seqlen_k;
-    if (job.has(FA_OPERAND_SEQUSED_K)) keys = job.a.seqused_k[b];
-    return job.has(FA_OPERAND_LEFTPAD_K) ? keys - job.a.leftpad_k[b] : keys;
+    int64_t keys = job.packed_k ? job.cu_seqlens_k[b + 1] - job.cu_seqlens_k[b] : job.d.seqlen_k;
+    if (job.has(FA_OPERAND_SEQUSED_K)) keys = job.seqused_k[b];
+    return job.has(FA_OPERAND_LEFTPAD_K) ? keys - job.leftpad_k[b] : keys;
 }
 
 int64_t valid_rows(const Job& job, int64_t b) {
-    if (job.has(FA_OPERAND_SEQUSED_Q)) return job.a.seqused_q[b];
-    return job.packed_q ? job.a.cu_seqlens_q[b + 1] - job.a.cu_seqlens_q[b] : job.d.seqlen_q;
+    if (job.has(FA_OPERAND_SEQUSED_Q)) return job.seqused_q[b];
+    return job.packed_q ? job.cu_seqlens_q[b + 1] - job.cu_seqlens_q[b] : job.d.seqlen_q;
 }
 
-// Where the diagonal lies among this rank's keys, which follow those of the ranks before.
-void place(Job* job, const Buffers& buffers) {
+// Where the diagonal lies among this rank's keys, which follow those of the ranks before. all_keys: [ranks][batch].
+void place(Job* job, const int32_t* all_keys) {
+    int32_t* const offset = reinterpret_cast<int32_t*>(job->cp->slab[kOffsets].data);
     for (int64_t b = 0; b < job->d.batch; b++) {
         int64_t before = 0, all = 0;
         for (int32_t r = 0; r < job->ranks; r++) {
-            const int64_t keys = buffers.all_keys[r * job->d.batch + b];
+            const int64_t keys = all_keys[r * job->d.batch + b];
             if (r < job->rank) before += keys;
             all += keys;
         }
         int64_t off = job->d.alignment == FA_ALIGN_BOTTOM_RIGHT ? all - valid_rows(*job, b) : 0;
-        if (job->d.alignment == FA_ALIGN_EXPLICIT) off = job->a.causal_offset[b];
+        if (job->d.alignment == FA_ALIGN_EXPLICIT) off = job->causal_offset[b];
         off -= before;
         if (off < INT32_MIN || off > INT32_MAX)
             job->computed = fail(&job->cp->message, FA_UNSUPPORTED, "sequence %lld has %lld keys on all ranks: expected 31 bits",
                                  ll(b), ll(all));
-        buffers.offset[b] = int32_t(off);
+        offset[b] = int32_t(off);
     }
 }
 
@@ -77,8 +74,11 @@ void compute(Job* job, const Buffers& b) {
     fa_attention_desc_t d = job->d;
     fa_forward_args_t a = job->a;
     float* o = reinterpret_cast<float*>(b.own);
-    memset(o, 0, size_t(b.o_floats) * sizeof(float));  // gaps between packed rows, which the core leaves alone
-    for (int64_t i = 0; i < b.lse_floats; i++) o[b.o_floats + i] = -INFINITY;
+    if (job->packed_q) {  // the core leaves gaps between rows alone
+        Moves moves(job);
+        moves.clear_bytes(b.own, b.bytes());
+        moves.flush();
+    }
     d.o_dtype = FA_F32;
     d.operands = (d.operands | FA_OPERAND_LSE) & ~(FA_OPERAND_SINKS | FA_OPERAND_O_SCALE);
     d.strided &= ~uint32_t(FA_STRIDED_O | FA_STRIDED_LSE);
@@ -87,7 +87,7 @@ void compute(Job* job, const Buffers& b) {
     if (job->positions) {
         d.alignment = FA_ALIGN_EXPLICIT;
         d.operands |= FA_OPERAND_CAUSAL_OFFSET;
-        a.causal_offset = b.offset;
+        if (give_offsets(job, d.batch, &a.causal_offset) != FA_OK) return;
     }
     a.sinks = nullptr;
     a.o_scale = nullptr;
@@ -123,13 +123,14 @@ fa_status_t run(Job* job) {
     Slab* slab = job->cp->slab;
     Shares own(slab[kLocal].data), parts(slab[kPartial].data);
     const Buffers b = lay_out(*job, &own, &parts);
-    if (job->positions) {
-        for (int64_t i = 0; i < job->d.batch; i++) b.keys[i] = int32_t(valid_keys(*job, i));
-        FA_TRY(all_gather(job->cp, b.keys, b.all_keys, uint64_t(job->d.batch) * sizeof(int32_t), "the numbers of keys"));
-        place(job, b);
+    if (job->positions && job->d.batch > 0) {
+        int32_t *const own_keys = reinterpret_cast<int32_t*>(slab[kCounts].data), *const all_keys = own_keys + job->d.batch;
+        for (int64_t i = 0; i < job->d.batch; i++) own_keys[i] = int32_t(valid_keys(*job, i));
+        FA_TRY(gather_host(job->cp, own_keys, all_keys, uint64_t(job->d.batch) * sizeof(int32_t), "the numbers of keys"));
+        place(job, all_keys);
     }
     compute(job, b);
-    FA_TRY(all_gather(job->cp, b.own, b.parts, uint64_t(b.bytes()), "o and LSE"));
+    FA_TRY(all_gather(job, b.own, b.parts, b.bytes(), "o and LSE"));
     merge_parts(job, b);
     return FA_OK;
 }

@@ -26,6 +26,15 @@ fa_status_t checked(Job* job, fa_status_t status) {
     return fail(&job->cp->message, status, "rank %d: %s", job->rank, fa_last_error(job->cp->handle));
 }
 
+fa_status_t give_offsets(Job* job, int64_t count, const int32_t** given) {
+    const Slab* const slab = job->cp->slab;
+    *given = reinterpret_cast<const int32_t*>(slab[kOffsets].data);
+    if (!job->cp->device) return FA_OK;
+    *given = reinterpret_cast<const int32_t*>(slab[kDeviceOffsets].data);
+    return checked(job, fa_copy_async(job->cp->handle, slab[kDeviceOffsets].data, slab[kOffsets].data, uint64_t(count) * sizeof(int32_t),
+                                      job->a.flags & FA_ARGS_STREAM, job->a.stream));
+}
+
 // Row i of the piece stands on key i + off of the piece. Where a named alignment says the same for all sequences, no array of offsets does, and a
 // causal mask that hides no key is left out: kernels are faster without, on GPUs above all.
 static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_forward_args_t* a) {
@@ -50,12 +59,10 @@ static fa_status_t place(Job* job, const Piece& p, fa_attention_desc_t* d, fa_fo
                    : one && most == p.keys.rows - p.rows.rows ? FA_ALIGN_BOTTOM_RIGHT
                                                               : FA_ALIGN_EXPLICIT;
     if (d->alignment != FA_ALIGN_EXPLICIT) return FA_OK;
-    int32_t* offset = static_cast<int32_t*>(grow(job->cp, kOffsets, uint64_t(p.segment->count) * sizeof(int32_t)));
-    if (!offset) return job->computed = FA_OUT_OF_MEMORY;
+    int32_t* const offset = reinterpret_cast<int32_t*>(job->cp->slab[kOffsets].data);
     for (int64_t b = 0; b < p.segment->count; b++) offset[b] = int32_t(offset_of(b));
     d->operands |= FA_OPERAND_CAUSAL_OFFSET;
-    a->causal_offset = offset;
-    return FA_OK;
+    return give_offsets(job, p.segment->count, &a->causal_offset);
 }
 
 // Where an operand has the piece's first sequence, head, row and key.
@@ -201,7 +208,7 @@ fa_status_t merge(Job* job, const Merging& m) {
     }
     a.flags = (job->a.flags & FA_ARGS_STREAM) | (m.accumulate ? uint32_t(FA_MERGE_ACCUMULATE) : 0u);
     a.stream = job->a.stream;
-    a.parts = 1;
+    a.parts = m.parts;
     a.o_parts = reinterpret_cast<const float*>(m.part.data);
     a.lse_parts = m.part_lse.data;
     put(a.o_parts_stride + 1, m.part);

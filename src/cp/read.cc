@@ -149,13 +149,51 @@ fa_status_t check_by_core(Job* job) {
     return core_says(job->cp, fa_supports(handle, &local, job->op));
 }
 
+// The arrays that a call reads on the host, and room for offsets. What lies in device memory is copied, when the stream has come by.
+fa_status_t read_arrays(Job* job, Message* m) {
+    fa_cp_s* const cp = job->cp;
+    const int64_t batch = job->d.batch;
+    FA_TRY(in_range(m, "batch", batch, 0, kMaxSize));
+    const bool rows = job->spread.shard == FA_CP_SHARD_ROWS;
+    const struct {
+        const int32_t *given, **to;
+        int64_t count;
+        bool read;
+    } arrays[] = {{job->a.cu_seqlens_q, &job->cu_seqlens_q, batch + 1, rows || job->positions},
+                  {job->a.cu_seqlens_k, &job->cu_seqlens_k, batch + 1, rows || job->positions},
+                  {job->a.causal_offset, &job->causal_offset, batch, job->positions},
+                  {job->a.seqused_q, &job->seqused_q, batch, !rows && job->positions},
+                  {job->a.seqused_k, &job->seqused_k, batch, !rows && job->positions},
+                  {job->a.leftpad_k, &job->leftpad_k, batch, !rows && job->positions}};
+    int64_t copied = 0;
+    for (const auto& array : arrays) {
+        *array.to = cp->device ? nullptr : array.given;
+        if (cp->device && array.given && array.read) copied += array.count;
+    }
+    if (job->positions) {
+        const uint64_t bytes = uint64_t(batch) * sizeof(int32_t);
+        FA_TRY(grow(cp, kOffsets, bytes));
+        if (cp->device) FA_TRY(grow(cp, kDeviceOffsets, bytes));
+    }
+    if (copied == 0) return FA_OK;
+    FA_TRY(synchronize(cp));
+    FA_TRY(grow(cp, kArrays, uint64_t(copied) * sizeof(int32_t)));
+    int32_t* at = reinterpret_cast<int32_t*>(cp->slab[kArrays].data);
+    for (const auto& array : arrays) {
+        if (!array.given || !array.read) continue;
+        FA_TRY(core_says(cp, fa_copy(cp->handle, at, array.given, uint64_t(array.count) * sizeof(int32_t))));
+        *array.to = at;
+        at += array.count;
+    }
+    return FA_OK;
+}
+
 fa_status_t read_rows(Job* job, Message* m) {
     const fa_attention_desc_t& d = job->d;
     job->packed_q = job->has(FA_OPERAND_CU_SEQLENS_Q);
     job->packed_k = job->has(FA_OPERAND_CU_SEQLENS_K);
-    FA_TRY(in_range(m, "batch", d.batch, 0, kMaxSize));  // before any array is read
-    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->a.cu_seqlens_q, d.batch, d.seqlen_q, d.total_q, m));
-    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->a.cu_seqlens_k, d.batch, d.seqlen_k, d.total_k, m));
+    if (job->packed_q) FA_TRY(check_cu_seqlens("cu_seqlens_q", job->cu_seqlens_q, d.batch, d.seqlen_q, d.total_q, m));
+    if (job->packed_k) FA_TRY(check_cu_seqlens("cu_seqlens_k", job->cu_seqlens_k, d.batch, d.seqlen_k, d.total_k, m));
     job->local_keys = job->keys_on(job->rank);
     job->local_rows = 0;
     if (!job->packed_q) job->local_rows = ranges_of(job->partition, d.seqlen_q, job->rank).rows();
@@ -207,12 +245,12 @@ Fingerprint fingerprint_of(const Job& job) {
         memset(d.k_descale_block, 0, sizeof d.k_descale_block);
         memset(d.v_descale_block, 0, sizeof d.v_descale_block);
         d.operands &= ~kCacheOperands;
-        f.lengths = hash_array(f.lengths, job.a.seqused_q, d.batch);
+        f.lengths = hash_array(f.lengths, job.seqused_q, d.batch);
     } else {
-        f.lengths = hash_array(f.lengths, job.a.cu_seqlens_k, d.batch + 1);
+        f.lengths = hash_array(f.lengths, job.cu_seqlens_k, d.batch + 1);
     }
-    f.lengths = hash_array(f.lengths, job.a.cu_seqlens_q, d.batch + 1);
-    f.lengths = hash_array(f.lengths, job.a.causal_offset, d.batch);
+    f.lengths = hash_array(f.lengths, job.cu_seqlens_q, d.batch + 1);
+    f.lengths = hash_array(f.lengths, job.causal_offset, d.batch);
     f.descriptor = hash_bytes(kHashOfNothing, &d, sizeof d);
     f.spread = hash_bytes(kHashOfNothing, &job.spread, sizeof job.spread);
     return f;
@@ -241,6 +279,7 @@ fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_d
     const fa_attention_desc_t& d = job->d;
     job->positions = (d.flags & (FA_CAUSAL | FA_WINDOW)) != 0 || d.chunk != 0 || job->has(FA_OPERAND_ALIBI);
     FA_TRY(check_known_to_methods(*job, m));
+    FA_TRY(read_arrays(job, m));
     FA_TRY(job->spread.shard == FA_CP_SHARD_ROWS ? read_rows(job, m) : read_keys(job, m));
     if (backward) FA_TRY(read_gradients(job, m));
     *fingerprint = fingerprint_of(*job);

@@ -22,11 +22,13 @@ int64_t largest_shard(const Job& job) {
     return largest;
 }
 
-void pack_own(const Job& job, const Shard& own) {
-    each_travelling(job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
-        copy(job.keys_of(job.k, s), local, place.in(own.k), 0, s.count, keys.rows, false);
-        copy(job.keys_of(job.v, s), local, place.in(own.v), 0, s.count, keys.rows, false);
+void pack_own(Job* job, const Shard& own) {
+    Moves moves(job);
+    each_travelling(*job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
+        moves.copy(job->keys_of(job->k, s), local, place.in(own.k), 0, s.count, keys.rows, false);
+        moves.copy(job->keys_of(job->v, s), local, place.in(own.v), 0, s.count, keys.rows, false);
     });
+    moves.flush();
 }
 
 Range seen(const Job& job, const Segment& s, const Range& rows, const Range& keys) {

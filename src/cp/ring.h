@@ -18,7 +18,7 @@ struct Shard {
 };
 Shard shard_of(const Job& job, int32_t rank, char* data);
 int64_t largest_shard(const Job& job);
-void pack_own(const Job& job, const Shard& own);
+void pack_own(Job* job, const Shard& own);
 
 // Does a row of `rank` see a key of `owner`?
 bool needs(const Job& job, int32_t rank, int32_t owner);

@@ -1,6 +1,5 @@
 // Ring attention: each rank's keys and values pass from rank to rank, as far as somebody needs them, while rows are computed with
 // those that are here. Partial results are merged in f32.
-#include <math.h>
 #include <string.h>
 #include "cp/ring.h"
 
@@ -11,7 +10,6 @@ namespace {
 struct Partials {
     View o, part;  // f32; of all local rows, and room for one piece
     LseView lse, part_lse;
-    uint8_t* begun;
 };
 Partials lay_out(const Job& job, Shares* all, Shares* one) {
     Partials p{};
@@ -23,7 +21,6 @@ Partials lay_out(const Job& job, Shares* all, Shares* one) {
     p.part = p.o;
     p.o.data = all->take(bytes_of(p.o, batch, rows));
     p.lse = {reinterpret_cast<float*>(all->take(batch * heads * rows * int64_t(sizeof(float)))), heads * rows, rows, 1};
-    p.begun = reinterpret_cast<uint8_t*>(all->take(2 * job.segments()));
     p.part.data = one->take(bytes_of(p.o, batch, rows));
     p.part_lse = p.lse;
     p.part_lse.data = reinterpret_cast<float*>(one->take(batch * heads * rows * int64_t(sizeof(float))));
@@ -40,14 +37,15 @@ fa_status_t prepare(Job* job) {
     const uint64_t largest = uint64_t(largest_shard(*job));
     Shares all(nullptr), one(nullptr);
     lay_out(*job, &all, &one);
-    if (!grow(job->cp, kSend, largest) || !grow(job->cp, kReceive, largest) || !grow(job->cp, kLocal, uint64_t(all.used())) ||
-        !grow(job->cp, kPartial, uint64_t(one.used())))
-        return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kBegun, uint64_t(2 * job->segments())));
+    FA_TRY(grow(job->cp, kSend, largest));
+    FA_TRY(grow(job->cp, kReceive, largest));
+    FA_TRY(grow(job->cp, kLocal, uint64_t(all.used())));
+    return grow(job->cp, kPartial, uint64_t(one.used()));
 }
 
 // One range of rows against what it sees of one range of keys.
-void compute_piece(Job* job, Piece piece, const Partials& p, uint8_t* begun) {
+void compute_piece(Job* job, Piece piece, const Partials& p, char* begun) {
     const Segment& s = *piece.segment;
     Merging m{s.count,
               piece.rows.rows,
@@ -55,6 +53,7 @@ void compute_piece(Job* job, Piece piece, const Partials& p, uint8_t* begun) {
               p.part_lse,
               job->rows_of(p.o, s).at(0, piece.local_row, 0),
               job->lse_of(p.lse, s).at(0, 0, piece.local_row),
+              1,
               true};
     m.part.batch = piece.rows.rows * m.part.row;
     m.part_lse.head = piece.rows.rows;
@@ -67,21 +66,16 @@ void compute_piece(Job* job, Piece piece, const Partials& p, uint8_t* begun) {
     *begun = 1;
 }
 
-// Rows that saw no key yet have o = 0 and LSE = −inf; all are rounded to o's type.
-void finish(Job* job, const Partials& p) {
+// All are rounded to o's type. Rows that saw no key have no part.
+void finish(Job* job, const Partials& p, const char* begun) {
     for (Segments s(*job); s.next();) {
         int64_t local = 0;
         for (int32_t i = 0; i < s->own_rows.count; local += s->own_rows.at[i++].rows) {
             const int64_t rows = s->own_rows.at[i].rows;
             const View from = job->rows_of(p.o, *s).at(0, local, 0);
             const LseView from_lse = job->lse_of(p.lse, *s).at(0, 0, local);
-            for (int64_t b = 0; b < s->count && !p.begun[2 * s.index() + i]; b++) {
-                memset(from.at(b, 0, 0).data, 0, size_t(rows * from.row));
-                for (int64_t h = 0; h < job->d.heads_q; h++)
-                    for (int64_t r = 0; r < rows; r++) *from_lse.at(b, h, r).data = -INFINITY;
-            }
-            merge(job, {s->count, rows, from, from_lse, job->rows_of(job->o, *s).at(0, local, 0),
-                        job->lse_of(job->lse, *s).at(0, 0, local), false});
+            merge(job, {s->count, rows, from, from_lse, job->rows_of(job->o, *s).at(0, local, 0), job->lse_of(job->lse, *s).at(0, 0, local),
+                        begun[2 * s.index() + i], false});
         }
     }
 }
@@ -90,9 +84,10 @@ fa_status_t run(Job* job) {
     Slab* slab = job->cp->slab;
     Shares all(slab[kLocal].data), one(slab[kPartial].data);
     const Partials p = lay_out(*job, &all, &one);
-    if (job->segments() > 0) memset(p.begun, 0, size_t(2 * job->segments()));
+    char* const begun = slab[kBegun].data;
+    memset(begun, 0, size_t(2 * job->segments()));
     char *here = slab[kSend].data, *coming = slab[kReceive].data;
-    pack_own(*job, shard_of(*job, job->rank, here));
+    pack_own(job, shard_of(*job, job->rank, here));
     for (int32_t step = 0; step < job->ranks; step++) {
         const int32_t owner = owner_at(*job, step);
         Group group(job->cp);
@@ -100,14 +95,14 @@ fa_status_t run(Job* job) {
         FA_TRY(group.start());
         each_ring_piece(job, owner, shard_of(*job, owner, here),
                         [&](const Piece& piece, int64_t segment, int32_t range, const auto&) {
-                            compute_piece(job, piece, p, p.begun + 2 * segment + range);
+                            compute_piece(job, piece, p, begun + 2 * segment + range);
                         });
         FA_TRY(group.wait("keys and values of the rank before"));
         char* const sent = here;
         here = coming;
         coming = sent;
     }
-    finish(job, p);
+    finish(job, p, begun);
     return FA_OK;
 }
 

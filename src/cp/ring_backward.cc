@@ -47,15 +47,17 @@ fa_status_t prepare(Job* job) {
     const uint64_t shard = uint64_t(largest_shard(*job)), pair = uint64_t(largest_pair(*job));
     Shares own(nullptr);
     lay_out(*job, &own);
-    if (!grow(job->cp, kSend, shard) || !grow(job->cp, kReceive, shard) || !grow(job->cp, kLocal, uint64_t(own.used())) ||
-        !grow(job->cp, kPartial, pair) || !grow(job->cp, kGradientSend, pair) || !grow(job->cp, kGradientReceive, pair))
-        return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kSend, shard));
+    FA_TRY(grow(job->cp, kReceive, shard));
+    FA_TRY(grow(job->cp, kLocal, uint64_t(own.used())));
+    FA_TRY(grow(job->cp, kPartial, pair));
+    FA_TRY(grow(job->cp, kGradientSend, pair));
+    return grow(job->cp, kGradientReceive, pair);
 }
 
-void clear(const Pair& p, int64_t sequences, int64_t keys) {
-    cp::clear(p.dk, sequences, keys);
-    cp::clear(p.dv, sequences, keys);
+void clear(Moves* moves, const Pair& p, int64_t sequences, int64_t keys) {
+    moves->clear(p.dk, sequences, keys);
+    moves->clear(p.dv, sequences, keys);
 }
 
 // totals: of the owner's keys, or of this rank's own.
@@ -79,31 +81,37 @@ Return return_at(const Job& job, int32_t step) {
     return {owner, from, needs(job, job.rank, owner), needs(job, from, job.rank)};
 }
 
-void add_received(const Job& job, const Pair& received, const Pair& own) {
-    each_travelling(job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
-        if (own.dk.data) copy(place.in(received.dk), 0, job.keys_of(own.dk, s), local, s.count, keys.rows, true);
-        if (own.dv.data) copy(place.in(received.dv), 0, job.keys_of(own.dv, s), local, s.count, keys.rows, true);
+void add_received(Job* job, const Pair& received, const Pair& own) {
+    Moves moves(job);
+    each_travelling(*job, [&](const Segment& s, const Range& keys, int64_t local, const Place& place) {
+        if (own.dk.data) moves.copy(place.in(received.dk), 0, job->keys_of(own.dk, s), local, s.count, keys.rows, true);
+        if (own.dv.data) moves.copy(place.in(received.dv), 0, job->keys_of(own.dv, s), local, s.count, keys.rows, true);
     });
+    moves.flush();
 }
 
 void finish(Job* job, const Own& own) {
     const bool accumulates = job->accumulates();
-    put(own.dq, job->dq, job->d.q_dtype, accumulates, job->row_batch(), job->local_rows);
-    put(own.keys.dk, job->dk, job->d.k_dtype, accumulates, job->key_batch(), job->local_keys);
-    put(own.keys.dv, job->dv, job->d.v_dtype, accumulates, job->key_batch(), job->local_keys);
+    Moves moves(job);
+    moves.put(own.dq, job->dq, job->d.q_dtype, accumulates, job->row_batch(), job->local_rows);
+    moves.put(own.keys.dk, job->dk, job->d.k_dtype, accumulates, job->key_batch(), job->local_keys);
+    moves.put(own.keys.dv, job->dv, job->d.v_dtype, accumulates, job->key_batch(), job->local_keys);
+    moves.flush();
 }
 
 fa_status_t run(Job* job) {
     Slab* slab = job->cp->slab;
     Shares shares(slab[kLocal].data);
     const Own own = lay_out(*job, &shares);
-    cp::clear(own.dq, job->row_batch(), job->local_rows);
-    clear(own.keys, job->key_batch(), job->local_keys);
+    Moves moves(job);
+    moves.clear(own.dq, job->row_batch(), job->local_rows);
+    clear(&moves, own.keys, job->key_batch(), job->local_keys);
+    moves.flush();
     differentiate_sinks(job);
     char *here = slab[kSend].data, *coming = slab[kReceive].data;
     char *now = slab[kPartial].data, *before = slab[kGradientSend].data;
     const Pair received = pair_of(*job, job->rank, slab[kGradientReceive].data);
-    pack_own(*job, shard_of(*job, job->rank, here));
+    pack_own(job, shard_of(*job, job->rank, here));
     for (int32_t step = 0; step <= job->ranks; step++) {
         const int32_t owner = owner_at(*job, step);
         const Return back = return_at(*job, step);
@@ -114,11 +122,12 @@ fa_status_t run(Job* job) {
         FA_TRY(group.start());
         if (step < job->ranks) {
             const Pair totals = step == 0 ? own.keys : pair_of(*job, owner, now);
-            if (step > 0) clear(totals, 1, travelling_keys(*job, owner));
+            if (step > 0) clear(&moves, totals, 1, travelling_keys(*job, owner));
+            moves.flush();
             compute(job, owner, shard_of(*job, owner, here), own.dq, totals);
         }
         FA_TRY(group.wait("keys and values of the rank before, and gradients"));
-        if (back.received) add_received(*job, received, own.keys);
+        if (back.received) add_received(job, received, own.keys);
         char* const sent = here;
         here = coming;
         coming = sent;

@@ -16,7 +16,7 @@ Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares) {
     return t;
 }
 
-void clear_full(const Job& job, const Turned& t) { clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys)); }
+void clear_full(const Job& job, const Turned& t, Moves* moves) { moves->clear(t.full, full_batch(job, t.of_keys), full_rows(job, t.of_keys)); }
 
 Turned turned(const Job& job, const LseView& local, Shares* shares) {
     constexpr int64_t kUnit = sizeof(float);
@@ -59,7 +59,7 @@ static View local_of(const Job& job, const Turned& t, const Segment& s, int32_t 
 }
 static View full_of(const Job& job, const Turned& t, const Segment& s) {
     const bool packed = t.of_keys ? job.packed_k : job.packed_q;
-    const int32_t* const cu = t.of_keys ? job.a.cu_seqlens_k : job.a.cu_seqlens_q;
+    const int32_t* const cu = t.of_keys ? job.cu_seqlens_k : job.cu_seqlens_q;
     return t.full.at(packed ? 0 : s.first, packed ? cu[s.first] : 0, 0);
 }
 
@@ -86,15 +86,15 @@ static void each_full(const Job& job, const Turning& t, int32_t peer, const Move
 }
 
 // This rank's own rows of its own heads, which need no message.
-static void turn_own(const Job& job, const Turning& t, Towards side) {
+static void turn_own(const Job& job, const Turning& t, Towards side, Moves* moves) {
     for (Segments s(job); s.next();)
         for (int n = 0; n < t.count; n++) {
             const View local = local_of(job, t.tensor[n], *s, job.rank), full = full_of(job, t.tensor[n], *s);
             const Ranges& ranges = t.tensor[n].of_keys ? s->own_keys : s->own_rows;
             int64_t at = 0;
             for (int32_t i = 0; i < ranges.count; at += ranges.at[i++].rows) {
-                if (side == Towards::heads) copy(local, at, full, ranges.at[i].begin, s->count, ranges.at[i].rows, false);
-                else copy(full, ranges.at[i].begin, local, at, s->count, ranges.at[i].rows, job.accumulates());
+                if (side == Towards::heads) moves->copy(local, at, full, ranges.at[i].begin, s->count, ranges.at[i].rows, false);
+                else moves->copy(full, ranges.at[i].begin, local, at, s->count, ranges.at[i].rows, job.accumulates());
             }
         }
 }
@@ -113,9 +113,10 @@ int64_t received_bytes(const Job& job, const Turning& t, Towards side) {
 fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
     const bool to_heads = side == Towards::heads;
     Group group(job->cp);
+    Moves moves(job);
     char *out = job->cp->slab[kSend].data, *in = job->cp->slab[kReceive].data;
     const auto pack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-        out = pack(v, sequences, row, rows, out);
+        out = moves.pack(v, sequences, row, rows, out);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
@@ -127,19 +128,22 @@ fa_status_t turn(Job* job, const Turning& t, Towards side, const char* what) {
         group.receive(peer, in, uint64_t(bytes));
         in += bytes;
     }
+    moves.flush();
     FA_TRY(group.start());
-    turn_own(*job, t, side);
+    turn_own(*job, t, side, &moves);
+    moves.flush();
     FA_TRY(group.wait(what));
-    const char* from = job->cp->slab[kReceive].data;
+    char* from = job->cp->slab[kReceive].data;
     const bool adds = !to_heads && job->accumulates();
     const auto unpack_one = [&](const View& v, int64_t sequences, int64_t row, int64_t rows) {
-        from = adds ? add(v, sequences, row, rows, from) : unpack(v, sequences, row, rows, from);
+        from = adds ? moves.add(v, sequences, row, rows, from) : moves.unpack(v, sequences, row, rows, from);
     };
     for (int32_t peer = 0; peer < job->ranks; peer++) {
         if (peer == job->rank) continue;
         if (to_heads) each_full(*job, t, peer, unpack_one);
         else each_local(*job, t, peer, unpack_one);
     }
+    moves.flush();
     return FA_OK;
 }
 

@@ -24,7 +24,7 @@ struct Turning {
 Turned turned(const Job& job, const View& local, bool of_keys, Shares* shares);
 Turned turned(const Job& job, const LseView& local, Shares* shares);
 LseView full_lse(const Turned& lse);
-void clear_full(const Job& job, const Turned& t);
+void clear_full(const Job& job, const Turned& t, Moves* moves);
 
 enum class Towards { heads, rows };
 

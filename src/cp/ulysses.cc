@@ -61,10 +61,9 @@ fa_status_t prepare(Job* job) {
     const Sides s = sides(*job, &tensors);
     const int64_t in[] = {sent_bytes(*job, s.in, Towards::heads), received_bytes(*job, s.in, Towards::heads)};
     const int64_t out[] = {sent_bytes(*job, s.out, Towards::rows), received_bytes(*job, s.out, Towards::rows)};
-    if (!grow(job->cp, kKeys, uint64_t(tensors.used())) || !grow(job->cp, kSend, uint64_t(in[0] > out[0] ? in[0] : out[0])) ||
-        !grow(job->cp, kReceive, uint64_t(in[1] > out[1] ? in[1] : out[1])))
-        return FA_OUT_OF_MEMORY;
-    return FA_OK;
+    FA_TRY(grow(job->cp, kKeys, uint64_t(tensors.used())));
+    FA_TRY(grow(job->cp, kSend, uint64_t(in[0] > out[0] ? in[0] : out[0])));
+    return grow(job->cp, kReceive, uint64_t(in[1] > out[1] ? in[1] : out[1]));
 }
 
 template <GetSides sides>
@@ -132,7 +131,9 @@ fa_status_t run_backward(Job* job) {
     if (job->g.dv) g.dv = s.out.tensor[next++].full.data;
     if (job->dsinks) g.dsinks = job->dsinks + job->rank * d.heads_q;
     if (job->accumulates()) {  // f32 sums from 0 on, which are then added to what rows hold
-        for (int i = 0; i < s.out.count; i++) clear_full(*job, s.out.tensor[i]);
+        Moves moves(job);
+        for (int i = 0; i < s.out.count; i++) clear_full(*job, s.out.tensor[i], &moves);
+        moves.flush();
     }
     checked(job, fa_backward(job->cp->handle, &d, &g));
     return turn(job, s.out, Towards::rows, "dq, dk and dv by rows");

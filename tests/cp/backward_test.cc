@@ -6,8 +6,7 @@ namespace {
 
 class BackwardWays : public testing::TestWithParam<Way> {};
 
-TEST_P(BackwardWays, AgreeWithTheOracleForAnyNumberOfRanks) {
-    const Way way = GetParam();
+void gradients_agree_with_the_oracle(const Way& way, bool device) {
     const Handle handle = make_handle();
     for (uint64_t seed = 1; seed <= 24; seed++) {
         Rng rng(derive(31, seed));
@@ -21,11 +20,15 @@ TEST_P(BackwardWays, AgreeWithTheOracleForAnyNumberOfRanks) {
         b.fill_normal(rng);
         Spread s = spread_of(way, b.c, rng);
         if (rng.chance(0.3)) s.gap = 3;
+        s.device = device;
         ASSERT_EQ("", spread_and_check_backward(handle, b, s))
             << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block " << s.desc.block << ", chunk "
             << s.desc.head_chunk;
     }
 }
+
+TEST_P(BackwardWays, AgreeWithTheOracleForAnyNumberOfRanks) { gradients_agree_with_the_oracle(GetParam(), false); }
+TEST_P(BackwardWays, AgreeInDeviceMemory) { gradients_agree_with_the_oracle(GetParam(), true); }
 
 INSTANTIATE_TEST_SUITE_P(Cp, BackwardWays, testing::ValuesIn(kWays), name_of_way);
 

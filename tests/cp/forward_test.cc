@@ -8,18 +8,21 @@ namespace {
 
 class Ways : public testing::TestWithParam<Way> {};
 
-TEST_P(Ways, AgreeWithTheOracleForAnyNumberOfRanks) {
-    const Way way = GetParam();
+void agree_with_the_oracle(const Way& way, bool device) {
     for (uint64_t seed = 1; seed <= 24; seed++) {
         Case c = problem(derive(27, seed), way.method != FA_CP_METHOD_ULYSSES, way.method != FA_CP_METHOD_RING, false);
         Rng rng(derive(28, seed));
         Spread s = spread_of(way, c, rng);
         if (rng.chance(0.3)) s.gap = 3;
         s.again = rng.chance(0.1);
+        s.device = device;
         ASSERT_EQ("", spread_and_check(c, s)) << way.name << ", seed " << seed << ", " << s.ranks << " ranks, block "
                                               << s.desc.block << ", chunk " << s.desc.head_chunk;
     }
 }
+
+TEST_P(Ways, AgreeWithTheOracleForAnyNumberOfRanks) { agree_with_the_oracle(GetParam(), false); }
+TEST_P(Ways, AgreeInDeviceMemory) { agree_with_the_oracle(GetParam(), true); }
 
 INSTANTIATE_TEST_SUITE_P(Cp, Ways, testing::ValuesIn(kWays), name_of_way);
 
@@ -62,7 +65,7 @@ TEST(Cp, TheRingHasTheSameBitsEveryTime) {
     }
 }
 
-TEST(Cp, DecodesFromACacheThatIsSpread) {
+void decode_from_a_cache_that_is_spread(bool device) {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         Rng rng(derive(29, seed));
         const int64_t heads_k = rng.between(1, 3);
@@ -93,6 +96,7 @@ TEST(Cp, DecodesFromACacheThatIsSpread) {
         s.ranks = int32_t(rng.between(2, 5));
         s.page_size = rng.chance(0.4) ? rng.between(1, 20) : 0;
         s.desc.shard = FA_CP_SHARD_KEYS;
+        s.device = device;
         std::vector<double> cuts;
         for (int32_t i = 1; i < s.ranks; i++) cuts.push_back(rng.uniform());
         std::sort(cuts.begin(), cuts.end());
@@ -100,12 +104,17 @@ TEST(Cp, DecodesFromACacheThatIsSpread) {
     }
 }
 
+TEST(Cp, DecodesFromACacheThatIsSpread) { decode_from_a_cache_that_is_spread(false); }
+TEST(Cp, DecodesInDeviceMemory) { decode_from_a_cache_that_is_spread(true); }
+
 TEST(Cp, OneRankIsTheCore) {
     for (const int32_t method : {FA_CP_METHOD_AUTO, FA_CP_METHOD_RING}) {
         Case c = shaped({2, 4, 2, 20, 30, 16, 16});
         Rng rng(9);
         fill(c, rng);
-        EXPECT_EQ("", spread_and_check(c, by_rows(1, method, FA_CP_LAYOUT_CONTIGUOUS)));
+        Spread s = by_rows(1, method, FA_CP_LAYOUT_CONTIGUOUS);
+        s.device = method == FA_CP_METHOD_RING;
+        EXPECT_EQ("", spread_and_check(c, s));
     }
 }
 

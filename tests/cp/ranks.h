@@ -1,6 +1,8 @@
 // One rank's part of a spread problem.
 #pragma once
+#include <list>
 #include "spread.h"
+#include "support/device_memory.h"
 
 namespace test {
 
@@ -33,6 +35,20 @@ struct Rank {
 Rank cut_rows(const Case& c, const Spread& s, int32_t rank);
 // To where the rank lies now.
 void point(Rank& r, bool strided);
+
+// A rank's memory on its handle's device: args then point there, until what was written comes back.
+class OnDevice {
+  public:
+    OnDevice(Rank& rank, fa_handle_t handle);
+    void back();
+
+  private:
+    template <class T>
+    void move(std::vector<T>& data, std::initializer_list<void*> fields);
+    Rank& rank_;
+    fa_handle_t handle_;
+    std::list<std::pair<DeviceMemory, void*>> moved_;  // with where it came from
+};
 
 // Each on a thread of its own.
 std::vector<RankResult> call_all(std::vector<Rank>& ranks, const Spread& s, StandIn& room);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 namespace test {
@@ -129,9 +130,11 @@ void put_together(Case& c, Rank& rank) {
 
 RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     RankResult result;
-    const Handle handle = make_handle();
+    const Handle handle = s.device ? make_device_handle() : make_handle();
     handle.set(FA_PARAM_THREADS, 1);
-    const fa_cp_transport_t transport = room.transport(index);
+    const fa_cp_transport_t transport = s.device ? room.device_transport(index, handle) : room.transport(index);
+    std::optional<OnDevice> memory;
+    if (s.device) memory.emplace(rank, handle);
     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
     info.transport = &transport;
     info.timeout_ms = s.timeout_ms;
@@ -147,6 +150,10 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
             rank.backward ? fa_cp_backward(cp, &rank.d, &rank.spread, &rank.g) : fa_cp_forward(cp, &rank.d, &rank.spread, &rank.a);
         result.error = fa_cp_last_error(cp);
     }
+    if (result.status == FA_OK) {
+        EXPECT_EQ(FA_OK, fa_cp_synchronize(cp)) << fa_cp_last_error(cp);
+    }
+    if (memory) memory->back();
     fa_cp_traffic(cp, &result.bytes, &result.messages);
     char text[FA_TEXT_MAX] = "";
     if (rank.backward) fa_cp_explain(cp, &rank.d, &rank.spread, FA_OP_BACKWARD, &rank.g, text, sizeof text);

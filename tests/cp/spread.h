@@ -24,6 +24,7 @@ struct Spread {
     // Changes of one rank's call, before it is made.
     std::function<void(int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)> change = nullptr;
     std::function<void(int32_t rank, fa_backward_args_t&)> change_backward = nullptr;
+    bool device = false;  // tensors and messages lie in the memory of each rank's handle
     bool again = false;  // a second call after the first, whose result counts
 };
 

@@ -46,28 +46,47 @@ typedef struct fa_cp_message_s {
     uint64_t tag;      /* the same on both sides; those that are in flight at once differ in their low 15 bits */
 } fa_cp_message_t;
 
-/* How ranks talk to each other: a table of functions, which a program takes from flashattn_cp_mpi.h or writes itself. The library
- * calls them from the thread that called it. Statuses: FA_OK, FA_TIMEOUT, FA_PEER_FAILED (also for a message of another length than
- * the receiver expects), FA_OUT_OF_MEMORY; any other counts as FA_PEER_FAILED. */
+enum { /* flags of a transport */
+    FA_CP_DEVICE_MEMORY = 1 << 0 /* messages lie in the memory of the handle's device, and are sent and received in the order of a stream. Without
+                                    it they lie in host memory */
+};
+
+/* How ranks talk to each other: a table of functions, which a program takes from flashattn_cp_mpi.h or flashattn_cp_nccl.h, or writes itself.
+ * The library calls them from the thread that called it. Statuses: FA_OK, FA_TIMEOUT, FA_PEER_FAILED (also for a message of another length than
+ * the receiver expects), FA_OUT_OF_MEMORY; any other counts as FA_PEER_FAILED.
+ *
+ * Under FA_CP_DEVICE_MEMORY nothing but gather_host and synchronize waits on the host. Messages of start, and of all_gather, are sent and received
+ * behind all work that the stream of enter has had by then, and what it gets after wait comes behind them; other work runs beside them. A
+ * message of another length is then found out by the transport or not at all: ranks have compared what they are about to do. */
 typedef struct fa_cp_transport_s {
     uint32_t struct_size;
-    uint32_t flags; /* none yet: 0. Messages lie in host memory */
+    uint32_t flags; /* FA_CP_DEVICE_MEMORY */
     int32_t rank;   /* 0 … ranks − 1 */
     int32_t ranks;
     void* user;     /* outlives the fa_cp_t */
     /* Starts all messages as one group and returns at once; the array itself is read during the call alone. The messages' memory
        belongs to the transport until a wait has returned FA_OK. */
     fa_status_t (*start)(void* user, const fa_cp_message_t* messages, int64_t count, uint64_t* ticket);
-    /* FA_OK when all of the group are done, which frees the ticket; FA_TIMEOUT after timeout_ms (−1: no limit); FA_PEER_FAILED. */
+    /* FA_OK when all of the group are done, which frees the ticket; FA_TIMEOUT after timeout_ms (−1: no limit); FA_PEER_FAILED. Under
+       FA_CP_DEVICE_MEMORY: when the stream will go on behind them. */
     fa_status_t (*wait)(void* user, uint64_t ticket, int64_t timeout_ms);
     /* Starts the gathering of `bytes` bytes of every rank into to[ranks][bytes]. NULL: the library uses start. */
     fa_status_t (*all_gather)(void* user, const void* from, void* to, uint64_t bytes, uint64_t* ticket);
     /* After a failure: gives up all that was started, so that no memory of the library is touched any more. NULL: there is no such
        way, as with MPI; fa_cp_destroy then leaves the buffers allocated, since a late message may still come. */
     void (*abandon)(void* user);
+    /* With FA_CP_DEVICE_MEMORY alone, and then all four. A call begins on this native stream (NULL: the legacy default stream), which comes
+       behind all that calls before have ordered; */
+    fa_status_t (*enter)(void* user, void* stream);
+    /* it has ordered all of its work. */
+    fa_status_t (*leave)(void* user);
+    /* Gathers bytes of host memory, at most 2^30 of all ranks together, into to[ranks][bytes], and returns when they are there. */
+    fa_status_t (*gather_host)(void* user, const void* from, void* to, uint64_t bytes, int64_t timeout_ms);
+    /* Returns when all is done that was ordered on the streams of enter. */
+    fa_status_t (*synchronize)(void* user, int64_t timeout_ms);
 } fa_cp_transport_t;
 
-#define FA_CP_TRANSPORT_INIT {sizeof(fa_cp_transport_t), 0, 0, 0, NULL, NULL, NULL, NULL, NULL}
+#define FA_CP_TRANSPORT_INIT {sizeof(fa_cp_transport_t), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 FA_API fa_status_t fa_cp_transport_init(fa_cp_transport_t* transport, uint32_t struct_size);
 
 /* ------------------------------------------------------------------------------------------------------------------ the object */
@@ -84,11 +103,13 @@ typedef struct fa_cp_create_info_s {
 #define FA_CP_CREATE_INFO_INIT {sizeof(fa_cp_create_info_t), 0, NULL, 0}
 FA_API fa_status_t fa_cp_create_info_init(fa_cp_create_info_t* info, uint32_t struct_size);
 
-/* Borrows the handle, which outlives the fa_cp_t and whose tensors lie in host memory (FA_BACKEND_CPU, or FA_MEMORY_HOST on a GPU).
- * Not collective. On failure *cp is NULL and fa_cp_last_error(NULL) has the sentence. Errors: FA_INVALID_ARGUMENT,
- * FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (device memory), FA_OUT_OF_MEMORY. */
+/* Borrows the handle, which outlives the fa_cp_t and whose tensors lie where the transport's messages do: FA_MEMORY_DEVICE with
+ * FA_CP_DEVICE_MEMORY, else FA_MEMORY_HOST; FA_BACKEND_CPU takes either. Not collective. On failure *cp is NULL and
+ * fa_cp_last_error(NULL) has the sentence. Errors: FA_INVALID_ARGUMENT, FA_UNSUPPORTED_FIELD, FA_UNSUPPORTED (the other memory),
+ * FA_OUT_OF_MEMORY. */
 FA_API fa_status_t fa_cp_create(fa_cp_t* cp, fa_handle_t handle, const fa_cp_create_info_t* info);
-/* Frees the object and its buffers, which it keeps between calls; neither handle nor transport. NULL is fine. Not collective. */
+/* Frees the object and its buffers, which it keeps between calls; neither handle nor transport. In device memory it waits for the work of calls
+ * as fa_cp_synchronize does, and leaves the buffers allocated where that fails and the transport has no abandon. NULL is fine. Not collective. */
 FA_API fa_status_t fa_cp_destroy(fa_cp_t cp);
 /* The sentence behind the last failed call, "" after one that succeeded. With NULL: the calling thread's last message from a
  * function that has no fa_cp_t. */
@@ -154,6 +175,12 @@ FA_API fa_status_t fa_cp_partition(const fa_cp_desc_t* spread, int32_t rank, int
 
 /* ------------------------------------------------------------------------------------------------------------------- the calls */
 
+/* Device memory (FA_CP_DEVICE_MEMORY). A call returns when its work is ordered on the stream of its args or of the handle, and all ranks
+ * have said that theirs is; fa_synchronize or the stream's own means then wait for it, but without a limit, while a rank that dies meanwhile is
+ * found out by fa_cp_synchronize or the next call alone. All pointers of the args are to device memory, as the core has it: cu_seqlens_q,
+ * cu_seqlens_k and causal_offset are read on the host, which waits for the stream; with FA_CP_SHARD_KEYS only where positions count
+ * (causal, window, ALiBi), and what nobody reads is not compared between ranks. */
+
 /* fa_forward_ex over all ranks; collective. With one rank it is that call.
  *
  * FA_CP_SHARD_ROWS: q and o hold the rank's rows, k and v the rank's keys, as fa_cp_partition says; LSE has the rank's rows. Rows
@@ -193,6 +220,10 @@ FA_API fa_status_t fa_cp_backward(fa_cp_t cp, const fa_attention_desc_t* desc, c
  * arrays are read; text: as fa_explain has it. Errors: those of the call. */
 FA_API fa_status_t fa_cp_explain(fa_cp_t cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op,
                                  const void* args, char* text, uint64_t n);
+
+/* Waits until all work is done that calls on the object have ordered, no longer than the time limit. In host memory there is none. Not collective.
+ * Errors: as for fa_cp_forward; FA_DEVICE_ERROR with one rank. */
+FA_API fa_status_t fa_cp_synchronize(fa_cp_t cp);
 
 /* What this rank sent in the last call, the exchanges of statuses included. Either pointer may be NULL. */
 FA_API fa_status_t fa_cp_traffic(fa_cp_t cp, uint64_t* bytes_sent, uint64_t* messages_sent);
