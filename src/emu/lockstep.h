@@ -51,7 +51,7 @@ struct Fiber {
     Copies copies;
 };
 
-// The participants of a rendezvous: the lanes of a wave, or all threads of a block.
+// The participants of a rendezvous: the lanes of a wave, all threads of a block, or those of a named barrier.
 struct Group {
     using Action = void (*)(void** lanes, int n);
     std::vector<void*> lanes;  // each one's argument; NULL: ended, or not here yet
@@ -85,6 +85,7 @@ struct Block {
     std::vector<Fiber> fibers;
     std::vector<Group> waves;
     Group all;
+    Group named[16];  // of barriers among some of the threads
     std::vector<Queue> ready;  // of each wave
     int now = 0, living = 0, threads = 0;
     int64_t index = 0, blocks = 0;
@@ -187,6 +188,14 @@ inline void meet(Group& g, int lane, void* mine, Group::Action action) {
     if (++g.here == g.alive) return b.complete(g);
     g.waiting.push_back(b.now);
     b.sleep();
+}
+
+// The barrier `id` among `count` threads of the block: the first to name it, until all are here.
+inline void meet_named(int id, int count) {
+    Group& g = block().named[id];
+    if (g.here == 0) g.reset(count);
+    if (g.alive != count) die("threads disagree on how many meet");
+    meet(g, g.here, &g, [](void**, int) {});
 }
 
 inline void entry() {  // a fiber lives on from block to block

@@ -182,7 +182,9 @@ FA_DEVICE void red_add4(float* to, float x, float y, float z, float w) {
 
 FA_DEVICE int warp_uniform(int x) { return x; }
 FA_DEVICE int opaque(int x) { return x; }
-FA_DEVICE void named_barrier(int, int, const char* file = __builtin_FILE(), int line = __builtin_LINE()) { barrier(file, line); }  // of all
+FA_DEVICE void named_barrier(int id, int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    if (!lockstep::removed(file, line)) lockstep::meet_named(id, count);
+}
 FA_DEVICE bool warp_any(bool x) {
     struct Args {
         bool in, out;
