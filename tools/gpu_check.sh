@@ -123,6 +123,8 @@ beside "the same bits a thousand times" 2 "$gpu" --gtest_brief=1 --gtest_filter=
 beside "the same gradients a thousand times" 1 "$gpu" --gtest_brief=1 --gtest_filter='EveryBackwardKernel.*Times*'
 beside "streams, threads, devices" 1 "$gpu" --gtest_brief=1 --gtest_filter='Streams.*'
 beside "graphs, and a decode loop in one; pages" 1 "$gpu" --gtest_brief=1 --gtest_filter='Graphs.*:DecodeLoop.*:Pages.*'
+beside "context parallelism in device memory" 4 "$build/tests/cp/fa_cp_test" --gtest_brief=1 --gtest_filter='*DeviceMemory*'
+[ ! -x "$build/tests/cp/fa_cp_nccl_test" ] || beside "context parallelism over NCCL" 1 "$build/tests/cp/fa_cp_nccl_test" --gtest_brief=1
 beside "flashattn verify" 1 "$build/cli/flashattn" verify
 beside "a program without CUDA" 1 "$build/tests/gpu/fa_gpu_without_cuda"
 beside "the example of a decode loop" 1 "$build/tests/gpu/fa_gpu_decode_loop"

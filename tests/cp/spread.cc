@@ -130,11 +130,13 @@ void put_together(Case& c, Rank& rank) {
 
 RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     RankResult result;
-    const Handle handle = s.device ? make_device_handle() : make_handle();
+    const Handle handle = s.open ? make_device_handle(index) : s.device ? make_device_handle() : make_handle();
     handle.set(FA_PARAM_THREADS, 1);
-    const fa_cp_transport_t transport = s.device ? room.device_transport(index, handle) : room.transport(index);
+    fa_cp_transport_t transport = s.device ? room.device_transport(index, handle) : room.transport(index);
+    if (s.open) result.status = s.open(index, handle, &transport);
+    if (result.status != FA_OK) return result;
     std::optional<OnDevice> memory;
-    if (s.device) memory.emplace(rank, handle);
+    if (s.device || s.open) memory.emplace(rank, handle);
     fa_cp_create_info_t info = FA_CP_CREATE_INFO_INIT;
     info.transport = &transport;
     info.timeout_ms = s.timeout_ms;
@@ -144,13 +146,13 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
         result.error = fa_cp_last_error(nullptr);
         return result;
     }
-    for (int repeat = 0; repeat < (s.again ? 2 : 1); repeat++) {
+    for (int repeat = 0; repeat < (index == s.silent_rank ? 0 : s.again ? 2 : 1); repeat++) {
         rank.g.forward = &rank.a;
         result.status =
             rank.backward ? fa_cp_backward(cp, &rank.d, &rank.spread, &rank.g) : fa_cp_forward(cp, &rank.d, &rank.spread, &rank.a);
         result.error = fa_cp_last_error(cp);
     }
-    if (result.status == FA_OK) {
+    if (result.status == FA_OK && index != s.silent_rank) {
         EXPECT_EQ(FA_OK, fa_cp_synchronize(cp)) << fa_cp_last_error(cp);
     }
     if (memory) memory->back();
@@ -160,6 +162,7 @@ RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     else fa_cp_explain(cp, &rank.d, &rank.spread, FA_OP_FORWARD, &rank.a, text, sizeof text);
     result.explained = text;
     fa_cp_destroy(cp);
+    if (s.close) s.close(index, &transport);
     return result;
 }
 

@@ -30,7 +30,11 @@ static Handle make(fa_create_info_t info, int32_t memory) {
 }
 
 Handle make_handle(fa_create_info_t info) { return make(info, FA_MEMORY_HOST); }
-Handle make_device_handle() { return make(FA_CREATE_INFO_INIT, FA_MEMORY_DEVICE); }
+Handle make_device_handle(int32_t device) {
+    fa_create_info_t info = FA_CREATE_INFO_INIT;
+    info.device = device;
+    return make(info, FA_MEMORY_DEVICE);
+}
 
 std::vector<int32_t> isas_under_test() {
     if (!testing_the_cpu()) return {0};

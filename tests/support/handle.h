@@ -28,7 +28,7 @@ int32_t backend_under_test();
 inline bool testing_the_cpu() { return backend_under_test() == FA_BACKEND_CPU; }
 Handle make_handle();
 Handle make_handle(fa_create_info_t info);  // the backend and memory fields are filled in
-Handle make_device_handle();                // whose pointers are fa_malloc's, filled and read by fa_copy
+Handle make_device_handle(int32_t device = 0);  // whose pointers are fa_malloc's, filled and read by fa_copy
 
 // Instruction sets to test with: all that the backend knows, and those of them that this machine has. {0}: the backend's own choice.
 std::vector<int32_t> isas_under_test();
