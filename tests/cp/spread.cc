@@ -130,7 +130,7 @@ void put_together(Case& c, Rank& rank) {
 
 RankResult call(Rank& rank, int32_t index, const Spread& s, StandIn& room) {
     RankResult result;
-    const Handle handle = s.open ? make_device_handle(index) : s.device ? make_device_handle() : make_handle();
+    const Handle handle = s.open || s.device ? make_device_handle(s.own_devices ? index : 0) : make_handle();
     handle.set(FA_PARAM_THREADS, 1);
     fa_cp_transport_t transport = s.device ? room.device_transport(index, handle) : room.transport(index);
     if (s.open) result.status = s.open(index, handle, &transport);

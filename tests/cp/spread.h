@@ -25,9 +25,10 @@ struct Spread {
     std::function<void(int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t&)> change = nullptr;
     std::function<void(int32_t rank, fa_backward_args_t&)> change_backward = nullptr;
     bool device = false;  // tensors and messages lie in the memory of each rank's handle
-    // Another transport than the room's, in the memory of the rank's handle, which is on the device of the rank's number.
+    // Another transport than the room's, in the memory of the rank's handle.
     std::function<fa_status_t(int32_t rank, fa_handle_t handle, fa_cp_transport_t* transport)> open = nullptr;
     std::function<void(int32_t rank, fa_cp_transport_t* transport)> close = nullptr;
+    bool own_devices = false;  // each rank has the device of its number
     int32_t silent_rank = -1;  // which makes no call
     bool again = false;  // a second call after the first, whose result counts
 };

@@ -165,6 +165,7 @@ class Ranks : public testing::TestWithParam<Way> {
         EXPECT_EQ(ncclSuccess, ncclGetUniqueId(&id_));
         comms_.assign(size_t(s.ranks), nullptr);
         const int ranks = s.ranks;
+        s.own_devices = true;
         s.open = [this, ranks](int32_t rank, fa_handle_t, fa_cp_transport_t* transport) {
             EXPECT_EQ(cudaSuccess, cudaSetDevice(rank));
             EXPECT_EQ(ncclSuccess, ncclCommInitRank(&comms_[size_t(rank)], ranks, id_, rank));

@@ -1,0 +1,13 @@
+// Communicators of as many ranks, each of which has its own; and what a test does to them.
+#pragma once
+#include <nccl.h>
+#include <cstdint>
+#include <vector>
+
+namespace test {
+
+std::vector<ncclComm_t> make_comms(int ranks);
+// From now on a rank's messages arrive a byte short, over all communicators that were split from these; −1: no rank's.
+void cut_messages_of(int rank);
+
+}  // namespace test
