@@ -108,6 +108,8 @@ class Segments {
 fa_status_t read_job(fa_cp_s* cp, const fa_attention_desc_t* desc, const fa_cp_desc_t* spread, int32_t op, const void* args,
                      Job* job, Fingerprint* fingerprint);
 // What a backward has beside the forward's: its args before all else is read, and its tensors after.
+// Refused: what of a descriptor no method knows.
+fa_status_t check_known(const fa_attention_desc_t&, int32_t ranks, Message*);
 fa_status_t read_backward_args(const fa_backward_args_t* user, Job* job, Message*);
 fa_status_t read_gradients(Job* job, Message*);
 // Which gradients ranks compute for each other, and how they are written.

@@ -52,27 +52,7 @@ fa_status_t check_known_to_methods(const Job& job, Message* m) {
     if (refused != 0)
         return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with %s on %d ranks", llu(d.operands),
                     kOperand[__builtin_ctzll(refused)].bit, shard, job.ranks);
-    if (d.flags & FA_V_IN_K)
-        return fail(m, FA_UNSUPPORTED, "flags is 0x%x: expected no FA_V_IN_K on %d ranks, which move k and v apart", d.flags,
-                    job.ranks);
-    const struct {
-        const char* name;
-        const int64_t* period;
-    } periods[] = {{"bias_period", d.bias_period}, {"mask_period", d.mask_period}};
-    for (const auto& p : periods)
-        for (int i = 0; i < 2; i++)
-            if (p.period[i] != 0)
-                return fail(m, FA_UNSUPPORTED, "%s[%d] is %lld: expected 0 on %d ranks, since the core counts sequences and heads of a piece from 0",
-                            p.name, i, ll(p.period[i]), job.ranks);
-    if (d.mask_dtype != 0 || d.mask_keys != 0)
-        return fail(m, FA_UNSUPPORTED, "mask_dtype is %d and mask_keys is %lld: expected 0 on %d ranks, which move bytes of all keys", d.mask_dtype,
-                    ll(d.mask_keys), job.ranks);
-    if (d.dropout_p != 0)
-        return fail(m, FA_UNSUPPORTED,
-                    "dropout_p is %g: expected 0 on %d ranks, since the core counts rows and heads of a mask from 0",
-                    double(d.dropout_p), job.ranks);
-    if (d.algorithm != FA_ALGORITHM_FLASH)
-        return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) on %d ranks", d.algorithm, job.ranks);
+    FA_TRY(check_known(d, job.ranks, m));
     if (job.a.workspace)
         return fail(m, FA_UNSUPPORTED, "workspace is %p: expected NULL on %d ranks, where each call of the core needs another",
                     job.a.workspace, job.ranks);

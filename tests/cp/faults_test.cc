@@ -1,5 +1,7 @@
 // What is refused, and that no rank is left waiting: with peers that refuse, differ, are silent or cut a message short.
 #include <gtest/gtest.h>
+#include <stddef.h>
+#include <set>
 #include "spread.h"
 
 namespace test {
@@ -64,6 +66,39 @@ TEST(CpFaults, WhatNoMethodHasIsRefused) {
     expect_everywhere([](int32_t, D, S, A a) { a.lse = nullptr; }, FA_INVALID_ARGUMENT, "lse is NULL");
     expect_everywhere([](int32_t, D, S, A a) { a.sinks = scores; }, FA_INVALID_ARGUMENT, "expected NULL without FA_OPERAND_SINKS");
     expect_everywhere([](int32_t, D, S, A a) { a.flags = 1u << 30; }, FA_UNSUPPORTED_FIELD, "flags is 0x40000000");
+}
+
+// One that this list lacks is refused, and so is any that the descriptor gains.
+TEST(CpFaults, FieldsThatNoMethodKnowsAreRefused) {
+    const std::set<std::string> known = {
+        "struct_size", "flags", "operands", "strided", "alignment", "q_dtype", "k_dtype", "v_dtype", "o_dtype", "bias_dtype",
+        "q_descale_dtype", "k_descale_dtype", "v_descale_dtype", "precision", "num_splits", "split_size", "reserve_units", "scale",
+        "softcap", "window_left", "window_right", "chunk", "batch", "heads_q", "heads_k", "heads_v", "dim_qk", "dim_v", "seqlen_q",
+        "seqlen_k", "total_q", "total_k", "kv_batch", "page_size", "num_pages", "page_table_stride", "q_descale_block",
+        "k_descale_block", "v_descale_block", "q_stride", "k_stride", "v_stride", "o_stride", "lse_stride", "bias_stride",
+        "mask_stride", "q_descale_stride", "k_descale_stride", "v_descale_stride", "alibi_batch_stride"};
+    const struct {
+        std::string name;
+        size_t offset, bytes;
+    } fields[] = {
+#define FA_FIELD(field) {#field, offsetof(fa_attention_desc_t, field), sizeof(fa_attention_desc_t::field)},
+#define FA_OPTION(field, used) FA_FIELD(field)
+#include "backend/options.def"
+    };
+    size_t refused = 0;
+    for (const auto& field : fields) {
+        if (known.count(field.name)) continue;
+        SCOPED_TRACE(field.name);
+        refused++;
+        for (const size_t at : {field.offset, field.offset + field.bytes - 4}) {  // the first element, and the last
+            const Change change = [&](int32_t, fa_attention_desc_t& d, fa_cp_desc_t&, fa_forward_args_t&) { reinterpret_cast<char*>(&d)[at] ^= 1; };
+            for (const RankResult& r : changed(change)) {
+                EXPECT_EQ(FA_UNSUPPORTED, r.status) << fa_status_name(r.status) << ": " << r.error;
+                EXPECT_NE(std::string::npos, r.error.find(field.name)) << r.error;
+            }
+        }
+    }
+    EXPECT_EQ(sizeof fields / sizeof *fields, known.size() + refused) << "the list has a name that is no field's";
 }
 
 TEST(CpFaults, ARankThatRefusesTellsTheOthers) {

@@ -348,4 +348,17 @@ TEST(Pages, NameFilesThatExist) {
     }
 }
 
+// And what recipes call by a name of the header, of the build's options or of the lists that a new option joins is called so there.
+TEST(Pages, RecipesNameWhatExists) {
+    std::string known;
+    for (const char* file : {"include/flashattn.h", "CMakeLists.txt", "src/backend/options.def"}) known += read(file);
+    const std::regex name("`(FA_[A-Z0-9_]+)`");
+    const std::string text = read("CONTRIBUTING.md");
+    int names = 0;
+    for (std::sregex_iterator at(text.begin(), text.end(), name), end; at != end; ++at, names++)
+        EXPECT_NE(std::string::npos, known.find((*at)[1].str())) << (*at)[1];
+    EXPECT_NE(std::string::npos, text.find("`FA_ATTENTION_DESC_INIT`")) << "where a new field must be";
+    EXPECT_GT(names, 1);
+}
+
 }  // namespace
