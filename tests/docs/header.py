@@ -1,5 +1,5 @@
 """The reference's reading of flashattn.h has every name that a compiler finds in it: functions, structs with their fields in
-order, constants with their values. And what it says of them are the header's comments, to the word.
+order, constants with their values. And what it says of them are the header's comments, to the word, each section on a page.
 
 header.py ROOT
 """
@@ -8,6 +8,8 @@ import re
 import shutil
 import sys
 from pathlib import Path
+
+PUT = re.compile(r"^\.\. header:: (.+)\n(?: +:of: (\S+)\n)?", re.M)  # a section of a header on a page of the reference
 
 
 def words(text):
@@ -55,6 +57,12 @@ def main(root):
         faults.append(
             f"comments are lost or doubled: {sum(len(words(c)) for c in comments)} words, read {sum(len(words(c)) for c in read)}"
         )
+    pages = "".join(page.read_text() for page in sorted((root / "docs/reference").glob("*.rst")))
+    put = sorted((of or header.name, title) for title, of in PUT.findall(pages))
+    files = (header, header.with_name("flashattn_cp.h"))
+    wanted = sorted((file.name, title) for file in files for title in ["overview", *(s.title for s in header_manual.read(file).sections)])
+    if put != wanted:
+        faults.append(f"sections that are not on one page of docs/reference: {sorted(set(put) ^ set(wanted)) or put}")
     print(
         "\n".join(faults)
         or f"{len(functions)} functions, {len(structs)} structs, {len(constants)} constants{'' if clang else '; no clang'}"
