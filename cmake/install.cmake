@@ -63,3 +63,8 @@ else()
 endif()
 file(GLOB examples CONFIGURE_DEPENDS examples/*.c examples/*.cc examples/*.h)
 install(FILES ${examples} examples/CMakeLists.txt examples/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT dev)
+# And the programs that the tutorial and the guides explain, which the same project builds.
+foreach(pages tutorial guides)
+  file(GLOB programs CONFIGURE_DEPENDS docs/${pages}/*.c docs/${pages}/*.h)
+  install(FILES ${programs} DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/${pages} COMPONENT dev)
+endforeach()
