@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 QUOTED = re.compile(r"^```output\n(.*?)^```", re.S | re.M)
-SHOWN = re.compile(r"^```\{literalinclude\} (\w+)\.(c|py)$", re.M)
+SHOWN = re.compile(r"^```\{literalinclude\} ((?:\.\./)*(?:\w+/)*)(\w+)\.(c|py)$", re.M)
 NUMBER = re.compile(r"-?\d+\.\d+")
 
 
@@ -29,14 +29,14 @@ def holds(block, lines):
 
 def faults_of(page, docs, programs, kind):
     text = page.read_text()
-    shown = {name for name, ending in SHOWN.findall(text) if ending == kind}
+    shown = {(folder, name) for folder, name, ending in SHOWN.findall(text) if ending == kind}
     if not shown:
         return
     if len(shown) > 1:
-        yield f"{page.name} shows several programs: {', '.join(sorted(shown))}"
+        yield f"{page.name} shows several programs: {', '.join(sorted(name for _, name in shown))}"
         return
-    name = shown.pop()
-    command = [programs / name] if kind == "c" else [sys.executable, page.parent / f"{name}.py"]
+    folder, name = shown.pop()
+    command = [programs / name] if kind == "c" else [sys.executable, page.parent / folder / f"{name}.py"]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
         yield f"{name} exits with {ran.returncode}: {ran.stdout}{ran.stderr}"
@@ -59,7 +59,7 @@ def main(docs, programs, only=""):
     # A comparison that nothing fails would prove nothing.
     if holds("p  0.5760\n", ["p 0.5790"]) or holds("yes\n", ["no"]) or holds("1.0\n2.0\n", ["1.0", "x", "2.0"]):
         faults.append("the comparison takes what is wrong")
-    unused = {p.stem for p in docs.glob("*/*.c")} - {name for page in pages for name, _ in SHOWN.findall(page.read_text())}
+    unused = {p.stem for p in docs.glob("*/*.c")} - {name for page in pages for _, name, _ in SHOWN.findall(page.read_text())}
     faults += [f"{name}.c is shown on no page" for name in sorted(unused)]
     print("\n".join(faults) or f"{len(pages)} pages")
     return 1 if faults else 0
