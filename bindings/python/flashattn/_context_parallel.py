@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import datetime
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,57 +14,13 @@ import torch.distributed as dist
 from . import _abi, _cp
 from ._arrays import choice, integer
 from ._forward import ALIGNMENTS, SCORE_SCALARS, named_causal, window_sides
-from ._tensors import Call, lse_shape, out_shape
+from ._tensors import Call, gpu_backend, lse_shape, out_shape
+from ._transport import Messages, OrderedMessages
 from ._types import Alignment, Causal
 from .errors import FlashAttnError
 from .handle import Handle
 
 _ANYWHERE = 256  # the address of a tensor without elements, which is not followed
-_TAGS = 1 << 15
-_CLOCK = 0.01  # seconds by which torch may be early
-
-
-class _Messages:
-    """Groups of messages as the library starts and awaits them."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._under_way: dict[int, tuple[list[Any], list[torch.Tensor]]] = {}
-        self._next = 0
-        self.failure: BaseException | None = None  # what torch said when a call failed
-        # The library keeps the addresses: they live as long as this.
-        self.start, self.wait = _cp.START(self._start), _cp.WAIT(self._wait)
-
-    def _start(self, _: Any, messages: Any, count: int, ticket: Any) -> int:
-        try:
-            operations, memory = [], []
-            for m in messages[:count]:
-                room = (ctypes.c_uint8 * m.bytes).from_address(m.data)
-                memory.append(torch.frombuffer(room, dtype=torch.uint8))
-                call = dist.isend if m.direction == _cp.SEND else dist.irecv
-                peer = dist.get_global_rank(self._group, m.peer)
-                operations.append(dist.P2POp(call, memory[-1], peer, self._group, m.tag % _TAGS))
-            self._next += 1
-            self._under_way[self._next] = dist.batch_isend_irecv(operations), memory
-            ticket[0] = self._next
-            return _abi.FA_OK
-        except BaseException as failure:
-            self.failure = failure
-            return _abi.FA_PEER_FAILED
-
-    def _wait(self, _: Any, ticket: int, timeout_ms: int) -> int:
-        end = time.monotonic() + timeout_ms / 1e3
-        try:
-            for work in self._under_way[ticket][0]:
-                if timeout_ms < 0:
-                    work.wait()
-                else:  # 0 would mean the group's own limit
-                    work.wait(datetime.timedelta(seconds=max(end - time.monotonic(), 1e-3)))
-            del self._under_way[ticket]
-            return _abi.FA_OK
-        except BaseException as failure:
-            self.failure = failure
-            return _abi.FA_TIMEOUT if 0 <= timeout_ms and time.monotonic() >= end - _CLOCK else _abi.FA_PEER_FAILED
 
 
 class context_parallel:
@@ -78,11 +32,14 @@ class context_parallel:
             ...
             out = cp.attention(q, k, v, causal="top-left")       # differentiable; all processes call it
 
-    group: of torch.distributed, with gloo for tensors in the CPU's memory, which all are; None: the default one.
+    group: of torch.distributed, with gloo for tensors in the CPU's memory or nccl for a GPU's; None: the default one.
+    device: of all tensors; None: with nccl the current GPU, else the CPU. On a GPU calls go into torch's current stream, and return when they are
+    in it; synchronize() waits for them no longer than the time limit, and finds a process that died. What processes compare before and
+    after a call goes over gloo: where the group has none, by a group that is made for it.
     layout: "zigzag", equal work for each process under a causal mask, or "contiguous".
     method: "auto", "ulysses", "all-gather" or "ring", of forward and backward.
     block: parts begin at multiples of it. timeout: seconds, the longest wait for another process; None: no limit.
-    backend: a Handle with memory="host" to compute with, as Handle("cpu", threads=4); None: one for the CPU.
+    backend: a Handle to compute with, as Handle("cpu", threads=4) or Handle("cuda", device=1, memory="device"); None: one for the device.
 
     Calls are collective: every process makes the same ones in the same order, forward and backward, with the same keywords. Where
     one fails, each gets an exception; after one of FA_TIMEOUT, or of FA_PEER_FAILED by the transport, a new object over a new group
@@ -93,6 +50,7 @@ class context_parallel:
         self,
         group: Any = None,
         *,
+        device: torch.device | str | None = None,
         layout: str = "zigzag",
         method: str = "auto",
         block: int = 0,
@@ -102,12 +60,16 @@ class context_parallel:
         self._group = dist.group.WORLD if group is None else group
         self.rank, self.ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._spread = _cp.spread(layout, method, block)
-        self._handle = Handle("cpu") if backend is None else backend
+        self.device = _device_of(self._group, device)
         self._owns_handle = backend is None
-        self._messages = _Messages(self._group)
-        self._transport = _cp.Transport(
-            rank=self.rank, ranks=self.ranks, start=self._messages.start, wait=self._messages.wait
-        )
+        if backend is not None:
+            self._handle = backend
+        elif self.device.type == "cpu":
+            self._handle = Handle("cpu")
+        else:
+            self._handle = Handle(gpu_backend(), device=self.device.index, memory="device")
+        self._messages = self._make_messages()
+        self._transport = _cp.Transport(flags=self._messages.flags, rank=self.rank, ranks=self.ranks, **self._messages.callbacks)
         limit = -1 if timeout is None else max(int(timeout * 1e3), 1)
         info = _cp.CpCreateInfo(transport=ctypes.pointer(self._transport), timeout_ms=limit)
         pointer = ctypes.c_void_p()
@@ -131,7 +93,7 @@ class context_parallel:
 
     def shard(self, x: torch.Tensor, dim: int, cu_seqlens: Sequence[int] | torch.Tensor | None = None) -> torch.Tensor:
         """This process's rows of x, which has all along dim."""
-        return x.index_select(dim, self.rows(x.shape[dim] if cu_seqlens is None else cu_seqlens))
+        return x.index_select(dim, self.rows(x.shape[dim] if cu_seqlens is None else cu_seqlens).to(x.device))
 
     def attention(
         self,
@@ -179,6 +141,10 @@ class context_parallel:
         out, lse = _Attention.apply(self, settings, q, k, v, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k)
         return (out, lse) if return_lse else out
 
+    def synchronize(self) -> None:
+        """Waits for the work of calls on a GPU, no longer than the time limit."""
+        self._checked(_cp.cp_library().fa_cp_synchronize, self._pointer)
+
     def traffic(self) -> tuple[int, int]:
         """Bytes and messages that this process sent in the last call."""
         sent, messages = ctypes.c_uint64(), ctypes.c_uint64()
@@ -207,7 +173,7 @@ class context_parallel:
             rows, keys = (0 if rows is None else rows), (0 if keys is None else keys)
         elif rows is None:
             counts = torch.tensor([q.shape[-3], k.shape[-3]])
-            dist.all_reduce(counts, group=self._group)
+            dist.all_reduce(counts, group=self._messages.host_group)
             rows, keys = (int(n) for n in counts)
         elif keys is None:
             keys = rows
@@ -232,8 +198,8 @@ class context_parallel:
         return call
 
     def _check(self, call: Call, lengths: Sequence[int | list[int]]) -> None:
-        if call.device.type != "cpu":
-            raise ValueError(f"q is on {call.device}: expected the CPU, in whose memory messages lie")
+        if call.device != self.device:
+            raise ValueError(f"q is on {call.device}: expected {self.device}, in whose memory messages lie")
         for name, length in zip(("q", "k"), lengths):
             here = getattr(call.request.desc, f"total_{name}" if isinstance(length, list) else f"seqlen_{name}")
             expected = sum(r.rows for r in _cp.ranges(self._spread, self.rank, self.ranks, length))
@@ -245,16 +211,34 @@ class context_parallel:
         call.request.check_rooms()
 
     def _call(self, backward: bool, desc: Any, args: Any) -> None:
-        if self._pointer is None:
-            raise ValueError("the object is closed")
+        if args is not None and self.device.type != "cpu":
+            args.flags |= _abi.FA_ARGS_STREAM
+            args.stream = torch.cuda.current_stream(self.device).cuda_stream
         function = _cp.cp_library().fa_cp_backward if backward else _cp.cp_library().fa_cp_forward
+        self._checked(function, self._pointer, desc, self._spread, args)
+
+    def _checked(self, function: Any, pointer: int | None, *arguments: Any) -> None:
+        if pointer is None:
+            raise ValueError("the object is closed")
         with self._inside:
             self._messages.failure = None
-            status = function(self._pointer, desc, self._spread, args)
+            status = function(pointer, *arguments)
             try:
-                _cp.check(status, self._pointer)
+                _cp.check(status, pointer)
             except FlashAttnError as failure:
                 raise failure from self._messages.failure
+
+    def _make_messages(self) -> Messages:
+        return (Messages if self.device.type == "cpu" else OrderedMessages)(self._group, self.device)
+
+
+def _device_of(group: Any, device: torch.device | str | None) -> torch.device:
+    if device is None:
+        device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    found = torch.device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {found}: expected the CPU or a GPU")
+    return torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" and found.index is None else found
 
 
 class _Attention(torch.autograd.Function):

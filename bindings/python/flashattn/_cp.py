@@ -15,6 +15,7 @@ from ._library import library
 from .errors import error
 
 SEND, RECEIVE = 1, 2
+DEVICE_MEMORY = 1 << 0  # FA_CP_DEVICE_MEMORY
 SHARD_ROWS = 1
 LAYOUTS = {"contiguous": 0, "zigzag": 1}
 METHODS = {"auto": 0, "ulysses": 1, "all-gather": 2, "ring": 3}
@@ -27,6 +28,12 @@ class Message(ctypes.Structure):
 
 START = CFUNCTYPE(c_int32, c_void_p, POINTER(Message), c_int64, POINTER(c_uint64))
 WAIT = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_int64)
+ALL_GATHER = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p, c_uint64, POINTER(c_uint64))
+ABANDON = CFUNCTYPE(None, c_void_p)
+ENTER = CFUNCTYPE(c_int32, c_void_p, c_void_p)
+LEAVE = CFUNCTYPE(c_int32, c_void_p)
+GATHER_HOST = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p, c_uint64, c_int64)
+SYNCHRONIZE = CFUNCTYPE(c_int32, c_void_p, c_int64)
 
 
 class Transport(_abi.Sized):
@@ -38,8 +45,12 @@ class Transport(_abi.Sized):
         ("user", c_void_p),
         ("start", START),
         ("wait", WAIT),
-        ("all_gather", c_void_p),
-        ("abandon", c_void_p),
+        ("all_gather", ALL_GATHER),
+        ("abandon", ABANDON),
+        ("enter", ENTER),
+        ("leave", LEAVE),
+        ("gather_host", GATHER_HOST),
+        ("synchronize", SYNCHRONIZE),
     ]
 
 
@@ -74,6 +85,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "fa_cp_forward": (c_int32, [c_void_p, _DESC, _SPREAD, POINTER(_abi.ForwardArgs)]),
     "fa_cp_backward": (c_int32, [c_void_p, _DESC, _SPREAD, POINTER(_abi.BackwardArgs)]),
+    "fa_cp_synchronize": (c_int32, [c_void_p]),
     "fa_cp_traffic": (c_int32, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
 }
 

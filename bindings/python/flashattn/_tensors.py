@@ -204,11 +204,11 @@ class Call:
         if self.device.type == "cpu":
             return handle_of("cpu" if backend is None else backend)
         if backend is None:
-            return handle_of(_gpu_backend(), self.device.index, "device")
-        if (backend.backend, backend.device, backend.memory) != (_gpu_backend(), self.device.index, "device"):
+            return handle_of(gpu_backend(), self.device.index, "device")
+        if (backend.backend, backend.device, backend.memory) != (gpu_backend(), self.device.index, "device"):
             raise ValueError(
                 f"backend is a handle of {backend.backend}, device {backend.device}, {backend.memory} memory: expected "
-                f'Handle("{_gpu_backend()}", device={self.device.index}, memory="device"), or None'
+                f'Handle("{gpu_backend()}", device={self.device.index}, memory="device"), or None'
             )
         return backend
 
@@ -224,7 +224,7 @@ class Call:
             args.workspace_size = size
 
 
-def _gpu_backend() -> BackendName:
+def gpu_backend() -> BackendName:
     return "hip" if torch.version.hip else "cuda"
 
 

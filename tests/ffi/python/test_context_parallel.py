@@ -17,6 +17,7 @@ except ImportError:
     torch = None
 else:
     from flashattn._cp import cp_library
+    from flashattn._transport import OrderedMessages
     from flashattn.torch import context_parallel
     from test_torch import plain
 
@@ -77,7 +78,8 @@ def whole(name, own, rows, length, dim=1):
     return out
 
 
-def every_method(rank, count):
+def every_method(rank, count, parallel=None):
+    parallel = parallel or context_parallel
     torch.manual_seed(1)
     length, heads, heads_k, dim = 61, 2 * 4, 4, 16
     inputs = [torch.randn(2, length, n, dim) for n in (heads, heads_k, heads_k, heads)]
@@ -87,7 +89,7 @@ def every_method(rank, count):
     ((out * inputs[3]).sum() + lse.sin().sum()).backward()
     for method in ("auto", "ulysses", "all-gather", "ring"):
         for layout in ("contiguous", "zigzag"):
-            with context_parallel(method=method, layout=layout) as cp:
+            with parallel(method=method, layout=layout) as cp:
                 rows = cp.rows(length)
                 q, k, v = (cp.shard(x, 1).requires_grad_() for x in inputs[:3])
                 own_sinks = sinks.clone().requires_grad_()
@@ -104,7 +106,8 @@ def every_method(rank, count):
                 near("dsinks", own_sinks.grad, judge[3].grad)
 
 
-def packed(rank, count):
+def packed(rank, count, parallel=None):
+    parallel = parallel or context_parallel
     torch.manual_seed(2)
     cu = torch.tensor([0, 17, 17, 60])
     q, k, v, dout = (torch.randn(60, 4, 16) for _ in range(4))
@@ -112,7 +115,7 @@ def packed(rank, count):
     parts = [plain(*(x[a:b][None] for x in judge), causal=True)[0][0] for a, b in zip(cu, cu[1:]) if b > a]
     (torch.cat(parts) * dout).sum().backward()
     for method in ("ulysses", "all-gather", "ring"):
-        with context_parallel(method=method) as cp:
+        with parallel(method=method) as cp:
             rows = cp.rows(cu)
             own = [cp.shard(x, 0, cu).requires_grad_() for x in (q, k, v)]
             o = cp.attention(*own, causal="bottom-right", cu_seqlens_q=cu, cu_seqlens_k=cu)
@@ -122,14 +125,15 @@ def packed(rank, count):
                 near(f"{method} {name}", whole(name, x.grad, rows, 60, 0), want.grad)
 
 
-def fewer_rows_than_processes(rank, count):
+def fewer_rows_than_processes(rank, count, parallel=None):
+    parallel = parallel or context_parallel
     torch.manual_seed(3)
     inputs = [torch.randn(1, 2, 4, 8) for _ in range(3)]
     judge = [x.double().requires_grad_() for x in inputs]
     out, _ = plain(*judge, causal=True)
     out.sum().backward()
     for method in ("all-gather", "ring"):
-        with context_parallel(method=method, layout="contiguous") as cp:
+        with parallel(method=method, layout="contiguous") as cp:
             rows = cp.rows(2)
             own = [cp.shard(x, 1).requires_grad_() for x in inputs]
             o = cp.attention(*own, causal="top-left")
@@ -184,9 +188,10 @@ def refused(status, call):
     raise AssertionError(f"expected {status}")
 
 
-def faults(rank, count):
+def faults(rank, count, parallel=None):
+    parallel = parallel or context_parallel
     q = torch.randn(1, 8, 2, 8)
-    with context_parallel(dist.new_group(), timeout=20) as cp:
+    with parallel(dist.new_group(), timeout=20) as cp:
         causal = "top-left" if rank else None
         refused("FA_PEERS_DISAGREE", lambda: cp.attention(q, q, q, length=8 * count, causal=causal))
         wrong = "FA_INVALID_ARGUMENT" if rank == 0 else "FA_PEER_FAILED"
@@ -195,11 +200,51 @@ def faults(rank, count):
         rows = q[:, rank == 0 :]  # the first process has one too few
         refused(wrong, lambda: cp.attention(rows, rows, rows, length=8 * count))
         cp.attention(q, q, q, length=8 * count)  # what was refused has broken nothing
-    cp = context_parallel(dist.new_group(), timeout=1.5)
+    cp = parallel(dist.new_group(), timeout=1.5)
     if rank:  # the first process never comes
         refused("FA_TIMEOUT", lambda: cp.attention(q, q, q, length=8 * count))
         refused("FA_INVALID_STATE", lambda: cp.attention(q, q, q, length=8 * count))
     dist.barrier()
+
+
+def in_order(rank, count):
+    """All of it as on GPUs, in the order of a stream; on the CPU that is the thread itself."""
+
+    class InOrder(context_parallel):
+        def _make_messages(self):
+            return OrderedMessages(self._group, self.device)
+
+    every_method(rank, count, InOrder)
+    packed(rank, count, InOrder)
+    fewer_rows_than_processes(rank, count, InOrder)
+    with InOrder() as cp:
+        cp.synchronize()
+    if count == 2:
+        faults(rank, count, InOrder)
+
+
+def on_gpus(rank, count):
+    """Over NCCL, where there are as many GPUs."""
+    torch.cuda.set_device(rank)
+    group = dist.new_group(backend="nccl")
+    torch.manual_seed(1)
+    length = 96
+    inputs = [torch.randn(1, length, n, 32, device="cuda") for n in (8, 4, 4, 8)]
+    for x in inputs:
+        dist.broadcast(x, 0, group=group)
+    judge = [x.double().cpu().requires_grad_() for x in inputs[:3]]
+    out, _ = plain(*judge, causal=True)
+    (out * inputs[3].cpu()).sum().backward()
+    for method in ("ulysses", "all-gather", "ring"):
+        with context_parallel(group, method=method) as cp:
+            rows = cp.rows(length)
+            own = [cp.shard(x, 1).requires_grad_() for x in inputs[:3]]
+            o = cp.attention(*own, causal="top-left", length=length)
+            (o * cp.shard(inputs[3], 1)).sum().backward()
+            cp.synchronize()
+            near("out", whole("out", o.cpu(), rows, length), out)
+            for name, x, want in zip(("dq", "dk", "dv"), own, judge):
+                near(f"{method} {name}", whole(name, x.grad.cpu(), rows, length), want.grad)
 
 
 @unittest.skipIf(missing(), missing())
@@ -227,6 +272,16 @@ class ContextParallel(unittest.TestCase):
 
     def test_a_process_that_differs_fails_or_is_silent(self):
         self.assertEqual({}, on_processes(2, "faults"))
+
+    def test_in_the_order_of_a_stream(self):
+        for count in (1, 2, 4):
+            with self.subTest(processes=count):
+                self.assertEqual({}, on_processes(count, "in_order"))
+
+    def test_on_gpus_over_nccl(self):
+        if torch.cuda.device_count() < 2 or not dist.is_nccl_available():
+            self.skipTest("fewer than two GPUs, or torch without NCCL")
+        self.assertEqual({}, on_processes(2, "on_gpus"))
 
 
 if __name__ == "__main__":
