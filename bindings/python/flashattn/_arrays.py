@@ -189,7 +189,7 @@ def int32_array(name: str, value: ArrayLike, shape: tuple[int, ...], axes: str) 
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {axes} = {shape}")
     limits = np.iinfo(np.int32)
-    if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+    if array.dtype != np.int32 and array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
         raise ValueError(f"{name} holds values beyond 32 bits: {array.min()} … {array.max()}")
     return np.ascontiguousarray(array, dtype=np.int32)
 

@@ -13,7 +13,7 @@ from ._arrays import dtype_of
 from ._types import Array
 
 _HOST = {1: "CPU", 3: "CUDA host", 11: "ROCm host"}
-_GPU = {2: "CUDA", 10: "ROCm", 13: "CUDA managed"}
+GPU = {2: "CUDA", 10: "ROCm", 13: "CUDA managed"}
 _KINDS = {0: "int", 1: "uint", 2: "float", 6: "bool"}
 _ML_DTYPES = {(4, 16): "bfloat16", (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
 _READ_ONLY = 1
@@ -83,14 +83,23 @@ def _seen(name: str, value: Any) -> Any:
 def view(name: str, value: Any) -> Array:
     """A NumPy array on the memory of anything that exports DLPack, alive as long as the array is."""
     kind, index = map(int, value.__dlpack_device__())
-    if kind in _GPU:
-        raise TypeError(f"{name} is on {_GPU[kind]} device {index}: flashattn.torch.attention takes that, by DLPack too")
+    if kind in GPU:
+        raise TypeError(
+            f"{name} is on {GPU[kind]} device {index}: expected ordinary memory. flashattn.attention takes arrays of a GPU where all "
+            "are on one; flashattn.torch and flashattn.jax have gradients for them"
+        )
     if kind not in _HOST:
         raise TypeError(f"{name} is on a device of DLPack's kind {kind}: expected ordinary memory")
+    return seen(name, value)
+
+
+def seen(name: str, value: Any, **options: Any) -> Array:
+    """view, wherever the memory is: of a GPU's the array tells shape, strides and address, and touching an element ends the process.
+    options: for __dlpack__."""
     try:
-        capsule = value.__dlpack__(max_version=(1, 0))
+        capsule = value.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # from before version 1.0 of the protocol
-        capsule = value.__dlpack__()
+        capsule = value.__dlpack__(**options)
     tensor, read_only = _tensor_of(capsule)
     dtype = _dtype(name, tensor.dtype)
     shape = tuple(tensor.shape[: tensor.ndim])
@@ -141,11 +150,15 @@ def exported(value: Any, like: Any) -> Any:
 
 def converted(value: Any, like: Any, otherwise: Any) -> Any:
     """What exports DLPack as an array of the other's library; otherwise, where that has no from_dlpack."""
-    if hasattr(like, "__array_namespace__"):
-        library = like.__array_namespace__()
-    else:
-        library = sys.modules[type(like).__module__.partition(".")[0]]
+    library = library_of(like)
     return library.from_dlpack(value) if hasattr(library, "from_dlpack") else otherwise
+
+
+def library_of(array: Any) -> Any:
+    """The module, or what stands for it, that has the functions of the array's library."""
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 class _Export:
@@ -179,6 +192,11 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     begin = -memory.ctypes.data % _ALIGNMENT
     array: Array = memory[begin : begin + size].view(dtype).reshape(shape)
     return array
+
+
+def room(shape: tuple[int, ...], dtype: Any, value: float | None) -> Array:
+    """Memory for a result: all of the value, or, with None, as it comes."""
+    return empty(shape, dtype) if value is None else full(shape, value, dtype)
 
 
 def full(shape: tuple[int, ...], value: float, dtype: Any) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from . import _abi
 from ._arrays import FLOATS, QUERIES, broadcast, choice, dim_of, dtype_code, dtype_of, float32_array, int32_array, integer, number
 from ._layout import Order, describe_keys, describe_queries
 from ._request import Request
+from ._types import Array
 
 ALIGNMENTS = {
     "top-left": _abi.FA_ALIGN_TOP_LEFT,
@@ -266,6 +267,27 @@ def _schedule(request: Request, given: SimpleNamespace) -> None:
     desc.split_size = integer("split_size", given.split_size, 64)
     desc.algorithm = choice("algorithm", given.algorithm, ALGORITHMS)
     desc.precision = choice("precision", given.precision, PRECISIONS)
+
+
+def results(
+    request: Request, given: Mapping[str, Any], dtype: np.dtype[Any], room: Callable[[tuple[int, ...], Any, float | None], Array]
+) -> list[Array]:
+    """Outputs of what `build` has built: out, and lse and scores where they are asked for. room: an array of a shape and dtype, all of a
+    value, or, with None, as it comes."""
+    desc, order = request.desc, Order(given["layout"])
+    packed = given["cu_seqlens_q"] is not None
+    rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
+    # The library writes every row of a padded tensor, but not the gaps of a packed one.
+    outputs = [room(order.shape((*rows, desc.heads_q, desc.dim_v)), dtype, 0 if packed else None)]
+    request.strided("o", order.seen(outputs[0], outputs[0].ndim), packed=packed, written=True)
+    if given["return_lse"]:
+        shape = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
+        outputs.append(room(shape, np.float32, -np.inf))
+        request.point("lse", outputs[-1])
+    if given["return_scores"] is not None:
+        outputs.append(room((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32, None))
+        request.point("scores", outputs[-1])
+    return outputs
 
 
 def _outputs(request: Request, q_dtype: np.dtype[Any], out_dtype: Any, return_lse: Any, return_scores: Any) -> np.dtype[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,11 @@ class Request:
         self._room[field] = room
         setattr(self.args, field, address)
         self._alive.append(owner)
+
+    def pointers(self) -> Iterator[tuple[str, int | None, int]]:
+        """Field, address and bytes of each array behind a pointer of the args."""
+        for field, room in self._room.items():
+            yield field, getattr(self.args, field), room
 
     def operand(self, bit: int, field: str, array: Array) -> None:
         self.desc.operands |= bit

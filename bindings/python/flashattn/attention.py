@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ._dlpack import empty, exchanged, full
-from ._forward import build
-from ._layout import Order
+from ._dlpack import exchanged, room
+from ._forward import build, results
+from ._gpu import also_on_gpu
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Precision, Stage
 from .handle import Handle, handle_of
 
@@ -74,6 +73,7 @@ def attention(
     backend: BackendName | Handle | None = ...,
     **options: Unpack[Options],
 ) -> Array | tuple[Array, ...]: ...
+@also_on_gpu
 @exchanged
 def attention(
     q: ArrayLike,
@@ -204,6 +204,10 @@ def attention(
         NumPy's, what NumPy makes an array of, and whatever exports DLPack from ordinary memory (tensors of torch, arrays of JAX):
         read where it lies, too. Where q is such, results are of its kind, on memory that the call made; so with every function
         here and its first argument. Gradients are flashattn.torch's and flashattn.jax's.
+        On a GPU: arrays of a library with DLPack, CuPy's for example, all on one device, dense but q, k, v, bias and mask, integers int32,
+        lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift and v_shift. The call goes into the library's current stream, and
+        nobody waits, where __cuda_array_interface__ names it; else it waits. Results are arrays of that library. Tensors of torch and
+        arrays of JAX are flashattn.torch's and flashattn.jax's there.
 
     Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.
         out: q's shape with v's head dimension, in out_dtype (default q's; bfloat16 for 8-bit q). A row without a key is 0.
@@ -215,20 +219,7 @@ def attention(
     """
     given = dict(locals())
     request, dtype = build(q, k, v, given)
-    desc, order = request.desc, Order(layout)
-    packed = cu_seqlens_q is not None
-    rows = (desc.total_q,) if packed else (desc.batch, desc.seqlen_q)
-    # The library writes every row of a padded tensor, but not the gaps of a packed one.
-    o_shape = order.shape((*rows, desc.heads_q, desc.dim_v))
-    outputs = [full(o_shape, 0, dtype) if packed else empty(o_shape, dtype)]
-    request.strided("o", order.seen(outputs[0], outputs[0].ndim), packed=packed, written=True)
-    if return_lse:
-        shape = (desc.heads_q, desc.total_q) if packed else (desc.batch, desc.heads_q, desc.seqlen_q)
-        outputs.append(full(shape, -np.inf, np.float32))
-        request.point("lse", outputs[-1])
-    if return_scores is not None:
-        outputs.append(empty((desc.batch, desc.heads_q, desc.seqlen_q, desc.seqlen_k), np.float32))
-        request.point("scores", outputs[-1])
+    outputs = results(request, given, dtype, room)
     request.call(handle_of(backend))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

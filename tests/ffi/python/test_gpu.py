@@ -1,5 +1,5 @@
-"""Arrays that lie in a GPU's memory: flashattn.jax, and CuPy's through flashattn.torch by DLPack, against the CPU's results on NumPy
-arrays, whose tests hold them to the reference. Skipped where there is no such GPU or library."""
+"""Arrays that lie in a GPU's memory: flashattn.jax, and CuPy's, by themselves and through flashattn.torch, against the CPU's results on
+NumPy arrays, whose tests hold them to the reference. Skipped where there is no such GPU or library."""
 
 import os
 import unittest
@@ -19,11 +19,14 @@ except (ImportError, RuntimeError):
     on_gpu = False
 try:
     import cupy
-    import torch
 
-    has_cupy = cupy.cuda.runtime.getDeviceCount() > 0 and torch.cuda.is_available()
+    has_cupy = cupy.cuda.runtime.getDeviceCount() > 0
 except Exception:  # noqa: BLE001: CuPy has errors of its own where there is no driver
     has_cupy = False
+try:
+    import torch
+except ImportError:
+    torch = None
 
 OPTIONS = (
     {},
@@ -81,11 +84,18 @@ class JaxOnGpu(Case):
         self.assert_out(jax.jit(chain)(x), want.astype(np.float64), 1e-3)
 
 
-@unittest.skipUnless(has_cupy, "CuPy or torch has no GPU here")
+@unittest.skipUnless(has_cupy, "CuPy has no GPU here")
 class CupyOnGpu(Case):
-    def test_forward(self):
+    def test_by_itself(self):
+        self.check(flashattn.attention)
+
+    @unittest.skipIf(torch is None or not torch.cuda.is_available(), "torch has no GPU here")
+    def test_by_torch(self):
         from flashattn.torch import attention
 
+        self.check(attention)
+
+    def check(self, attention):
         for name in ("float32", "float16"):
             for options in OPTIONS:
                 with self.subTest(dtype=name, options=options):
@@ -96,10 +106,33 @@ class CupyOnGpu(Case):
                     self.assert_out(cupy.asnumpy(out), want.astype(np.float64), 2 * LIMITS[name])
                     self.assert_lse(cupy.asnumpy(lse), want_lse, 1e-3)
 
-    def test_numpy_functions_refuse(self):
+    def test_streams(self):
+        """What the call reads has just been computed in a stream of CuPy's, and what it writes is read at once there."""
+        x = arrays(8, "float32")[0]
+        want = x
+        for _ in range(20):
+            want = flashattn.attention(want, want, want, backend="cpu") * np.float32(2) + np.float32(0.01)
+        for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+            with stream:
+                found = cupy.asarray(x)
+                for _ in range(20):
+                    found = flashattn.attention(found + 0, found * 1, found) * cupy.float32(2) + cupy.float32(0.01)
+                self.assert_out(cupy.asnumpy(found), want.astype(np.float64), 1e-3)
+
+    def test_operands(self):
+        q, k, v = arrays(9, "float16")
+        bias = np.random.default_rng(10).standard_normal((200, 300), np.float32)
+        used = np.array([250, 300], np.int32)
+        want = flashattn.attention(q, k, v, bias=bias, seqused_k=used, backend="cpu")
+        found = flashattn.attention(*map(cupy.asarray, (q, k, v)), bias=cupy.asarray(bias), seqused_k=cupy.asarray(used))
+        self.assert_out(cupy.asnumpy(found), want.astype(np.float64), 2 * LIMITS["float16"])
+
+    def test_other_functions_refuse(self):
         q, k, v = map(cupy.asarray, arrays(8, "float32"))
-        with self.assertRaisesRegex(TypeError, "is on CUDA device 0: flashattn.torch.attention takes that"):
-            flashattn.attention(q, k, v)
+        with self.assertRaisesRegex(TypeError, "is on CUDA device 0: expected ordinary memory"):
+            flashattn.explain(q, k, v)
+        with self.assertRaisesRegex(TypeError, "sinks is not on q's device"):
+            flashattn.attention(q, k, v, sinks=np.zeros(4, np.float32))
 
 
 if __name__ == "__main__":
