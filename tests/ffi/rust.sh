@@ -3,7 +3,9 @@
 . "$(dirname "$0")/cargo.sh"
 cd "$SOURCE/bindings/rust"
 cargo fetch --quiet --locked || { echo "skipped: neither librust-half-dev nor the registry is here"; exit 77; }
-cargo test --quiet --locked --features half
+features=half
+! pkg-config --exists flashattn-cp || features=half,cp  # a build without FA_CP has none
+cargo test --quiet --locked --features $features
 FLASHATTN_STATIC=1 cargo test --quiet --locked --features half --test calls
 cargo run --quiet --locked --features half --example minimal >"$work/rust.txt"
 same_numbers "$work/rust.txt"
@@ -11,7 +13,7 @@ same_numbers "$work/rust.txt"
 clippy=$(cargo clippy --version 2>&1 || true)
 [[ "$clippy" == "clippy 0.$(rustc --version | grep -oE '1\.[0-9]+' | head -1) "* ]] ||
     { echo "$(rustc --version) has no clippy of its own (Debian's is in rust-clippy): $clippy"; exit 1; }
-cargo clippy --quiet --locked --features half --all-targets -- -D warnings
+cargo clippy --quiet --locked --features $features --all-targets -- -D warnings
 
 # docs.rs has no library, and documents every feature; a published crate brings along all that the feature `bundled` configures, which
 # rust_bundled.sh builds.

@@ -11,14 +11,16 @@ fn main() {
     if env::var_os("DOCS_RS").is_some() {
         return;
     }
+    let spread = env::var_os("CARGO_FEATURE_CP").is_some();
     if env::var_os("CARGO_FEATURE_BUNDLED").is_some() {
+        assert!(!spread, "the feature `bundled` builds no libflashattn-cp, which `cp` needs: install the library, and leave `bundled` out");
         build();
     } else {
-        find();
+        find(spread);
     }
 }
 
-fn find() {
+fn find(spread: bool) {
     for variable in ["FLASHATTN_STATIC", "PKG_CONFIG", "PKG_CONFIG_PATH"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
@@ -30,6 +32,11 @@ fn find() {
     }
     let major: u32 = env!("CARGO_PKG_VERSION_MAJOR").parse().expect("a number");
     command.args(["--libs", concat!("flashattn >= ", env!("CARGO_PKG_VERSION")), &format!("flashattn < {}", major + 1)]);
+
+    if spread {
+        assert!(!is_static, "libflashattn-cp has the shared libflashattn: leave FLASHATTN_STATIC out with the feature `cp`");
+        command.arg(concat!("flashattn-cp >= ", env!("CARGO_PKG_VERSION")));
+    }
 
     let output = command.output().unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
     assert!(

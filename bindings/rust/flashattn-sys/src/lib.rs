@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod bindings;
+#[cfg(feature = "cp")]
+pub mod cp;
 pub use bindings::*;

@@ -52,7 +52,18 @@ impl Bounds {
 
     /// The library says how far it would go behind each pointer of the args.
     pub(crate) fn check<Args>(&self, desc: &fa_attention_desc_t, op: i32, args: &Args) -> Result<()> {
-        for bound in &self.0 {
+        self.check_those(desc, op, args, |_| true)
+    }
+
+    /// The same of those pointers alone whose names are wanted.
+    pub(crate) fn check_those<Args>(
+        &self,
+        desc: &fa_attention_desc_t,
+        op: i32,
+        args: &Args,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        for bound in self.0.iter().filter(|bound| wanted(bound.name)) {
             let (args, mut used): (*const Args, u64) = (args, 0);
             // SAFETY: both structs are live, `used` is writable; pointers in the args are not followed.
             let status = unsafe { fa_extent(desc, op, args.cast(), bound.offset as u32, &mut used) };

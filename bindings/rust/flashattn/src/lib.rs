@@ -39,6 +39,8 @@ pub use flashattn_sys as sys;
 
 mod attention;
 mod calls;
+#[cfg(feature = "cp")]
+pub mod cp;
 mod element;
 mod error;
 mod handle;
