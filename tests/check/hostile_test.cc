@@ -185,13 +185,13 @@ Case poisonable(int32_t dtype, Rng& rng) {
 
 void spoil(const Buffer& buffer, int64_t at, int32_t dtype, double value) { oracle::store(buffer.as(), at, dtype, value); }
 
-const int32_t kFloats[] = {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2};
+const int32_t kFloatTypes[] = {FA_F32, FA_F16, FA_BF16, FA_E4M3, FA_E5M2};
 
 // The oracle carries NaN and +inf by the rules; agreement of NaN with NaN alone makes it exact.
 TEST(NotANumber, InARowOfQ) {
     const Handle handle = make_handle();
     Rng rng(31);
-    for (const int32_t dtype : kFloats) {
+    for (const int32_t dtype : kFloatTypes) {
         Case c = poisonable(dtype, rng);
         spoil(c.q, c.reading().q(0, 1, 50) + 3, dtype, NAN);
         EXPECT_EQ(run_and_check(handle, c), "");
@@ -203,7 +203,7 @@ TEST(NotANumber, InARowOfQ) {
 TEST(NotANumber, InAnAttendedKey) {
     const Handle handle = make_handle();
     Rng rng(32);
-    for (const int32_t dtype : kFloats)
+    for (const int32_t dtype : kFloatTypes)
         for (const int64_t splits : {1, 3}) {
             Case c = poisonable(dtype, rng);
             c.d.num_splits = int32_t(splits);
@@ -228,7 +228,7 @@ TEST(NotANumber, AloneInARow) {
 TEST(NotANumber, InAnAttendedValue) {
     const Handle handle = make_handle();
     Rng rng(34);
-    for (const int32_t dtype : kFloats)
+    for (const int32_t dtype : kFloatTypes)
         for (const double value : {double(NAN), kInf}) {
             if (value == kInf && oracle::size_of(dtype) == 1) continue;  // 8-bit types store none
             Case c = poisonable(dtype, rng);
