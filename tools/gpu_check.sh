@@ -88,6 +88,7 @@ sanitize() {
     local checked=(compute-sanitizer --tool "$1" --error-exitcode 1 "$gpu" --gtest_brief=1)
     beside "$1 over every kernel" 1 "${checked[@]}" --gtest_filter='EveryKernel.AgreesWithTheOracle'
     beside "$1 over every kernel of Hopper" 8 "${checked[@]}" --gtest_filter='*EveryHopperKernel.*'
+    beside "$1 over conversions" 1 compute-sanitizer --tool "$1" --error-exitcode 1 "$check" --gtest_brief=1 --gtest_filter='Convert.*'
     beside "$1 over every backward kernel" 1 "${checked[@]}" --gtest_filter='EveryBackwardKernel.AgreesWithTheOracle'
 }
 
