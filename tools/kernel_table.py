@@ -42,7 +42,7 @@ def output_of(*command, text=None):
 
 
 def short(name):
-    """void fa::gpu::forward_simt<4, 16>(fa::gpu::ForwardParams) -> forward_simt<4, 16>"""
+    """void fa::gpu::forward_simt<4, 16>(fa::gpu::SimtForwardParams) -> forward_simt<4, 16>"""
     name = re.sub(r"^void |\([\w:]*\)$|fa::(gpu::)?|\(anonymous namespace\)::|_INTERNAL_\w+::", "", name)
     return name.replace("> >", ">>").replace("> >", ">>")
 

@@ -4,7 +4,7 @@
 // functions.
 #pragma once
 #include <string.h>
-#include "gpu/score.h"
+#include "gpu/mma_params.h"
 
 namespace fa {
 namespace gpu {
@@ -73,9 +73,9 @@ inline int64_t kv_heads_in_l2(const Problem& p) {
 // call has tiles, and their launch. `early`: as launch_after.
 struct Instance;
 bool cluster_fits(const rt::Device&, const Instance&, int64_t tiles, int64_t splits);
-rt::Status prepare_cluster(const rt::Device&, void (*kernel)(ForwardParams));
-rt::Status launch_cluster(void (*kernel)(ForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream,
-                          const ForwardParams&, bool early);
+rt::Status prepare_cluster(const rt::Device&, void (*kernel)(MmaForwardParams));
+rt::Status launch_cluster(void (*kernel)(MmaForwardParams), int64_t blocks, int threads, uint64_t shared, rt::Stream,
+                          const MmaForwardParams&, bool early);
 
 }  // namespace gpu
 }  // namespace fa

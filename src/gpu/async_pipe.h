@@ -12,13 +12,13 @@ struct KvPipe<M, kind, true> {
     static constexpr bool kept_readers = !general && (M::key_warps > 1 || M::kHoldQ);
     using Reader = typename M::KvReader;
 
-    const ForwardParams& x;
+    const MmaForwardParams& x;
     const int begin, end;
     const Reader k, v;
 
     FA_MEMBER static const typename M::Source& source(bool value) { return value ? M::shared().tile.v : M::shared().tile.k; }
     FA_MEMBER static Reader reader(bool value) { return Reader(source(value), kind == Kind::paged); }
-    FA_MEMBER KvPipe(const ForwardParams& params, int first, int last)
+    FA_MEMBER KvPipe(const MmaForwardParams& params, int first, int last)
         : x(params), begin(first), end(last), k(reader(false)), v(reader(true)) {}
     FA_MEMBER void load(bool value, int j, int i) {
         if (general && M::shared().tile.features & kUnalignedRows) return M::load_stage(x, source(value), j, i, begin, end);

@@ -96,7 +96,17 @@ fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     const fa_attention_desc_t& d = p.d;
     plan->params = BackwardParams{};
     BackwardParams& x = plan->params;
-    set_problem(p, &x);
+    set_rows(p, &x);
+    set_product(p, &x);
+    set_dropout(p, &x);
+    x.v_strides = row_strides(d.v_stride, p.packed_k());
+    x.scale = d.scale;
+    x.causal = p.causal();
+    x.uniform_lengths = has_uniform_lengths(p);
+    if (x.uniform_lengths) {
+        x.uniform_seq = sequence_of(x.sequences, 0);
+        x.uniform_rule = mask_rule(x.rule, x.uniform_seq);
+    }
     x.padded_rows = padded_rows_of(p);
     // Packed rows may be more than the blocks of their longest sequence tell. Fewer than this overflow nothing below.
     if (x.padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
@@ -210,12 +220,16 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
 }
 
 // The plan's parameters with those of the launch and the args.
-void set_args(const BackwardPlan& plan, const BackwardLaunch& b, const fa_backward_args_t& a, char* memory, BackwardParams* x) {
+void set_args(const BackwardPlan& plan, const BackwardLaunch& b, const fa_backward_args_t& a, const KeyLists& lists, char* memory,
+              BackwardParams* x) {
     const Problem& p = plan.problem;
     const bool packed_q = p.packed_q(), packed_k = p.packed_k();
     x->row_blocks = b.row_blocks;
     x->dq_acc_columns = b.dq_acc_columns;
-    set_tensors(p, *a.forward, x);
+    set_row_tensors(p, *a.forward, x);
+    set_product_tensors(p, *a.forward, lists, x);
+    set_dropout_state(p, *a.forward, x);
+    x->v = a.forward->v;
     x->lse = a.forward->lse;  // whether the forward was asked for it or not
     x->dout = a.dout;
     x->dlse = a.dlse;
@@ -254,10 +268,10 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     char* memory = nullptr;
     status = workspace(c, stream, a->workspace, arch_at + b.arch_bytes + plan.list_bytes, &memory, m);
     if (status != FA_OK) return status;
+    const KeyLists lists = key_lists(plan.problem, memory + arch_at + b.arch_bytes);
     BackwardParams x = plan.params;
-    set_args(plan, b, *a, memory, &x);
-    x.sets.lists = key_lists(plan.problem, memory + arch_at + b.arch_bytes);
-    status = launch_lists(plan.problem, *a->forward, x.sets.lists, stream, m);
+    set_args(plan, b, *a, lists, memory, &x);
+    status = launch_lists(plan.problem, *a->forward, lists, stream, m);
     if (status == FA_OK) status = launch_backward(plan, b, x, memory + arch_at, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }

@@ -6,7 +6,8 @@
 // or the first adds dq up as well, in f32 (dq_acc), and finish_dq rounds it. dbias has a kernel of its own, which computes its
 // tiles once more.
 #pragma once
-#include "gpu/score.h"
+#include "gpu/mma_params.h"
+#include "gpu/simt_params.h"
 
 namespace fa {
 namespace gpu {
@@ -14,30 +15,28 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it need not check which rows exist.
 constexpr int64_t kPaddedRows = 128;
 
-// Where an mma kernel finds rows of q, dout, k or v, and whether they consist of aligned 16-byte vectors, of words of 4, or of
-// elements.
-struct RowSource {
-    const void* base;
-    ByteStrides bytes;
-    int32_t width;
-};
-
 // What a backward call fixes besides: gradients that are not wanted are NULL.
-struct BackwardParams : CallParams {
-    const void* dout;
+struct BackwardParams : RowParams, SimtProductParams, DropoutParams {
+    const void *v, *dout;
     const float* dlse;
     void *dq, *dk, *dv;
     float *dbias, *dsinks;
-    RowStrides dout_strides, dlse_strides, dq_strides, dk_strides, dv_strides;
+    RowStrides v_strides, dout_strides, dlse_strides, dq_strides, dk_strides, dv_strides;
     int64_t dbias_stride[4];
     int64_t padded_rows;     // of q of all sequences, each padded to kPaddedRows
     int64_t row_blocks;      // of backward_preprocess: for rows; those behind them for keys
     int64_t parts;           // blocks that share the columns of a tile's gradients
     int64_t dq_acc_columns;  // 0: dq is not added up
+    float scale;
+    bool causal;
     bool accumulate;
     bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
     // MMA kernels.
-    RowSource source[4];  // q, dout, k and v
+    RowSource source[4];   // q, dout, k and v
+    bool uniform_lengths;  // do all sequences have the same lengths? Then these are the first one's.
+    uint32_t features;     // see features_of
+    Sequence uniform_seq;
+    MaskRule uniform_rule;
     // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf.
     float* delta;
     // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their P is 0.

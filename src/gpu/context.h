@@ -5,6 +5,7 @@
 #include "gpu/arch_kernel.h"
 #include "gpu/instance.h"
 #include "gpu/key_lists.h"
+#include "gpu/simt_params.h"
 
 namespace fa {
 
@@ -134,99 +135,82 @@ fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const Key
                     "expand_lists");
 }
 
-void set_factor(const fa_attention_desc_t& d, bool score_mod, CallParams* x) {
-    x->score_mod = score_mod;
-    x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
-}
-
-// What follows from the problem alone.
-void set_problem(const Problem& p, CallParams* x) {
+// What follows from the problem alone, and, by the functions of tensors, what the args add.
+void set_score_mods(const Problem& p, ScoreModParams* x) {
     const fa_attention_desc_t& d = p.d;
-    set_rows(p, x);
-    x->rule = mask_rule(p);
-    x->kv_heads_per_k = p.kv_heads / d.heads_k;
-    x->kv_heads_per_v = p.kv_heads / d.heads_v;
-    x->dim_qk = d.dim_qk;
-    x->q_strides = row_strides(d.q_stride, p.packed_q());
-    x->k_strides = row_strides(d.k_stride, p.packed_k());
-    x->v_strides = row_strides(d.v_stride, p.packed_k());
-    x->q_dtype = d.q_dtype;
-    x->k_dtype = d.k_dtype;
-    x->v_dtype = d.v_dtype;
-    x->bias_dtype = d.bias_dtype;
-    x->scale = d.scale;
-    x->softcap = d.softcap;
-    x->dropout_p = d.dropout_p;
-    x->dropout_scale = float(1.0 / (1.0 - double(d.dropout_p)));
-    x->causal = p.causal();
-    set_factor(d, p.has_score_mod() || !(d.scale > 0 && plain_scale(d.scale)), x);
     for (int i = 0; i < 4; i++) {
         x->bias_stride[i] = d.bias_stride[i];
         x->mask_stride[i] = d.mask_stride[i];
     }
+    x->alibi_batch_stride = d.alibi_batch_stride;
+    x->bias_dtype = d.bias_dtype;
+    x->softcap = d.softcap;
+}
+void set_score_mod_tensors(const Problem& p, const fa_forward_args_t& a, ScoreModParams* x) {
+    x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
+    x->mask = operand(p, FA_OPERAND_MASK, a.mask);
+    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
+}
+
+void set_dropout(const Problem& p, DropoutParams* x) {
+    x->dropout_p = p.d.dropout_p;
+    x->dropout_scale = float(1.0 / (1.0 - double(p.d.dropout_p)));
+}
+void set_dropout_state(const Problem& p, const fa_forward_args_t& a, DropoutParams* x) {
+    x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
+    x->dropout_seed = a.dropout_seed;
+    x->dropout_offset = a.dropout_offset;
+}
+
+// Must scores leave the product in natural units?
+bool needs_score_mod(const Problem& p) { return p.has_score_mod() || !(p.d.scale > 0 && plain_scale(p.d.scale)); }
+
+void set_factor(const fa_attention_desc_t& d, bool score_mod, SimtProductParams* x) {
+    x->score_mod = score_mod;
+    x->factor = score_factor(score_mod ? d.scale : d.scale * kLog2e);
+}
+void set_product(const Problem& p, SimtProductParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_score_mods(p, x);
     for (int i = 0; i < 2; i++) {
         x->bias_period[i] = d.bias_period[i];
         x->mask_period[i] = d.mask_period[i];
     }
     x->mask_keys = d.mask_keys;
     x->mask_bits = d.mask_dtype == FA_BIT;
-    x->alibi_batch_stride = d.alibi_batch_stride;
-    x->uniform_lengths = has_uniform_lengths(p);
-    if (!x->uniform_lengths) return;
-    x->uniform_seq = sequence_of(x->sequences, 0);
-    x->uniform_rule = mask_rule(x->rule, x->uniform_seq);
+    x->rule = mask_rule(p);
+    x->dim_qk = d.dim_qk;
+    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->k_strides = row_strides(d.k_stride, p.packed_k());
+    x->q_dtype = d.q_dtype;
+    x->k_dtype = d.k_dtype;
+    set_factor(d, needs_score_mod(p), x);
 }
-
-// And what the args add.
-void set_tensors(const Problem& p, const fa_forward_args_t& a, CallParams* x) {
-    set_row_tensors(p, a, x);
+// lists: written before, see launch_lists.
+void set_product_tensors(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, SimtProductParams* x) {
+    set_score_mod_tensors(p, a, x);
+    x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
+    x->sets = {key_ranges(p, a), lists};
     x->q = a.q;
     x->k = a.k;
-    x->v = a.v;
-    x->bias = operand(p, FA_OPERAND_BIAS, a.bias);
-    x->bias_scale = operand(p, FA_OPERAND_BIAS_SCALE, a.bias_scale);
-    x->mask = operand(p, FA_OPERAND_MASK, a.mask);
-    x->sets.ranges = key_ranges(p, a);
-    x->alibi_slopes = operand(p, FA_OPERAND_ALIBI, a.alibi_slopes);
-    x->rng_state = operand(p, FA_OPERAND_RNG_STATE, a.rng_state);
-    x->dropout_seed = a.dropout_seed;
-    x->dropout_offset = a.dropout_offset;
 }
 
-// The same of what forwards have besides: pages, factors, and the scores output.
-void set_forward_problem(const Problem& p, ForwardParams* x) {
-    const fa_attention_desc_t& d = p.d;
-    set_problem(p, x);
-    x->pages = pages_of(p, nullptr);
-    x->q_descale.strides = row_strides(d.q_descale_stride, false);
-    x->k_descale.strides = row_strides(d.k_descale_stride, false);
-    x->v_descale.strides = row_strides(d.v_descale_stride, false);
-    x->plain_q = p.plain_q();
-    x->plain_kv = p.plain_k() && p.plain_v();
-    const RowStrides k_tail = row_strides(d.k_tail_stride, p.packed_k());
-    x->q_rows = {q_factors(p, nullptr), p.q_dims(), nullptr, row_strides(d.q_tail_stride, p.packed_q()), d.q_tail_dtype};
-    x->k_rows = {k_factors(p, nullptr, nullptr), p.k_dims(), nullptr, k_tail, d.k_tail_dtype};
-    x->v_rows = {v_factors(p, nullptr, nullptr), p.v_dims(), nullptr, k_tail, d.k_tail_dtype};
-    x->scores_stage = d.scores_stage;
-    for (int i = 0; i < 4; i++) x->scores_stride[i] = d.scores_stride[i];
+template <class Base>
+void set_mma_call(const Problem& p, MmaCallParams<Base>* x) {
+    set_score_mods(p, x);
+    set_dropout(p, x);
+    x->rule = mask_rule(p);
+    x->dim_qk = p.d.dim_qk;
+    x->scale = p.d.scale;
+    x->uniform_lengths = has_uniform_lengths(p);
+    if (!x->uniform_lengths) return;
+    x->uniform_seq = sequence_of(sequence_table(p, fa_forward_args_t{}), 0);
+    x->rule = mask_rule(x->rule, x->uniform_seq);
 }
-void set_forward_tensors(const Problem& p, const fa_forward_args_t& a, ForwardParams* x) {
-    set_tensors(p, a, x);
-    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
-    x->q_rows.factors.factor = operand(p, FA_OPERAND_Q_DESCALE, a.q_descale);
-    x->k_rows.factors.factor = operand(p, FA_OPERAND_K_DESCALE, a.k_descale);
-    x->v_rows.factors.factor = operand(p, FA_OPERAND_V_DESCALE, a.v_descale);
-    x->k_rows.factors.shift = operand(p, FA_OPERAND_K_SHIFT, a.k_shift);
-    x->v_rows.factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
-    x->q_rows.tail = operand(p, FA_OPERAND_Q_TAIL, a.q_tail);
-    x->k_rows.tail = x->v_rows.tail = operand(p, FA_OPERAND_K_TAIL, a.k_tail);
-    x->q_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_Q_DESCALE, a.q_descale));
-    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
-    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
-    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
-    x->scores = operand(p, FA_OPERAND_SCORES, a.scores);
-    x->k_aligned = vec4_aligned(a.k, x->k_strides, x->k_dtype);
-    x->v_aligned = vec4_aligned(a.v, x->v_strides, x->v_dtype);
+template <class Base>
+void set_mma_call_tensors(const Problem& p, const fa_forward_args_t& a, MmaCallParams<Base>* x) {
+    set_score_mod_tensors(p, a, x);
+    set_dropout_state(p, a, x);
 }
 
 }  // namespace

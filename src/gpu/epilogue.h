@@ -2,7 +2,7 @@
 // mean taken; and o = 0, LSE = −inf for rows beyond a sequence's length. The SIMT, mma and merge kernels end their rows here.
 #pragma once
 #include <float.h>
-#include "gpu/score.h"
+#include "gpu/row_params.h"
 
 namespace fa {
 namespace gpu {
@@ -41,14 +41,16 @@ FA_DEVICE float output_value(const Params& x, float sum, float factor) {
     const float average = normalized(sum, factor) * x.dropout_scale;
     return x.o_scale ? average * x.o_scale[0] : average;
 }
-FA_COLD void store_output(const ForwardParams& x, int64_t at, float sum, float factor) {
+template <class Params>
+FA_COLD void store_output(const Params& x, int64_t at, float sum, float factor) {
     store_element(x.o, at, x.o_dtype, output_value(x, sum, factor));
 }
 FA_COLD void store_element_cold(void* base, int64_t at, int32_t dtype, float x) { store_element(base, at, dtype, x); }
 
 // o = 0 and LSE = −inf for rows of a padded q beyond the sequence's length, among group-major rows [first, first + rows).
-FA_COLD void write_padding(const ForwardParams& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
-                             int64_t column0, int64_t columns) {
+template <class Params>
+FA_COLD void write_padding(const Params& x, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t first, int64_t rows,
+                           int64_t column0, int64_t columns) {
     if (x.sequences.q.packed()) return;  // gaps of a packed tensor are not ours
     const int64_t begin = max_of(first, seq.q_len * x.group), end = min_of(first + rows, x.rows);
     columns = min_of(columns, x.dim_v - column0);

@@ -3,7 +3,7 @@
 #pragma once
 #include "gpu/choose.h"
 #include "gpu/context.h"
-#include "gpu/merge.h"
+#include "gpu/simt_call.h"
 #include "gpu/study_call.h"
 
 namespace fa {
@@ -13,9 +13,13 @@ namespace {
 struct ForwardPlan : Plan {
     ArchPlan arch;             // for calls whose tensors all begin at multiples of 16 bytes
     const Instance* instance;  // takes the others, with what follows
-    ForwardParams params;      // but for what args add
-    int64_t grid;              // of the instance
-    bool cluster_merge;        // may a tile's splits merge in their cluster?
+    SplitParams split;
+    SimtForwardParams simt;  // of the instance's family alone, but for what args add
+    MmaForwardParams mma;
+    int64_t grid;
+    uint64_t shared_bytes;
+    bool early;          // see is_short
+    bool cluster_merge;  // may a tile's splits merge in their cluster?
     SplitMemory split_memory;
     uint64_t list_bytes;    // of the bits of lists, behind that
     int32_t merge_columns;  // of o, for each of the blocks that merge a row's splits, whoever made them; 0: rows are many
@@ -24,7 +28,11 @@ struct ForwardPlan : Plan {
 rt::Status prepare_list(const Instances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
         const Instance& one = list.list[i];
-        void (*const kernels[])(ForwardParams) = {one.kernel, one.plain, one.paged};
+        if (one.simt) {
+            const rt::Status s = rt::prepare(one.simt, d);
+            if (s != rt::kSuccess) return s;
+        }
+        void (*const kernels[])(MmaForwardParams) = {one.general, one.plain, one.paged};
         for (const auto kernel : kernels) {
             rt::Status s = kernel ? rt::prepare(kernel, d) : rt::kSuccess;
             if constexpr (rt::kArchKernels)
@@ -52,6 +60,30 @@ rt::Status prepare_forward(const rt::Device& d) {
     return rt::kSuccess;
 }
 
+// Of a kernel whose tiles have `rows` rows.
+void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaForwardParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_rows(p, x);
+    set_mma_call(p, x);
+    static_cast<SplitParams&>(*x) = split;
+    const auto source = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
+        const int64_t bytes = type_bytes(dtype);
+        const ByteStrides in_bytes{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes,
+                                   int32_t(row_bytes(dtype, dim))};
+        return RowSource{nullptr, in_bytes, 0};
+    };
+    x->q_strides = row_strides(d.q_stride, p.packed_q());
+    x->k = source(d.k_stride, d.dim_qk, d.k_dtype);
+    x->v = source(d.v_stride, d.dim_v, d.v_dtype);
+    x->k_descale.strides = row_strides(d.k_descale_stride, false);
+    x->v_descale.strides = row_strides(d.v_descale_stride, false);
+    x->pages = pages_of(p, nullptr);
+    x->blocks = ceil_div(x->rows, rows);
+    x->section = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
+    if (x->uniform_lengths) x->uniform_split_keys = split_keys(d.seqlen_k, x->num_splits, x->split_size);
+    x->k_dtype = d.k_dtype;
+}
+
 fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
@@ -61,32 +93,27 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(c.properties, p, arch_kernel->rows)) plan->arch = ArchPlan{};
     const Instance& kernel = choose_instance(c.properties, p);
     plan->instance = &kernel;
-    plan->params = ForwardParams{};
-    ForwardParams& x = plan->params;
-    set_forward_problem(p, &x);
+    plan->split = SplitParams{};
+    SplitParams& x = plan->split;
     x.rows = d.seqlen_q * p.group;
-    x.blocks = ceil_div(x.rows, kernel.rows);
-    x.value_parts = ceil_div(d.dim_v, kernel.columns);
-    x.q_dims = resident_dims(c.properties, kernel.shared_bytes, d.dim_qk);
-    const int64_t heads = d.batch * p.kv_heads, tiles = heads * x.blocks * x.value_parts, all = heads * x.rows;
+    const int64_t tiles = d.batch * p.kv_heads * ceil_div(x.rows, kernel.rows) * ceil_div(d.dim_v, kernel.columns),
+                  all = d.batch * p.kv_heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
     x.num_splits = d.num_splits ? d.num_splits : plan->arch.kernel ? 1 : 0;
     if (x.num_splits == 0 && !d.split_size) x.num_splits = num_splits_heuristic(c.properties, p, kernel, tiles).count;
     x.splits = max_splits(d.seqlen_k, x.num_splits, x.split_size);
-    if (x.uniform_lengths) x.uniform_split_keys = split_keys(d.seqlen_k, x.num_splits, x.split_size);
-    const auto byte_strides = [&](const int64_t stride[4], int64_t dim, int32_t dtype) {
-        const int64_t bytes = type_bytes(dtype);
-        return ByteStrides{p.packed_k() ? 0 : stride[0] * bytes, stride[1] * bytes, stride[2] * bytes, int32_t(row_bytes(dtype, dim))};
-    };
-    x.k_bytes = byte_strides(d.k_stride, d.dim_qk, d.k_dtype);
-    x.v_bytes = byte_strides(d.v_stride, d.dim_v, d.v_dtype);
-    x.section = p.causal() ? min_of(kv_heads_in_l2(p), heads) : 0;
     if (tiles >= kMaxBlocks / x.splits || all >= kMaxBlocks || d.batch * d.heads_q * d.seqlen_q >= kMaxBlocks)
         return fail(m, FA_UNSUPPORTED,
                     "%lld tiles in %lld splits: a launch holds fewer than 2^31 blocks; use fewer splits or a smaller batch",
                     (long long)tiles, (long long)x.splits);
+    plan->simt = SimtForwardParams{};
+    plan->mma = MmaForwardParams{};
+    if (kernel.simt) set_simt_forward(p, c.properties, kernel.rows, kernel.columns, kernel.shared_bytes, x, &plan->simt);
+    else set_mma_forward(p, kernel.rows, x, &plan->mma);
     plan->grid = tiles * x.splits;
+    plan->shared_bytes = uint64_t(kernel.shared_bytes(plan->simt.q_dims));
+    plan->early = is_short(kernel, split_keys(d.seqlen_k, x.num_splits, x.split_size));
     plan->merge_columns = merge_columns(c.properties, p, all);
     plan->cluster_merge = can_merge_in_cluster(p, kernel, x.splits);
     if constexpr (rt::kArchKernels)
@@ -101,7 +128,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
 
 void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_t n) {
     const ArchKernel* const arch = f.arch.kernel;
-    const int64_t splits = arch ? f.arch.split.splits : f.params.splits;
+    const int64_t splits = arch ? f.arch.split.splits : f.split.splits;
     int length = 0;
     if (arch)
         length = snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", arch->name, c.properties.name,
@@ -117,7 +144,7 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
-bool kv_offsets_fit(const Problem& p, const ForwardParams& x) {
+bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x) {
     const fa_attention_desc_t& d = p.d;
     const int64_t bytes = type_bytes(d.k_dtype), limit = (int64_t(1) << 31) / bytes, paged_limit = (int64_t(1) << 36) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
@@ -125,41 +152,22 @@ bool kv_offsets_fit(const Problem& p, const ForwardParams& x) {
         return d.page_size < limit && stride[0] >= 0 && stride[1] >= 0 &&
                d.num_pages * stride[0] + d.page_size * stride[1] < paged_limit;
     };
-    return x.k_width == 16 && x.v_width == 16 && fits(d.k_stride) && fits(d.v_stride);
+    return x.k.width == 16 && x.v.width == 16 && fits(d.k_stride) && fits(d.v_stride);
 }
 
-bool is_general(const Problem& p, const ForwardParams& x) { return x.score_mod || x.dropout_p > 0 || !kv_offsets_fit(p, x); }
-
-// The instance's kernels, each after the other.
-fa_status_t launch_instance(const ForwardPlan& f, const ForwardParams& x, rt::Stream stream, Message* m) {
-    const Problem& p = f.problem;
-    const Instance& one = *f.instance;
-    void (*const kernel)(ForwardParams) = is_general(p, x) ? one.kernel : p.paged() ? one.paged : one.plain;
-    const uint64_t shared = uint64_t(one.shared_bytes(x.q_dims));
-    const bool early = is_short(one, split_keys(p.d.seqlen_k, x.num_splits, x.split_size));
-    if constexpr (rt::kArchKernels)
-        if (x.cluster_merge) return launched(m, launch_cluster(kernel, f.grid, one.threads, shared, stream, x, early), one.family);
-    rt::Status s = early ? rt::launch_after(kernel, f.grid, one.threads, shared, stream, x)
-                         : rt::launch(kernel, f.grid, one.threads, shared, stream, x);
-    if (s != rt::kSuccess) return device_failed(m, s, one.family);
-    const SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
-    if (x.partial_o) s = launch_merge(f.merge_columns, stream, merged);
-    if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
-    if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
-    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
-    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, merged);
-    if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
-    ForwardParams unscaled = x;
-    set_factor(p.d, true, &unscaled);
-    s = rt::launch(write_scores, p.d.batch * p.d.heads_q * p.d.seqlen_q, kMergeThreads, 0, stream, unscaled);
-    return launched(m, s, "write_scores");
-}
-
-// The plan's parameters with those of the args.
-void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, ForwardParams* x) {
+// What args add.
+void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, MmaForwardParams* x) {
     const Problem& p = f.problem;
     const fa_attention_desc_t& d = p.d;
-    set_forward_tensors(p, a, x);
+    set_row_tensors(p, a, x);
+    set_mma_call_tensors(p, a, x);
+    x->q = a.q;
+    x->k.base = a.k;
+    x->v.base = a.v;
+    x->k_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_K_DESCALE, a.k_descale));
+    x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
+    x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
+    x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
     x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
@@ -167,11 +175,55 @@ void set_args(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Fo
     x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
     x->q_width = copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype);
-    x->k_width = copy_width(a.k, x->k_strides, d.dim_qk, d.k_dtype);
-    x->v_width = copy_width(a.v, x->v_strides, d.dim_v, d.v_dtype);
-    x->features = features_of(p, x->score_mod, p.paged() || !kv_offsets_fit(p, *x));
-    x->cluster_merge = f.cluster_merge && !is_general(p, *x);
-    if (!x->cluster_merge) set_split_memory(f.split_memory, memory, x);
+    x->k.width = copy_width(a.k, row_strides(d.k_stride, p.packed_k()), d.dim_qk, d.k_dtype);
+    x->v.width = copy_width(a.v, row_strides(d.v_stride, p.packed_k()), d.dim_v, d.v_dtype);
+}
+
+// The instance's kernel.
+template <class Params>
+rt::Status launch_grid(const ForwardPlan& f, void (*kernel)(Params), const Params& x, rt::Stream stream) {
+    const Instance& one = *f.instance;
+    return f.early ? rt::launch_after(kernel, f.grid, one.threads, f.shared_bytes, stream, x)
+                   : rt::launch(kernel, f.grid, one.threads, f.shared_bytes, stream, x);
+}
+rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists& lists, rt::Stream stream,
+                           SimtForwardParams* x) {
+    set_simt_forward_tensors(f.problem, a, lists, x);
+    set_split_memory(f.split_memory, memory, x);
+    return launch_grid(f, f.instance->simt, *x, stream);
+}
+rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, const KeyLists&, rt::Stream stream,
+                           MmaForwardParams* x) {
+    const Problem& p = f.problem;
+    const Instance& one = *f.instance;
+    set_mma_forward_tensors(f, a, x);
+    const bool offsets_fit = kv_offsets_fit(p, *x), general = needs_score_mod(p) || p.d.dropout_p > 0 || !offsets_fit;
+    x->features = features_of(p, needs_score_mod(p), p.paged() || !offsets_fit);
+    x->cluster_merge = f.cluster_merge && !general;
+    void (*const kernel)(MmaForwardParams) = general ? one.general : p.paged() ? one.paged : one.plain;
+    if constexpr (rt::kArchKernels)
+        if (x->cluster_merge) return launch_cluster(kernel, f.grid, one.threads, f.shared_bytes, stream, *x, f.early);
+    set_split_memory(f.split_memory, memory, x);
+    return launch_grid(f, kernel, *x, stream);
+}
+
+// The same, and what merges its splits and writes the scores output. x: the plan's.
+template <class Params>
+fa_status_t launch_portable(const ForwardPlan& f, const fa_forward_args_t& a, char* memory, Params x, rt::Stream stream, Message* m) {
+    const Problem& p = f.problem;
+    const KeyLists lists = key_lists(p, memory + f.split_memory.bytes());
+    const fa_status_t listed = launch_lists(p, a, lists, stream, m);
+    if (listed != FA_OK) return listed;
+    rt::Status s = launch_instance(f, a, memory, lists, stream, &x);
+    if (s != rt::kSuccess) return device_failed(m, s, f.instance->family);
+    const SplitMergeParams merged{x, x, x.o_scale, x.dropout_scale};
+    if (x.partial_o) s = launch_merge(f.merge_columns, stream, merged);
+    if (s != rt::kSuccess) return device_failed(m, s, merge_name(f.merge_columns));
+    if (!p.has(FA_OPERAND_SCORES)) return FA_OK;
+    const int64_t rows = p.d.batch * p.kv_heads * x.rows;
+    if (x.partial_o) s = rt::launch(merge_split_states, ceil_div(rows, kMergeThreads), kMergeThreads, 0, stream, merged);
+    if (s != rt::kSuccess) return device_failed(m, s, "merge_split_states");
+    return launch_scores(p, a, lists, x.state, stream, m);
 }
 
 // The architecture's kernel, and what merges its splits.
@@ -181,7 +233,8 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
         const ArchPlan& arch = f.arch;
         rt::Status s = launch_arch_kernel(arch, f.problem, a, memory, zeroed, stream);
         if (s != rt::kSuccess || arch.split.splits == 1) return launched(m, s, arch.kernel->name);
-        SplitMergeParams merged{f.params, arch.split, nullptr, 1.f};
+        SplitMergeParams merged{{}, arch.split, nullptr, 1.f};
+        set_rows(f.problem, &merged);
         set_row_tensors(f.problem, a, &merged);
         set_split_memory(arch.split_memory, memory, &merged);
         return launched(m, launch_merge(f.merge_columns, stream, merged), merge_name(f.merge_columns));
@@ -213,15 +266,9 @@ fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a,
     char* memory = nullptr;
     if (status == FA_OK && !zeros) status = workspace(c, stream, a->workspace, bytes, &memory, m);
     if (status != FA_OK) return status;
-    if (arch) {
-        status = launch_arch(f, *a, zeros ? static_cast<char*>(zeros) : memory, zeros != nullptr, stream, m);
-    } else {
-        ForwardParams x = f.params;
-        set_args(f, *a, memory, &x);
-        x.sets.lists = key_lists(p, memory + f.split_memory.bytes());
-        status = launch_lists(p, *a, x.sets.lists, stream, m);
-        if (status == FA_OK) status = launch_instance(f, x, stream, m);
-    }
+    if (arch) status = launch_arch(f, *a, zeros ? static_cast<char*>(zeros) : memory, zeros != nullptr, stream, m);
+    else if (f.instance->simt) status = launch_portable(f, *a, memory, f.simt, stream, m);
+    else status = launch_portable(f, *a, memory, f.mma, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

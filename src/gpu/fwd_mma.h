@@ -27,7 +27,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
 
     // `type`: that of k and v of 8 bits, as a C++ type or, to keep one loop for all of them, as a number.
     template <class Type>
-    FA_MEMBER static void compute_qk(const ForwardParams& x, Type type,
+    FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
                                      const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
                                      int key0, Acc score[RowTiles][kKeyTiles]) {
         FA_UNROLL for (int m = 0; m < RowTiles; m++)
@@ -256,7 +256,7 @@ struct ClusterMerge;
 // The mainloop over the keys [begin, end). `unit` takes products of q and k to log2 units, but for k's factor; returned is what
 // takes m there.
 template <class M, Kind kind, class Type>
-FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
+FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const WarpPart<M>& w, int begin, int end, float unit,
                                float k_factor, typename M::PerRow& m, typename M::PerRow& l,
                                typename M::Acc (&o)[M::row_tiles][M::kSteps]) {
     using Mma = typename M::Policy;
@@ -343,7 +343,7 @@ FA_DEVICE float forward_mainloop(const ForwardParams& x, Type type, const WarpPa
 // One tile of rows, one split. Blocks are numbered so that with a causal mask the longest tiles of as many heads as the cache holds
 // come first.
 template <class M, Kind kind>
-FA_DEVICE void run_forward_mma(const ForwardParams& x) {
+FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     using Acc = typename M::Acc;
     using Mma = typename M::Policy;
     rt::fetch_parameters(x);
@@ -429,7 +429,7 @@ FA_DEVICE void run_forward_mma(const ForwardParams& x) {
 }
 
 template <class M, Kind kind>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident > 2 && kind == Kind::general ? 2 : M::resident) forward_mma(FA_PARAM MmaForwardParams x) {
     if constexpr (M::Policy::kAvailable) run_forward_mma<M, kind>(x);
 }
 

@@ -8,6 +8,7 @@
 // floats longer than their data, so that threads read 16 bytes at a time and 8 neighbouring threads read from all banks.
 #pragma once
 #include "gpu/epilogue.h"
+#include "gpu/simt_params.h"
 
 namespace fa {
 namespace gpu {
@@ -117,7 +118,7 @@ struct Simt {
         return s;
     }
 
-    FA_COLD_MEMBER static void init_rows(const ForwardParams& x) {
+    FA_COLD_MEMBER static void init_rows(const SimtForwardParams& x) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int r = rt::thread(); r < rows; r += kThreads) {
@@ -134,7 +135,7 @@ struct Simt {
     }
 
     // Which of the tile's keys each row sees. A barrier must come before they are read.
-    FA_COLD_MEMBER static void find_visible(const ForwardParams& x, int64_t key0) {
+    FA_COLD_MEMBER static void find_visible(const SimtForwardParams& x, int64_t key0) {
         static_assert(kKeys == kWordKeys, "a bit for each key of a tile");
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
@@ -146,7 +147,7 @@ struct Simt {
         }
     }
     // The class of the tile of `keys` keys whose visible ones have been found: full only where it has all kKeys.
-    FA_COLD_MEMBER static fa::TileClass class_of(const ForwardParams& x, int64_t key0, int keys) {
+    FA_COLD_MEMBER static fa::TileClass class_of(const SimtForwardParams& x, int64_t key0, int keys) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         if (!x.sets.any()) {
@@ -159,7 +160,7 @@ struct Simt {
         return some == 0 ? fa::TileClass::empty : ~all ? fa::TileClass::partial : fa::TileClass::full;
     }
     // Is the tile to be visited? If so, its class for mask_scores(). A barrier must come before that.
-    FA_COLD_MEMBER static bool visits(const ForwardParams& x, int64_t key0, int keys) {
+    FA_COLD_MEMBER static bool visits(const SimtForwardParams& x, int64_t key0, int keys) {
         const bool first = rt::thread() == 0;
         if (!first && !x.sets.any()) return true;
         const fa::TileClass kind = class_of(x, key0, keys);
@@ -167,7 +168,7 @@ struct Simt {
         return !x.sets.any() || kind != fa::TileClass::empty;
     }
     // Where the next tile lies that some row may see, behind one that none sees.
-    FA_COLD_MEMBER static int64_t next_tile(const ForwardParams& x, int64_t key0) {
+    FA_COLD_MEMBER static int64_t next_tile(const SimtForwardParams& x, int64_t key0) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         int64_t nearest = s.tile->end;
         for (int r = 0; r < s.tile->valid; r++) nearest = min_of(nearest, s.next[r]);
@@ -176,7 +177,7 @@ struct Simt {
 
     // The keys of this block's mainloop. Tiles start at fixed distances from the split's begin, whatever the band: a row's bits
     // do not depend on its neighbours.
-    FA_COLD_MEMBER static void init_split(const ForwardParams& x) {
+    FA_COLD_MEMBER static void init_split(const SimtForwardParams& x) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         Tile& t = *s.tile;
         const int64_t size = split_keys(t.seq.k_len, x.num_splits, x.split_size), begin = t.split * size;
@@ -189,7 +190,7 @@ struct Simt {
         t.end = min_of(min_of(begin + size, t.seq.k_len), end);
     }
 
-    FA_COLD_MEMBER static void load_q(const ForwardParams& x, int64_t dim0, int dims) {
+    FA_COLD_MEMBER static void load_q(const SimtForwardParams& x, int64_t dim0, int dims) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int i = rt::thread(); i < dims * rows; i += kThreads) {
@@ -205,7 +206,7 @@ struct Simt {
 
     // Where each key of the tile lies, and its de-scale factors: of plain rows the first unit in k and in v, of others the page or sequence,
     // and the row there.
-    FA_COLD_MEMBER static void locate_keys(const ForwardParams& x, int64_t key0, int keys) {
+    FA_COLD_MEMBER static void locate_keys(const SimtForwardParams& x, int64_t key0, int keys) {
         const Shared s = layout(rt::shared_memory(), x.q_dims);
         const Tile& t = *s.tile;
         for (int j = rt::thread(); j < kKeys; j += kThreads) {
@@ -221,10 +222,8 @@ struct Simt {
             }
             s.k_offset[j] = key_index(x.k_strides, location, t.k_head);
             s.v_offset[j] = key_index(x.v_strides, location, t.v_head);
-            if (x.k_descale.data)
-                s.k_factor[j] = key_descale(x.k_descale, location, t.k_head);
-            if (x.v_descale.data)
-                s.v_factor[j] = key_descale(x.v_descale, location, t.v_head);
+            if (x.k_rows.factors.factor) s.k_factor[j] = row_factor(x.k_rows, location.outer, location.row, t.k_head);
+            if (x.v_rows.factors.factor) s.v_factor[j] = row_factor(x.v_rows, location.outer, location.row, t.v_head);
         }
     }
 
@@ -261,7 +260,7 @@ struct Simt {
     }
 
     // score[r][n] = factor · Σ q · k over all dims. Leaves a barrier behind the last use of the buffer.
-    FA_MEMBER static void compute_qk(const ForwardParams& x, const Shared& s, float score[TR][4]) {
+    FA_MEMBER static void compute_qk(const SimtForwardParams& x, const Shared& s, float score[TR][4]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         const bool resident = x.dim_qk <= x.q_dims;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -319,7 +318,7 @@ struct Simt {
     }
 
     // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
-    FA_MEMBER static void mask_scores(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
+    FA_MEMBER static void mask_scores(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
                                       float score[TR][4]) {
         if (full && !x.score_mod && !x.pages.table) return;
         for_each_score(s, score, [&](int row, int j, float value) {
@@ -331,7 +330,7 @@ struct Simt {
     }
 
     // Online softmax: updates (m, l), turns scores into P and stores it, and returns each row's factor for o so far.
-    FA_MEMBER static void online_softmax(const ForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
+    FA_MEMBER static void online_softmax(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0,
                                       float score[TR][4], float m[TR], float l[TR], float factor[TR]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
@@ -358,7 +357,7 @@ struct Simt {
     }
 
     // o = o · factor + probabilities · v
-    FA_MEMBER static void compute_pv(const ForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
+    FA_MEMBER static void compute_pv(const SimtForwardParams& x, const Shared& s, int keys, int64_t column0, const float factor[TR],
                                       float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++)
@@ -394,7 +393,7 @@ struct Simt {
     }
 
     // The rows' share of one split, or, when there is but one, the outputs themselves.
-    FA_MEMBER static void write(const ForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
+    FA_MEMBER static void write(const SimtForwardParams& x, const Tile& t, const Shared& s, const float m[TR], const float l[TR],
                                 const float o[TR][TV]) {
         const int tx = rt::thread() % 16, ty = rt::thread() / 16;
         FA_UNROLL for (int r = 0; r < TR; r++) {
@@ -428,7 +427,7 @@ struct Simt {
 
 // One tile of rows, one split, one part of the columns.
 template <int TR, int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM SimtForwardParams x) {
     rt::fetch_parameters(x);
     using S = Simt<TR, TV>;
     int64_t item = rt::block();

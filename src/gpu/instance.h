@@ -3,6 +3,8 @@
 // them all once.
 #pragma once
 #include "gpu/bwd_params.h"
+#include "gpu/mma_params.h"
+#include "gpu/simt_params.h"
 
 namespace fa {
 namespace gpu {
@@ -14,9 +16,10 @@ struct Instance {
     int threads;
     int key_warps;       // warps that share a row tile's keys
     int resident;        // blocks that a multiprocessor holds at once
-    void (*kernel)(ForwardParams);
-    void (*plain)(ForwardParams);  // the same for what mma_block.h calls plain and paged calls
-    void (*paged)(ForwardParams);
+    void (*simt)(SimtForwardParams);  // NULL: an mma kernel, of which there is one for each Kind of mma_block.h
+    void (*general)(MmaForwardParams);
+    void (*plain)(MmaForwardParams);
+    void (*paged)(MmaForwardParams);
     int64_t (*shared_bytes)(int64_t q_dims);
 };
 

@@ -30,7 +30,7 @@ constexpr Instance make_instance() {
         one.threads = M::threads;
         one.key_warps = M::key_warps;
         one.resident = M::resident;
-        one.kernel = general;
+        one.general = general;
         one.plain = plain;
         one.paged = paged;
         one.shared_bytes = [](int64_t) -> int64_t { return M::kSharedBytes; };

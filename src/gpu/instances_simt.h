@@ -17,7 +17,7 @@ constexpr Instance simt_instance() {
     one.keys = kKeys;
     one.threads = kThreads;
     one.key_warps = one.resident = 1;
-    one.kernel = one.plain = one.paged = forward_simt<TR, TV>;
+    one.simt = forward_simt<TR, TV>;
     one.shared_bytes = Simt<TR, TV>::shared_bytes;
     return one;
 }

@@ -115,14 +115,36 @@ FA_DEVICE float scaled_dim(const ScaledRows& r, const void* data, int32_t dtype,
     return scaled_value(r.factors, factor_index(r.factors, outer, row, head) + c / r.factors.block[1] * r.factors.stride[3], x);
 }
 
-// De-scale factors of plain rows of q, k or v. NULL: none.
+// The factor of a row that is plain and has one.
+FA_FN float row_factor(const ScaledRows& r, int64_t outer, int64_t row, int64_t head) {
+    const int64_t* const s = r.factors.stride;
+    return static_cast<const float*>(r.factors.factor)[outer * s[0] + row * s[1] + head * s[2]];
+}
+
+// Of kernels that read plain rows alone, the factors of q, k or v. NULL: none.
 struct Descale {
     const float* data;
     RowStrides strides;
 };
+template <class Params>
+FA_FN float query_descale(const Params& x, const Sequence& s, int64_t batch, int64_t row, int64_t head) {
+    return x.q_descale.data ? x.q_descale.data[query_index(x.q_descale.strides, s, batch, row, head)] : 1.f;
+}
 FA_FN float key_descale(const Descale& f, const KeyLocation& at, int64_t kv_head) {
     return f.data[f.strides.index(at.outer, at.row, kv_head)];
 }
+
+// Bytes between sequences or pages, rows and heads of a tensor, and of a row. outer: 0 where the tensor is packed.
+struct ByteStrides {
+    int64_t outer, row, head;
+    int32_t row_bytes;
+};
+// Where an mma kernel finds rows of a tensor, and whether they consist of aligned 16-byte vectors, of words of 4, or of elements.
+struct RowSource {
+    const void* base;
+    ByteStrides bytes;
+    int32_t width;
+};
 
 }  // namespace gpu
 }  // namespace fa

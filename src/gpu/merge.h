@@ -3,6 +3,7 @@
 // else.
 #pragma once
 #include "gpu/epilogue.h"
+#include "gpu/simt_params.h"
 
 namespace fa {
 namespace gpu {
@@ -179,7 +180,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) merge_split_states(FA_PARAM SplitMerg
 }
 
 // The scores output: a block for each row of [batch][heads_q][seqlen_q].
-FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x) {
+FA_KERNEL void FA_BOUNDS(kMergeThreads, 4) write_scores(FA_PARAM ScoresParams x) {
     const int64_t rows = x.sequences.q.seqlen, index = rt::block();
     const int64_t row = index % rows, head = index / rows % x.heads_q, batch = index / rows / x.heads_q;
     const Sequence seq = bounded_sequence(x.sequences, batch);
@@ -190,7 +191,7 @@ FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) write_scores(FA_PARAM ForwardParams x
     const bool masked = x.scores_stage == FA_SCORES_BIASED || x.scores_stage == FA_SCORES_PROBABILITY;
     const float outside = x.scores_stage == FA_SCORES_BIASED ? kNegInf : 0.f;
     RowState state = empty_row();
-    if (x.state && row < seq.q_len) state = x.state[(batch * x.kv_heads + kv) * x.rows + row * x.group + head % x.group];
+    if (x.state && row < seq.q_len) state = x.state[((batch * x.kv_heads + kv) * rows + row) * x.group + head % x.group];
     for (int64_t key = rt::thread(); key < x.sequences.seqlen_k; key += kMergeThreads) {
         float* to = out + key * x.scores_stride[3];
         *to = outside;

@@ -3,6 +3,7 @@
 #pragma once
 #include "gpu/epilogue.h"
 #include "gpu/mma_common.h"
+#include "gpu/mma_params.h"
 
 namespace fa {
 namespace gpu {
@@ -111,13 +112,13 @@ struct MmaBlock {
             for (int r = first; r < count; r += down) copy(r, c * size);
     }
 
-    FA_MEMBER static const char* q_row(const ForwardParams& x, int r) {
+    FA_MEMBER static const char* q_row(const MmaForwardParams& x, int r) {
         const Tile& t = shared().tile;
         const Row row = shared().row[r];
         return static_cast<const char*>(x.q) +
                query_index(x.q_strides, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
     }
-    FA_COLD_MEMBER static void load_q_narrow(const ForwardParams& x) {
+    FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& x) {
         const auto permute = [](int at) {
             if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
             else return at;
@@ -127,7 +128,7 @@ struct MmaBlock {
             [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
     }
     // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
-    FA_MEMBER static void load_q_words(const ForwardParams& x) {
+    FA_MEMBER static void load_q_words(const MmaForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
         for (int i = rt::thread(); i < rows * words; i += threads) {
@@ -138,7 +139,7 @@ struct MmaBlock {
         }
     }
     // Where a lane reads q's tiles of rows from `row0` on, and tile m, step i of the dims: from shared memory, or from q itself.
-    FA_MEMBER static auto q_ptr(const ForwardParams& x, int row0, int lane) {
+    FA_MEMBER static auto q_ptr(const MmaForwardParams& x, int row0, int lane) {
         if constexpr (Mma::kQInShared) {
             return Mma::template q_ptr<kQRowBytes>(q_tile(), row0, lane);
         } else {
@@ -157,7 +158,7 @@ struct MmaBlock {
         if constexpr (Mma::kQInShared) Mma::load_q(a, ptr, kTile * m * kQRowBytes, i);
         else Mma::load_q(a, ptr.tile[m], i);
     }
-    FA_MEMBER static void load_q(const ForwardParams& x) {
+    FA_MEMBER static void load_q(const MmaForwardParams& x) {
         if constexpr (!Mma::kQInShared) return;
         if constexpr (Mma::kKv8bit && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
@@ -171,7 +172,7 @@ struct MmaBlock {
 
     // Where the keys of tile j lie. Thread i has key i: find_location reads the page table, store_location stores the result in
     // shared memory, later.
-    FA_MEMBER static int64_t find_location(const ForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_location(const MmaForwardParams& x, int key, int end) {
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const KeyLocation found = locate_key(x.pages, shared().tile.seq, key + rt::thread());
         return found.valid ? found.outer << 32 | found.row : -1;
@@ -183,7 +184,7 @@ struct MmaBlock {
     }
 
     // For paged calls: how many 16-byte vectors a key's rows of v, times 2^32, and of k lie behind the bases.
-    FA_MEMBER static int64_t find_vec_offsets(const ForwardParams& x, int key, int end) {
+    FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.pages.size);
@@ -219,7 +220,7 @@ struct MmaBlock {
             }
         }
     }
-    FA_MEMBER static void load_keys_narrow(const ForwardParams& x, const Source& from, int j, int key, int count, char* to) {
+    FA_MEMBER static void load_keys_narrow(const MmaForwardParams& x, const Source& from, int j, int key, int count, char* to) {
         if (from.width == 4 && !x.pages.table) return load_words(from, from.base + int64_t(key) * from.row, count, to);
         const auto row = [&](int r) -> const char* {
             if (r >= count) return nullptr;
@@ -229,7 +230,7 @@ struct MmaBlock {
         };
         load_narrow<Key, Keys>(to, from.bytes, from.width, row, [](int at) { return at; });
     }
-    FA_MEMBER static void load_keys(const ForwardParams& x, const Source& source, int j, int key, int count, char* to) {
+    FA_MEMBER static void load_keys(const MmaForwardParams& x, const Source& source, int j, int key, int count, char* to) {
         const Source from = source;
         if (from.width != 16) return load_keys_narrow(x, source, j, key, count, to);
         const int vec = rt::thread() % kRowVecs, first = rt::thread() / kRowVecs;
@@ -245,7 +246,7 @@ struct MmaBlock {
     }
 
     // Tile j of k or v into stage i of the ring: always a group of copies, were it empty.
-    FA_COLD_MEMBER static void load_stage(const ForwardParams& x, const Source& from, int j, int i, int begin, int end) {
+    FA_COLD_MEMBER static void load_stage(const MmaForwardParams& x, const Source& from, int j, int i, int begin, int end) {
         const int key = begin + j * Keys;
         if (key < end) load_keys(x, from, j, key, end - key, stage_tile(i));
         rt::cp_async_commit();
@@ -304,7 +305,7 @@ struct MmaBlock {
     }
 
     // Code that runs once costs the fetch of its instructions: the host has computed what it can.
-    FA_MEMBER static void init_block(const ForwardParams& x, int64_t kv_head, int64_t batch, int block) {
+    FA_MEMBER static void init_block(const MmaForwardParams& x, int64_t kv_head, int64_t batch, int block) {
         Tile& t = shared().tile;
         t.kv_head = kv_head;
         t.batch = batch;
@@ -312,33 +313,34 @@ struct MmaBlock {
         if (x.uniform_lengths) {
             t.seq = x.uniform_seq;
             t.seq.kv_index = batch;
-            t.rule = x.uniform_rule;
+            t.rule = x.rule;
             t.valid = int(min_of(x.rows - t.first, rows));
         } else if constexpr (KeyWarps > 1) {
             init_sequence(x, batch);
         } else {
             init_sequence_cold(x, batch);
         }
-        const auto source = [&](const void* base, const ByteStrides& bytes, int width) {
+        const auto source = [&](const RowSource& from) {
+            const ByteStrides& bytes = from.bytes;
             const int64_t at =
                 (x.pages.table ? 0 : t.seq.kv_index * bytes.outer + t.seq.k_begin * bytes.row) + kv_head * bytes.head;
-            return Source{static_cast<const char*>(base) + at, x.pages.table ? bytes.outer : 0, bytes.row, bytes.row_bytes, width};
+            return Source{static_cast<const char*>(from.base) + at, x.pages.table ? bytes.outer : 0, bytes.row, bytes.row_bytes, from.width};
         };
-        t.k = source(x.k, x.k_bytes, x.k_width);
-        t.v = source(x.v, x.v_bytes, x.v_width);
+        t.k = source(x.k);
+        t.v = source(x.v);
         t.features = x.features;
         for (int i = 0; i < kLocationTiles; i++) shared().missing[i] = -1;
         if (x.dropout_p > 0) t.dropout = dropout_of(x);
     }
-    FA_MEMBER static void init_sequence(const ForwardParams& x, int64_t batch) {
+    FA_MEMBER static void init_sequence(const MmaForwardParams& x, int64_t batch) {
         Tile& t = shared().tile;
         t.seq = bounded_sequence(x.sequences, batch);
         t.rule = mask_rule(x.rule, t.seq);
         t.valid = int(min_of(t.seq.q_len * x.group - t.first, rows));
     }
-    FA_COLD_MEMBER static void init_sequence_cold(const ForwardParams& x, int64_t batch) { init_sequence(x, batch); }
+    FA_COLD_MEMBER static void init_sequence_cold(const MmaForwardParams& x, int64_t batch) { init_sequence(x, batch); }
     // Rows and their bands, within the keys [begin, end) of the split.
-    FA_MEMBER static void init_rows(const ForwardParams& x, int64_t begin, int64_t end) {
+    FA_MEMBER static void init_rows(const MmaForwardParams& x, int64_t begin, int64_t end) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int group = int(x.group);
@@ -354,7 +356,7 @@ struct MmaBlock {
         }
     }
 
-    FA_COLD_MEMBER static void init_rows_cold(const ForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
+    FA_COLD_MEMBER static void init_rows_cold(const MmaForwardParams& x, int64_t begin, int64_t end) { init_rows(x, begin, end); }
 
     // Four columns of a row stay together, and those of neighbouring rows lie in different banks.
     FA_MEMBER static float* output_at(int key_warp, int row, int column) {
@@ -393,7 +395,7 @@ struct MmaBlock {
         return state;
     }
     // The same, LSE, and what a row's sums are to be multiplied by.
-    FA_MEMBER static void finalize_rows(const ForwardParams& x) {
+    FA_MEMBER static void finalize_rows(const MmaForwardParams& x) {
         Shared& s = shared();
         const Tile& t = s.tile;
         const int64_t heads = x.kv_heads, split = uint32_t(rt::block()) % uint32_t(x.splits);
@@ -412,7 +414,7 @@ struct MmaBlock {
         }
     }
     // The same for kernels without registers for it.
-    FA_COLD_MEMBER static void finalize_rows_cold(const ForwardParams& x) { finalize_rows(x); }
+    FA_COLD_MEMBER static void finalize_rows_cold(const MmaForwardParams& x) { finalize_rows(x); }
     FA_MEMBER static void merge_key_warps(int r, int column, float sum[4]) {
         rt::load4(output_at(0, r, column), sum);
         if constexpr (KeyWarps > 1) {
@@ -425,7 +427,7 @@ struct MmaBlock {
         }
     }
     // The columns from `column0` on that were staged.
-    FA_MEMBER static void write_rows(const ForwardParams& x, int column0) {
+    FA_MEMBER static void write_rows(const MmaForwardParams& x, int column0) {
         constexpr int across = kOutputColumns / 4;
         const Shared& s = shared();
         const int dim = int(x.dim_v) - column0, items = s.tile.valid * across;

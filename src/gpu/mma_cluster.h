@@ -25,7 +25,7 @@ struct ClusterMerge {
     }
     // Each block of a cluster of splits merges some of its rows' columns: a team of 16 lanes for four columns, a lane for each
     // split.
-    FA_MEMBER static void merge(const ForwardParams& x, int rank) {
+    FA_MEMBER static void merge(const MmaForwardParams& x, int rank) {
         rt::cluster_sync();
         const typename M::Shared& s = M::shared();
         const typename M::Tile& t = s.tile;

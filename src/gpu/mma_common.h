@@ -1,6 +1,7 @@
 // What the Mma policies of all GPUs share.
 #pragma once
-#include "gpu/score.h"
+#include "gpu/memory.h"
+#include "spec/online_softmax.h"
 
 namespace fa {
 namespace gpu {

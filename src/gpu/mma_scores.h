@@ -45,7 +45,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
         return dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
-    FA_MEMBER static void add_bias(const ForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
+    FA_MEMBER static void add_bias(const MmaForwardParams& x, int row0, int64_t key, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         const int64_t bytes = type_bytes(x.bias_dtype), left = t.seq.k_len - key;
         const int64_t batch = t.batch * x.bias_stride[0] * bytes, head = x.bias_stride[1] * bytes, row = x.bias_stride[2] * bytes;
@@ -71,7 +71,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     }
     // From products to scores in units that `unit` takes to log2: those of the products, or, for options that need them in natural
     // units on the way, log2 itself.
-    FA_MEMBER static void apply_score_mods(const ForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
+    FA_MEMBER static void apply_score_mods(const MmaForwardParams& x, int row0, int64_t key, float unit, Acc score[kKeyTiles]) {
         const Tile& t = shared().tile;
         if (t.features & kBaseE) {
             for_each_score(row0, score, [&](float s, const Row&, int) { return s * (x.scale * Mma::kScoreUnit); });
@@ -95,15 +95,15 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     struct MaskRows {
         uint32_t word[Acc::kRows][kKeyTiles];
     };
-    FA_MEMBER static const uint8_t* mask_row(const ForwardParams& x, int row0, int lane_row, int64_t key) {
+    FA_MEMBER static const uint8_t* mask_row(const MmaForwardParams& x, int row0, int lane_row, int64_t key) {
         const int64_t* stride = x.mask_stride;
         const Row& row = shared().row[row0 + Acc::row(lane_row)];
         return x.mask + shared().tile.batch * stride[0] + row.head * stride[1] + row.position * stride[2] + key * stride[3];
     }
-    FA_MEMBER static bool mask_in_vecs(const ForwardParams& x, int64_t key) {
+    FA_MEMBER static bool mask_in_vecs(const MmaForwardParams& x, int64_t key) {
         return Acc::kMaskVecs && kKeyTiles > 1 && x.mask_vec16 && key + kTile * kKeyTiles <= x.sequences.seqlen_k;
     }
-    FA_MEMBER static void load_mask(const ForwardParams& x, int row0, int64_t key, MaskRows& rows) {
+    FA_MEMBER static void load_mask(const MmaForwardParams& x, int row0, int64_t key, MaskRows& rows) {
         FA_UNROLL for (int lane_row = 0; lane_row < Acc::kRows; lane_row++)
             Acc::template load_mask<kKeyTiles>(mask_row(x, row0, lane_row, key), rows.word[lane_row]);
     }
@@ -115,7 +115,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
         return kept;
     }
     // The same for any mask, byte by byte.
-    FA_MEMBER static uint32_t unmasked_scores(const ForwardParams& x, int row0, int64_t key) {
+    FA_MEMBER static uint32_t unmasked_scores(const MmaForwardParams& x, int row0, int64_t key) {
         uint32_t kept = 0;
         FA_UNROLL_BY(4)
         for (int i = 0; i < kKeyTiles * Acc::kElements; i++) {
@@ -133,7 +133,7 @@ struct MmaScores : MmaBlock<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, 
     }
     // One bit for each score of a row tile, in their order: set where dropout keeps it. A loop that is not unrolled, without the
     // scores: they leave it few registers.
-    FA_MEMBER static uint32_t kept_scores(const ForwardParams& x, int row0, int64_t key) {
+    FA_MEMBER static uint32_t kept_scores(const MmaForwardParams& x, int row0, int64_t key) {
         static_assert(kKeyTiles * Acc::kElements <= 32, "a bit for each");
         const Tile& t = shared().tile;
         uint32_t kept = 0;

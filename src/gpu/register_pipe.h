@@ -18,14 +18,14 @@ struct KvPipe<M, kind, false> {
                          kUnits = (kAllUnits + M::threads - 1) / M::threads;
     static_assert(M::stages == 2 && M::keys % M::kRowsAtOnce == 0 && sizeof(Element) == 2, "");
 
-    const ForwardParams& x;
+    const MmaForwardParams& x;
     const int begin, end;
     union {
         uint32_t k[kVecs][4], v[kUnits][4][2];
     };
     bool pending = false, is_v = false;
 
-    FA_MEMBER KvPipe(const ForwardParams& params, int first, int last) : x(params), begin(first), end(last) {}
+    FA_MEMBER KvPipe(const MmaForwardParams& params, int first, int last) : x(params), begin(first), end(last) {}
 
     // Opaque in general kernels: what a thread loads and where it goes then takes no registers while scores are modified.
     FA_MEMBER static int thread() { return general ? rt::opaque(rt::thread()) : rt::thread(); }

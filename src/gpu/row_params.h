@@ -1,7 +1,7 @@
-// What kernels of every family read of a call: lengths of sequences, heads, and where rows of o and LSE go; and what those that cut
-// keys into splits read of these. Each family's struct of parameters is made of them and of what it reads besides: ForwardParams
-// (score.h) of the portable kernels, SplitMergeParams of what merges splits, Sm90ForwardParams and LatentParams of Hopper's. What follows from
-// the descriptor is filled in when the call is planned; pointers, and lengths behind pointers, when it is made.
+// What kernels of every family read of a call: lengths of sequences and heads, where rows of o and LSE go, and what those that cut keys
+// into splits read of these. Each family's struct of parameters is made of them and of what it reads besides: SimtForwardParams (simt_params.h)
+// and MmaForwardParams (mma_params.h) of the portable kernels, SplitMergeParams of what merges splits, Sm90ForwardParams and LatentParams of
+// Hopper's. What follows from the descriptor is filled in when the call is planned; pointers, and lengths behind pointers, when it is made.
 #pragma once
 #include "gpu/memory.h"
 #include "spec/online_softmax.h"
@@ -10,9 +10,11 @@ namespace fa {
 namespace gpu {
 
 // Strides are of elements; pointers of operands that the call has not are NULL.
-struct RowParams {
+struct ShapeParams {
     SequenceTable sequences;
     int64_t batch, heads_q, kv_heads, group, dim_v;  // group: query heads of a kv head
+};
+struct RowParams : ShapeParams {
     void* o;
     float* lse;
     RowStrides o_strides, lse_strides;
@@ -26,7 +28,7 @@ T* operand(const Problem& p, uint64_t operand, T* pointer) {
     return p.has(operand) ? pointer : nullptr;
 }
 
-inline void set_rows(const Problem& p, RowParams* x) {
+inline void set_shape(const Problem& p, ShapeParams* x) {
     const fa_attention_desc_t& d = p.d;
     x->sequences = sequence_table(p, fa_forward_args_t{});
     x->batch = d.batch;
@@ -34,6 +36,10 @@ inline void set_rows(const Problem& p, RowParams* x) {
     x->kv_heads = p.kv_heads;
     x->group = p.group;
     x->dim_v = d.dim_v;
+}
+inline void set_rows(const Problem& p, RowParams* x) {
+    const fa_attention_desc_t& d = p.d;
+    set_shape(p, x);
     x->o_strides = row_strides(d.o_stride, p.packed_q());
     x->lse_strides = lse_strides(d.lse_stride, p.packed_q());
     x->o_dtype = d.o_dtype;

@@ -13,7 +13,7 @@ constexpr int kStudyRows = 64;  // of a row tile
 
 // Heads are sequences' k and v heads here, with all query rows that share them: [batch][kv_heads].
 struct StudyParams {
-    ForwardParams x;
+    SimtForwardParams x;
     RowState* states;    // [value_parts][heads · rows], in the units of kHeadroomUnit; standard has one part
     float* s_matrix;     // standard: [heads at once][rows][pitch]
     int64_t pitch;       // floats of a row: whole tiles of keys
@@ -22,7 +22,7 @@ struct StudyParams {
 
 // What all tiles of a head have in common.
 template <class S>
-FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
+FA_DEVICE void init_head(const SimtForwardParams& x, const typename S::Shared& s, int64_t head, int64_t column0) {
     if (rt::thread() == 0) {
         typename S::Tile t{};
         t.kv_head = head % x.kv_heads;
@@ -40,7 +40,7 @@ FA_DEVICE void init_head(const ForwardParams& x, const typename S::Shared& s, in
 
 // Goes to a row tile of the head; false when it holds no valid row.
 template <class S>
-FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, int64_t block) {
+FA_DEVICE bool init_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t block) {
     rt::barrier();  // the tile before is done with
     if (rt::thread() == 0) {
         s.tile->first = block * S::rows;
@@ -56,7 +56,7 @@ FA_DEVICE bool init_tile(const ForwardParams& x, const typename S::Shared& s, in
 // Final scores of the row tile against the tile of keys that locate_keys has placed; false when no mask keeps any of them.
 // Has a barrier behind locate_keys().
 template <class S, int TR>
-FA_DEVICE bool score_tile(const ForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
+FA_DEVICE bool score_tile(const SimtForwardParams& x, const typename S::Shared& s, int64_t key, int keys, float score[TR][4]) {
     const typename S::Tile& t = *s.tile;
     S::find_visible(x, key);
     rt::barrier();
@@ -89,7 +89,7 @@ FA_DEVICE void store_states(RowState* states, int64_t valid, const float m[TR], 
 FA_KERNEL void FA_BOUNDS(kThreads, 2) standard_scores(FA_PARAM StudyParams y) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, 4>;
-    const ForwardParams& x = y.x;
+    const SimtForwardParams& x = y.x;
     const int64_t tiles = y.pitch / kKeys, key = rt::block() % tiles * kKeys, item = rt::block() / tiles, head = item / x.blocks;
     const S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const S::Tile& t = *s.tile;
@@ -130,7 +130,7 @@ struct SumOp {
 
 // P in the place of S, and (m, l): a block for each row.
 FA_KERNEL void FA_BOUNDS(kMergeThreads, 1) standard_softmax(FA_PARAM StudyParams y) {
-    const ForwardParams& x = y.x;
+    const SimtForwardParams& x = y.x;
     const int64_t head = y.first_head + rt::block() / x.rows, r = rt::block() % x.rows, row = r / x.group;
     const int64_t batch = head / x.kv_heads, query_head = head % x.kv_heads * x.group + r % x.group;
     const Sequence seq = bounded_sequence(x.sequences, batch);
@@ -155,7 +155,7 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM StudyParams y) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, TV>;
-    const ForwardParams& x = y.x;
+    const SimtForwardParams& x = y.x;
     const int64_t column0 = rt::block() % x.value_parts * S::columns, item = rt::block() / x.value_parts;
     const int64_t block = item % x.blocks, head = item / x.blocks;
     const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
@@ -188,7 +188,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) standard_values(FA_PARAM Stud
 // A row tile's sums lie in o between two blocks of keys. Each thread fetches and stores the elements that it owns in registers;
 // what no row or column owns is 0 to it.
 template <int TR, int TV, bool store>
-FA_DEVICE void move_o(const ForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
+FA_DEVICE void move_o(const SimtForwardParams& x, const typename Simt<TR, TV>::Shared& s, int64_t column0, float o[TR][TV]) {
     const typename Simt<TR, TV>::Tile& t = *s.tile;
     const int tx = rt::thread() % 16, ty = rt::thread() / 16;
     const int columns = int(min_of(x.dim_v - column0, 16 * TV));
@@ -210,7 +210,7 @@ template <int TV>
 FA_KERNEL void FA_BOUNDS(kThreads, 1) flash1_head(FA_PARAM StudyParams y) {
     constexpr int TR = kStudyRows / 16;
     using S = Simt<TR, TV>;
-    const ForwardParams& x = y.x;
+    const SimtForwardParams& x = y.x;
     const int64_t part = rt::block() % x.value_parts, head = rt::block() / x.value_parts, column0 = part * S::columns;
     const typename S::Shared s = S::layout(rt::shared_memory(), x.q_dims);
     const typename S::Tile& t = *s.tile;

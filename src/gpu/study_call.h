@@ -1,7 +1,7 @@
 // The calls of the study baselines: their plan, what fa_explain says of it, and launches of study.h's kernels.
 #pragma once
 #include "gpu/choose.h"
-#include "gpu/context.h"
+#include "gpu/simt_call.h"
 #include "gpu/study.h"
 
 namespace fa {
@@ -46,7 +46,7 @@ struct StudyPlan : Plan {
 
 fa_status_t plan_s_matrix(StudyPlan* s, Message* m) {
     const Problem& p = s->problem;
-    const ForwardParams& x = s->params.x;
+    const SimtForwardParams& x = s->params.x;
     constexpr int64_t limit = int64_t(1) << 31;
     const int64_t key_tiles = s->params.pitch / kKeys;
     if (x.blocks > 0 && key_tiles >= limit / x.blocks)
@@ -66,13 +66,11 @@ fa_status_t plan_study(const rt::Device& device, StudyPlan* s, Message* m) {
                     d.num_splits, (long long)d.split_size);
     s->params = StudyParams{};
     s->instance = &kStudyInstances[d.dim_v > kStudyInstances[0].columns];
-    ForwardParams& x = s->params.x;
-    set_forward_problem(p, &x);
-    x.rows = d.seqlen_q * p.group;
-    x.blocks = ceil_div(x.rows, kStudyRows);
-    x.num_splits = x.splits = 1;
-    x.value_parts = ceil_div(d.dim_v, s->instance->columns);
-    x.q_dims = resident_dims(device, s->instance->shared_bytes, d.dim_qk);
+    SimtForwardParams& x = s->params.x;
+    SplitParams whole{};
+    whole.rows = d.seqlen_q * p.group;
+    whole.num_splits = whole.splits = 1;
+    set_simt_forward(p, device, kStudyRows, s->instance->columns, s->instance->shared_bytes, whole, &x);
     set_factor(d, p.has_score_mod() || !plain_scale(d.scale), &x);
     s->params.pitch = round_up(d.seqlen_k, kKeys);
     s->heads = d.batch * p.kv_heads;
@@ -126,8 +124,8 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     status = workspace(c, stream, a.workspace, s.workspace, &memory, m);
     if (status != FA_OK) return status;
     StudyParams y = s.params;
-    ForwardParams& x = y.x;
-    set_forward_tensors(p, a, &x);
+    SimtForwardParams& x = y.x;
+    set_simt_forward_tensors(p, a, KeyLists{}, &x);
     y.s_matrix = reinterpret_cast<float*>(memory);
     y.states = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes);
     if (s.state_bytes) x.state = reinterpret_cast<RowState*>(memory + s.s_matrix_bytes + s.states_bytes);
@@ -135,11 +133,7 @@ fa_status_t forward_study(Context* c, const StudyPlan& s, const fa_forward_args_
     const int64_t parts = s.heads * x.value_parts;
     if (p.d.algorithm == FA_ALGORITHM_STANDARD) status = launch_standard(s, y, stream, m);
     else status = launched(m, rt::launch(s.instance->flash1, parts, kThreads, shared, stream, y), "flash1_head");
-    if (status == FA_OK && x.state) {
-        set_factor(p.d, true, &x);
-        const int64_t rows = p.d.batch * p.d.heads_q * p.d.seqlen_q;
-        status = launched(m, rt::launch(write_scores, rows, kMergeThreads, 0, stream, x), "write_scores");
-    }
+    if (status == FA_OK && x.state) status = launch_scores(p, a, KeyLists{}, x.state, stream, m);
     return mark_workspace(c, stream, memory, a.workspace, status, m);
 }
 

@@ -12,8 +12,9 @@ int main() {
         for (const Instances& list : of_type.width)
             for (int i = 0; i < list.count; i++) {
                 const Instance& k = list.list[i];
-                if (!k.kernel) continue;
-                printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(reinterpret_cast<uintptr_t>(k.kernel) - uintptr_t(&__executable_start)),
+                const uintptr_t kernel = k.simt ? reinterpret_cast<uintptr_t>(k.simt) : reinterpret_cast<uintptr_t>(k.general);
+                if (!kernel) continue;
+                printf("%llx %d %d %d %d %d %lld\n", (unsigned long long)(kernel - uintptr_t(&__executable_start)),
                        k.rows, k.columns, k.keys, k.threads, k.resident, (long long)k.shared_bytes(k.columns));
             }
 }
