@@ -24,10 +24,12 @@ struct BackwardLaunch {
     uint64_t dq_acc_bytes, arch_bytes;
 };
 struct BackwardPlan : Plan {
-    BackwardParams params;  // but for what the launch and args add
-    int64_t key_blocks;     // of backward_preprocess
-    uint64_t rows_bytes;    // of delta, and of lse_log2
-    uint64_t list_bytes;    // of the bits of lists, behind a launch's own
+    BackwardRowParams rows;  // these three but for what the launch and args add
+    SimtBackwardParams simt;
+    MmaBackwardParams mma;
+    int64_t key_blocks;   // of backward_preprocess
+    uint64_t rows_bytes;  // of delta, and of lse_log2
+    uint64_t list_bytes;  // of the bits of lists, behind a launch's own
     BackwardLaunch launch[kArchKernelTensors + 1];
     ArchBackwardPlan arch;  // of the last one
 };
@@ -35,11 +37,9 @@ struct BackwardPlan : Plan {
 rt::Status prepare_backward_list(const BackwardInstances& list, const rt::Device& d) {
     for (int i = 0; i < list.count; i++) {
         const BackwardInstance& one = list.list[i];
-        void (*const kernels[])(BackwardParams) = {one.by_keys, one.by_rows};
-        for (const auto kernel : kernels) {
-            const rt::Status s = rt::prepare(kernel, d);
-            if (s != rt::kSuccess) return s;
-        }
+        rt::Status s = one.simt_by_keys ? rt::prepare(one.simt_by_keys, d) : rt::prepare(one.mma_by_keys, d);
+        if (s == rt::kSuccess) s = one.simt_by_keys ? rt::prepare(one.simt_by_rows, d) : rt::prepare(one.mma_by_rows, d);
+        if (s != rt::kSuccess) return s;
     }
     return rt::kSuccess;
 }
@@ -91,31 +91,57 @@ BackwardLaunch plan_launch(const Context& c, const Problem& p, Tensors tensors, 
     return plan;
 }
 
+// Each family's parameters, as far as they follow from the problem.
+void set_gradients(const Problem& p, GradientParams* x) {
+    set_shape(p, x);
+    x->padded_rows = padded_rows_of(p);
+    x->causal = p.causal();
+}
+BackwardRowParams backward_rows(const Problem& p) {
+    const fa_attention_desc_t& d = p.d;
+    BackwardRowParams x{};
+    set_gradients(p, &x);
+    x.o_strides = row_strides(d.o_stride, p.packed_q());
+    x.lse_strides = lse_strides(d.lse_stride, p.packed_q());
+    x.dim_qk = d.dim_qk;
+    x.scale = d.scale;
+    x.q_dtype = d.q_dtype;
+    x.k_dtype = d.k_dtype;
+    x.o_dtype = d.o_dtype;
+    return x;
+}
+SimtBackwardParams backward_simt(const Problem& p) {
+    SimtBackwardParams x{};
+    set_gradients(p, &x);
+    set_product(p, &x);
+    set_dropout(p, &x);
+    x.v_strides = row_strides(p.d.v_stride, p.packed_k());
+    x.scale = p.d.scale;
+    return x;
+}
+MmaBackwardParams backward_mma(const Problem& p) {
+    MmaBackwardParams x{};
+    set_gradients(p, &x);
+    set_mma_call(p, &x);
+    x.features = features_of(p, false, false);
+    x.q_dtype = p.d.q_dtype;
+    return x;
+}
+
 fa_status_t plan_backward(const Context& c, BackwardPlan* plan, Message* m) {
     const Problem& p = plan->problem;
     const fa_attention_desc_t& d = p.d;
-    plan->params = BackwardParams{};
-    BackwardParams& x = plan->params;
-    set_rows(p, &x);
-    set_product(p, &x);
-    set_dropout(p, &x);
-    x.v_strides = row_strides(d.v_stride, p.packed_k());
-    x.scale = d.scale;
-    x.causal = p.causal();
-    x.uniform_lengths = has_uniform_lengths(p);
-    if (x.uniform_lengths) {
-        x.uniform_seq = sequence_of(x.sequences, 0);
-        x.uniform_rule = mask_rule(x.rule, x.uniform_seq);
-    }
-    x.padded_rows = padded_rows_of(p);
+    const int64_t padded_rows = padded_rows_of(p);
     // Packed rows may be more than the blocks of their longest sequence tell. Fewer than this overflow nothing below.
-    if (x.padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
+    if (padded_rows > (kMaxBlocks * kPaddedRows - 1) / d.heads_q)
         return fail(m, FA_UNSUPPORTED, "%lld rows, padded, of %lld heads: the backward has room for fewer than 2^38 in all",
-                    (long long)x.padded_rows, (long long)d.heads_q);
-    x.features = features_of(p, false, false);
+                    (long long)padded_rows, (long long)d.heads_q);
+    plan->rows = backward_rows(p);
+    plan->simt = backward_simt(p);
+    plan->mma = backward_mma(p);
     const bool key_padding = !p.packed_k() && p.has(FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K);
     plan->key_blocks = key_padding ? d.batch * d.heads_k * ceil_div(d.seqlen_k, kPaddedRows) : 0;
-    plan->rows_bytes = uint64_t(round_up(d.heads_q * x.padded_rows * 4, 256));
+    plan->rows_bytes = uint64_t(round_up(d.heads_q * padded_rows * 4, 256));
     const fa_status_t listed = plan_lists(p, &plan->list_bytes, m);
     if (listed != FA_OK) return listed;
     plan->workspace = 0;
@@ -161,50 +187,132 @@ fa_status_t check_gradients(const Context& c, const Problem& p, const fa_backwar
     return FA_OK;
 }
 
-fa_status_t launch_blocks(void (*kernel)(BackwardParams), int64_t blocks, int threads, int64_t shared, rt::Stream stream,
-                          const BackwardParams& x, const char* name, Message* m) {
+// What a call's kernels share beside the problem: their args, where gradients and what precedes them lie, and the bits of lists.
+struct BackwardCall {
+    const fa_backward_args_t& args;
+    const BackwardPlan& plan;
+    const BackwardLaunch& launch;
+    KeyLists lists = {};
+    float *delta = nullptr, *lse_log2 = nullptr, *dq_acc = nullptr;
+};
+
+void set_gradient_tensors(const BackwardCall& c, GradientParams* x) {
+    const Problem& p = c.plan.problem;
+    const fa_backward_args_t& a = c.args;
+    x->sequences = sequence_table(p, *a.forward);
+    x->delta = c.delta;
+    x->lse_log2 = c.lse_log2;
+    x->dq_acc = c.dq_acc;
+    x->dq = a.dq;
+    x->dk = a.dk;
+    x->dv = a.dv;
+    x->dq_strides = row_strides(a.dq_stride, p.packed_q());
+    x->dk_strides = row_strides(a.dk_stride, p.packed_k());
+    x->dv_strides = row_strides(a.dv_stride, p.packed_k());
+    x->accumulate = (a.flags & FA_BACKWARD_ACCUMULATE) != 0;
+}
+BackwardRowParams row_params(const BackwardCall& c) {
+    const Problem& p = c.plan.problem;
+    const fa_backward_args_t& a = c.args;
+    BackwardRowParams x = c.plan.rows;
+    set_gradient_tensors(c, &x);
+    x.o = a.forward->o;
+    x.lse = a.forward->lse;  // whether the forward was asked for it or not
+    x.sinks = operand(p, FA_OPERAND_SINKS, a.forward->sinks);
+    x.dout = a.dout;
+    x.dlse = a.dlse;
+    x.dsinks = a.dsinks;
+    x.dout_strides = row_strides(a.dout_stride, p.packed_q());
+    x.dlse_strides = lse_strides(a.dlse_stride, p.packed_q());
+    x.row_blocks = c.launch.row_blocks;
+    x.dq_acc_columns = c.launch.dq_acc_columns;
+    x.o_aligned = vec4_aligned(x.o, x.o_strides, x.o_dtype);
+    x.dout_aligned = vec4_aligned(x.dout, x.dout_strides, x.q_dtype);
+    return x;
+}
+SimtBackwardParams simt_params(const BackwardCall& c) {
+    const Problem& p = c.plan.problem;
+    const fa_backward_args_t& a = c.args;
+    SimtBackwardParams x = c.plan.simt;
+    set_gradient_tensors(c, &x);
+    set_product_tensors(p, *a.forward, c.lists, &x);
+    set_dropout_state(p, *a.forward, &x);
+    x.v = a.forward->v;
+    x.dout = a.dout;
+    x.dout_strides = row_strides(a.dout_stride, p.packed_q());
+    x.dbias = a.dbias;
+    for (int i = 0; i < 4; i++) x.dbias_stride[i] = a.dbias_stride[i];
+    x.q_aligned = vec4_aligned(x.q, x.q_strides, x.q_dtype);
+    x.k_aligned = vec4_aligned(x.k, x.k_strides, x.k_dtype);
+    x.v_aligned = vec4_aligned(x.v, x.v_strides, x.k_dtype);
+    x.dout_aligned = vec4_aligned(x.dout, x.dout_strides, x.q_dtype);
+    return x;
+}
+MmaBackwardParams mma_params(const BackwardCall& c) {
+    const Problem& p = c.plan.problem;
+    const fa_backward_args_t& a = c.args;
+    MmaBackwardParams x = c.plan.mma;
+    set_gradient_tensors(c, &x);
+    set_mma_call_tensors(p, *a.forward, &x);
+    const int64_t bytes = type_bytes(p.d.q_dtype);
+    const auto source = [&](const void* base, const int64_t stride[3], bool packed, int64_t dim) {
+        const RowStrides strides = row_strides(stride, packed);
+        const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
+        return RowSource{base, in_bytes, copy_width(base, strides, dim, p.d.q_dtype)};
+    };
+    x.source[0] = source(a.forward->q, p.d.q_stride, p.packed_q(), p.d.dim_qk);
+    x.source[1] = source(a.dout, a.dout_stride, p.packed_q(), p.d.dim_v);
+    x.source[2] = source(a.forward->k, p.d.k_stride, p.packed_k(), p.d.dim_qk);
+    x.source[3] = source(a.forward->v, p.d.v_stride, p.packed_k(), p.d.dim_v);
+    return x;
+}
+
+template <class Params>
+fa_status_t launch_blocks(void (*kernel)(Params), int64_t blocks, int threads, int64_t shared, rt::Stream stream, const Params& x,
+                          const char* name, Message* m) {
     return blocks == 0 ? FA_OK : launched(m, rt::launch(kernel, blocks, threads, uint64_t(shared), stream, x), name);
 }
 
-// dq, dk and dv by the instance's kernels.
-fa_status_t launch_instance(const BackwardLaunch& b, BackwardParams x, rt::Stream stream, Message* m) {
+// dk and dv by the instance's kernels, and dq unless it is added up.
+fa_status_t launch_instance(const BackwardCall& c, rt::Stream stream, Message* m) {
+    const BackwardLaunch& b = c.launch;
     const BackwardInstance& one = *b.instance;
+    const bool by_keys = c.args.dk || c.args.dv || c.dq_acc, by_rows = c.args.dq && !c.dq_acc;
     fa_status_t status = FA_OK;
-    x.parts = b.by_keys_parts;
-    if (x.dk || x.dv || x.dq_acc)
-        status = launch_blocks(one.by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
-    if (status != FA_OK || !x.dq) return status;
-    if (x.dq_acc) return launch_blocks(finish_dq, x.row_blocks, kPrepareThreads, 0, stream, x, "finish_dq", m);
-    x.parts = b.by_rows_parts;
-    return launch_blocks(one.by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
+    if (one.simt_by_keys) {
+        SimtBackwardParams x = simt_params(c);
+        x.parts = b.by_keys_parts;
+        if (by_keys) status = launch_blocks(one.simt_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
+        if (status != FA_OK || !by_rows) return status;
+        x.parts = b.by_rows_parts;
+        return launch_blocks(one.simt_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
+    }
+    const MmaBackwardParams x = mma_params(c);
+    if (by_keys) status = launch_blocks(one.mma_by_keys, b.by_keys_blocks, one.threads, one.by_keys_bytes, stream, x, one.family, m);
+    if (status != FA_OK || !by_rows) return status;
+    return launch_blocks(one.mma_by_rows, b.by_rows_blocks, one.threads, one.by_rows_bytes, stream, x, one.family, m);
 }
 
 // memory: of the arch kernel.
-fa_status_t launch_backward(const BackwardPlan& plan, const BackwardLaunch& b, const BackwardParams& x, void* memory,
-                            rt::Stream stream, Message* m) {
+fa_status_t launch_backward(const BackwardCall& c, void* memory, rt::Stream stream, Message* m) {
+    const BackwardPlan& plan = c.plan;
+    const BackwardLaunch& b = c.launch;
+    const BackwardRowParams rows = row_params(c);
     const int64_t blocks = b.row_blocks + plan.key_blocks;
-    fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, x, "backward_preprocess", m);
+    fa_status_t status = launch_blocks(backward_preprocess, blocks, kPrepareThreads, 0, stream, rows, "backward_preprocess", m);
     if constexpr (rt::kArchKernels)
         if (status == FA_OK && !b.instance)
-            status = launched(m, launch_arch_backward(plan.arch, plan.problem, x, memory, stream), plan.arch.kernel->name);
-    if (status == FA_OK && b.instance) status = launch_instance(b, x, stream, m);
-    if (status == FA_OK && x.dbias)
+            status = launched(m, launch_arch_backward(plan.arch, plan.problem, *c.args.forward, rows, memory, stream), plan.arch.kernel->name);
+    if (status == FA_OK && b.instance) status = launch_instance(c, stream, m);
+    if (status == FA_OK && b.instance && rows.dq && rows.dq_acc)
+        status = launch_blocks(finish_dq, b.row_blocks, kPrepareThreads, 0, stream, rows, "finish_dq", m);
+    if (status == FA_OK && c.args.dbias) {
+        const SimtBackwardParams x = simt_params(c);
         status = launch_blocks(sum_bias, bias_blocks(x).all(), kThreads, kBackwardShared, stream, x, "sum_bias", m);
-    if (status == FA_OK && x.dsinks)
-        status = launch_blocks(sum_sinks, x.heads_q, kSinkThreads, kSinkThreads * 4, stream, x, "sum_sinks", m);
+    }
+    if (status == FA_OK && rows.dsinks)
+        status = launch_blocks(sum_sinks, rows.heads_q, kSinkThreads, kSinkThreads * 4, stream, rows, "sum_sinks", m);
     return status;
-}
-
-void init_sources(BackwardParams* x) {
-    const int64_t bytes = type_bytes(x->q_dtype);
-    const auto source = [&](const void* base, const RowStrides& strides, int64_t dim) {
-        const ByteStrides in_bytes{strides.batch * bytes, strides.row * bytes, strides.head * bytes, int32_t(dim * bytes)};
-        return RowSource{base, in_bytes, copy_width(base, strides, dim, x->q_dtype)};
-    };
-    x->source[0] = source(x->q, x->q_strides, x->dim_qk);
-    x->source[1] = source(x->dout, x->dout_strides, x->dim_v);
-    x->source[2] = source(x->k, x->k_strides, x->dim_qk);
-    x->source[3] = source(x->v, x->v_strides, x->dim_v);
 }
 
 Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
@@ -219,43 +327,6 @@ Tensors tensors_of(const Problem& p, const fa_backward_args_t& a) {
     return kVec16Tensors;
 }
 
-// The plan's parameters with those of the launch and the args.
-void set_args(const BackwardPlan& plan, const BackwardLaunch& b, const fa_backward_args_t& a, const KeyLists& lists, char* memory,
-              BackwardParams* x) {
-    const Problem& p = plan.problem;
-    const bool packed_q = p.packed_q(), packed_k = p.packed_k();
-    x->row_blocks = b.row_blocks;
-    x->dq_acc_columns = b.dq_acc_columns;
-    set_row_tensors(p, *a.forward, x);
-    set_product_tensors(p, *a.forward, lists, x);
-    set_dropout_state(p, *a.forward, x);
-    x->v = a.forward->v;
-    x->lse = a.forward->lse;  // whether the forward was asked for it or not
-    x->dout = a.dout;
-    x->dlse = a.dlse;
-    x->dq = a.dq;
-    x->dk = a.dk;
-    x->dv = a.dv;
-    x->dbias = a.dbias;
-    x->dsinks = a.dsinks;
-    x->dout_strides = row_strides(a.dout_stride, packed_q);
-    x->dlse_strides = lse_strides(a.dlse_stride, packed_q);
-    x->dq_strides = row_strides(a.dq_stride, packed_q);
-    x->dk_strides = row_strides(a.dk_stride, packed_k);
-    x->dv_strides = row_strides(a.dv_stride, packed_k);
-    for (int i = 0; i < 4; i++) x->dbias_stride[i] = a.dbias_stride[i];
-    x->accumulate = (a.flags & FA_BACKWARD_ACCUMULATE) != 0;
-    x->q_aligned = vec4_aligned(x->q, x->q_strides, x->q_dtype);
-    x->k_aligned = vec4_aligned(x->k, x->k_strides, x->k_dtype);
-    x->v_aligned = vec4_aligned(x->v, x->v_strides, x->k_dtype);
-    x->o_aligned = vec4_aligned(x->o, x->o_strides, x->o_dtype);
-    x->dout_aligned = vec4_aligned(x->dout, x->dout_strides, x->q_dtype);
-    init_sources(x);
-    x->delta = reinterpret_cast<float*>(memory);
-    x->lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
-    if (b.dq_acc_bytes && a.dq) x->dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
-}
-
 fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* a, Message* m) {
     const BackwardPlan& plan = *static_cast<const BackwardPlan*>(planned);
     OnDevice on(c->device);
@@ -268,11 +339,12 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     char* memory = nullptr;
     status = workspace(c, stream, a->workspace, arch_at + b.arch_bytes + plan.list_bytes, &memory, m);
     if (status != FA_OK) return status;
-    const KeyLists lists = key_lists(plan.problem, memory + arch_at + b.arch_bytes);
-    BackwardParams x = plan.params;
-    set_args(plan, b, *a, lists, memory, &x);
-    status = launch_lists(plan.problem, *a->forward, lists, stream, m);
-    if (status == FA_OK) status = launch_backward(plan, b, x, memory + arch_at, stream, m);
+    BackwardCall call{*a, plan, b, key_lists(plan.problem, memory + arch_at + b.arch_bytes)};
+    call.delta = reinterpret_cast<float*>(memory);
+    call.lse_log2 = reinterpret_cast<float*>(memory + plan.rows_bytes);
+    if (b.dq_acc_bytes && a->dq) call.dq_acc = reinterpret_cast<float*>(memory + 2 * plan.rows_bytes);
+    status = launch_lists(plan.problem, *a->forward, call.lists, stream, m);
+    if (status == FA_OK) status = launch_backward(call, memory + arch_at, stream, m);
     return mark_workspace(c, stream, memory, a->workspace, status, m);
 }
 

@@ -12,13 +12,13 @@ struct BiasBlocks {
     int64_t count[4];
     int64_t all() const { return count[0] * count[1] * count[2] * count[3]; }
 };
-FA_FN BiasBlocks bias_blocks(const BackwardParams& x) {
+FA_FN BiasBlocks bias_blocks(const SimtBackwardParams& x) {
     const int64_t *s = x.dbias_stride, rows = x.sequences.q.seqlen, keys = x.sequences.seqlen_k;
     if (x.batch == 0 || x.heads_q == 0 || rows == 0 || keys == 0) return {{0, 0, 0, 0}};
     return {{s[0] ? x.bias_period[0] : 1, s[1] ? x.bias_period[1] : 1, s[2] ? ceil_div(rows, kTile) : 1, s[3] ? ceil_div(keys, kTile) : 1}};
 }
 
-FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
+FA_DEVICE void add_bias_tiles(const SimtBackwardParams& x, int64_t batch, int64_t head, const int64_t begin[4], const int64_t end[4], float sum[4][4]) {
     const BackwardTile& t = *backward_shared().tile;
     rt::barrier();  // behind the last use of another sequence
     if (rt::thread() == 0) init_sequence(x, batch);
@@ -39,7 +39,7 @@ FA_DEVICE void add_bias_tiles(const BackwardParams& x, int64_t batch, int64_t he
         }
 }
 
-FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, 2) sum_bias(FA_PARAM SimtBackwardParams x) {
     rt::fetch_parameters(x);
     const int64_t* const stride = x.dbias_stride;
     const BiasBlocks blocks = bias_blocks(x);

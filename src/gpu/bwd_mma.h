@@ -127,7 +127,7 @@ struct MmaBackward {
         bool full;
     };
     // Adds a tile's part to its rows' dq, in global memory: rows beyond a sequence's, and columns beyond a head's, have room there.
-    FA_MEMBER static void add_dq(const BackwardParams& x, const Part& part, int buffer, float factor) {
+    FA_MEMBER static void add_dq(const MmaBackwardParams& x, const Part& part, int buffer, float factor) {
         const int warp = rt::warp_uniform(rt::opaque(rt::thread()) / Mma::kLanes), row0 = warp % M::kDqWarps * M::kDqRows,
                   step0 = warp / M::kDqWarps * M::kDqSteps;
         const auto rows =
@@ -179,7 +179,7 @@ struct MmaBackward {
     }
     // Of `visible`, those that the mask keeps, or dropout. Loops that are not unrolled, without the scores: they leave few
     // registers.
-    FA_COLD_MEMBER static uint32_t masked_scores(const BackwardParams& x, const Part& part, int m, uint32_t visible) {
+    FA_COLD_MEMBER static uint32_t masked_scores(const MmaBackwardParams& x, const Part& part, int m, uint32_t visible) {
         const Tile& t = M::shared().tile;
         const int64_t* stride = x.mask_stride;
         const ScorePosition position(part);
@@ -191,7 +191,7 @@ struct MmaBackward {
         }
         return visible;
     }
-    FA_COLD_MEMBER static uint32_t kept_scores(const BackwardParams& x, const Part& part, int m) {
+    FA_COLD_MEMBER static uint32_t kept_scores(const MmaBackwardParams& x, const Part& part, int m) {
         const Tile& t = M::shared().tile;
         const ScorePosition position(part);
         uint32_t kept = 0;
@@ -203,13 +203,13 @@ struct MmaBackward {
         }
         return kept;
     }
-    FA_MEMBER static float load_bias(const BackwardParams& x, int64_t at) {
+    FA_MEMBER static float load_bias(const MmaBackwardParams& x, int64_t at) {
         if (x.bias_dtype == FA_F32) return static_cast<const float*>(x.bias)[at];
         const uint16_t bits = static_cast<const uint16_t*>(x.bias)[at];
         return x.bias_dtype == FA_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
     // A product to its score in log2 units, and the softcap's slope there.
-    FA_MEMBER static float apply_score_mods(const BackwardParams& x, const Tile& t, float product, int head, int row, int key,
+    FA_MEMBER static float apply_score_mods(const MmaBackwardParams& x, const Tile& t, float product, int head, int row, int key,
                                             bool visible, float& slope) {
         float score = product * (x.scale * Mma::kScoreUnit);
         if (t.features & kSoftcap) {
@@ -227,7 +227,7 @@ struct MmaBackward {
         return score * kLog2e;
     }
     // Products of q and k become probabilities, those of dout and v the gradients of scores.
-    FA_MEMBER static void softmax_backward(const BackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
+    FA_MEMBER static void softmax_backward(const MmaBackwardParams& x, const Part& part, float unit, Scores& score, Scores& grad) {
         const Shared& s = M::shared();
         const Tile& t = s.tile;
         const ScorePosition position(part);
@@ -292,7 +292,7 @@ struct MmaBackward {
 
 // One streamed tile, number i: its part of dk and dv of the block, or of dq. prev: the tile before.
 template <class M>
-FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<M>::Part& prev,
+FA_DEVICE void process_tile(const MmaBackwardParams& x, const typename MmaBackward<M>::Part& prev,
                             const typename MmaBackward<M>::Part& part, int i, typename MmaBackward<M>::Columns& acc_ds,
                             typename MmaBackward<M>::Columns& acc_p) {
     using G = MmaBackward<M>;
@@ -344,7 +344,7 @@ FA_DEVICE void process_tile(const BackwardParams& x, const typename MmaBackward<
 
 // The mainloop over the streamed tiles. With two stages a tile is loaded while the one before it is processed.
 template <class M>
-FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
+FA_DEVICE void backward_mainloop(const MmaBackwardParams& x, typename MmaBackward<M>::Columns& acc_ds,
                          typename MmaBackward<M>::Columns& acc_p) {
     const typename M::Tile& t = M::shared().tile;  // read each time: registers are scarce
     constexpr bool prefetches = M::stages == 2;
@@ -392,7 +392,7 @@ FA_DEVICE void backward_mainloop(const BackwardParams& x, typename MmaBackward<M
 }
 
 template <class M>
-FA_DEVICE void run_backward_mma(const BackwardParams& x) {
+FA_DEVICE void run_backward_mma(const MmaBackwardParams& x) {
     using G = MmaBackward<M>;
     rt::fetch_parameters(x);
     const uint32_t blocks = uint32_t(ceil_div(M::by_rows ? x.sequences.q.seqlen : x.sequences.seqlen_k, M::own)),
@@ -424,7 +424,7 @@ FA_DEVICE void run_backward_mma(const BackwardParams& x) {
 }
 
 template <class M>
-FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(M::threads, M::resident) backward_mma(FA_PARAM MmaBackwardParams x) {
     if constexpr (rt::kHasMma) run_backward_mma<M>(x);
 }
 

@@ -120,21 +120,21 @@ struct MmaBackwardBlock {
         }
     }
     // LSE and Δ of `kRows` rows: those beyond a sequence's are there, and have no probability.
-    FA_MEMBER static void load_rows(const BackwardParams& x, int64_t row, int stage) {
+    FA_MEMBER static void load_rows(const MmaBackwardParams& x, int64_t row, int stage) {
         Shared& s = shared();
         for (int i = rt::opaque(rt::thread()); i < kRows / 4; i += threads) {
             rt::cp_async16(rt::smem_addr(s.lse[stage] + 4 * i), reinterpret_cast<const char*>(x.lse_log2 + row + 4 * i), true);
             rt::cp_async16(rt::smem_addr(s.delta[stage] + 4 * i), reinterpret_cast<const char*>(x.delta + row + 4 * i), true);
         }
     }
-    FA_COLD_MEMBER static void load_owned(const BackwardParams& x) {
+    FA_COLD_MEMBER static void load_owned(const MmaBackwardParams& x) {
         const Tile& t = shared().tile;
         load_tile<own>(t.owned[0], 0, 0, t.valid, owned(0));
         load_tile<own>(t.owned[1], 0, 0, t.valid, owned(1));
         if constexpr (ByRows) load_rows(x, t.row0 + t.first, 0);
     }
     // Tile `tile` of streamed head `head`, counted from the first: always a group of copies.
-    FA_MEMBER static void load_streamed(const BackwardParams& x, int head, int tile, int stage) {
+    FA_MEMBER static void load_streamed(const MmaBackwardParams& x, int head, int tile, int stage) {
         const Tile& t = shared().tile;
         const int row = tile * StreamRows;
         load_tile<StreamRows>(t.streamed[0], head, row, t.count - row, streamed(stage, 0));
@@ -173,7 +173,7 @@ struct MmaBackwardBlock {
     // Code that runs once costs its threads' latency: the host has computed what it can, and two warps share the rest. `head`: a kv
     // head, or with ByRows a query head.
     FA_MEMBER static bool initializes(int thread) { return thread == 0 || thread / 4 == 8; }
-    FA_COLD_MEMBER static void init_block(const BackwardParams& x, uint32_t batch, uint32_t head, int first) {
+    FA_COLD_MEMBER static void init_block(const MmaBackwardParams& x, uint32_t batch, uint32_t head, int first) {
         const int thread = rt::thread();
         const uint32_t group = uint32_t(x.group), kv_head = ByRows ? head / group : head, head0 = ByRows ? head : head * group;
         const Sequence seq = x.uniform_lengths ? x.uniform_seq : bounded_sequence(x.sequences, batch);
@@ -193,7 +193,7 @@ struct MmaBackwardBlock {
         t.head0 = int(head0);
         t.heads = ByRows ? 1 : int(group);
         t.seq = seq;
-        t.rule = x.uniform_lengths ? x.uniform_rule : mask_rule(x.rule, seq);
+        t.rule = x.uniform_lengths ? x.rule : mask_rule(x.rule, seq);
         t.row0 = head0 * x.padded_rows + padded_row0(x.sequences, seq, batch);
         t.first = first;
         t.valid = int(min_of((ByRows ? seq.q_len : seq.k_len) - first, own));
@@ -239,7 +239,7 @@ struct MmaBackwardBlock {
                         acc[m][c].x[e] * factor;
     }
     // first: the index of the first owned row's first element.
-    FA_MEMBER static void store_acc(const BackwardParams& x, int operand, void* base, const RowStrides& strides, int64_t dim,
+    FA_MEMBER static void store_acc(const MmaBackwardParams& x, int operand, void* base, const RowStrides& strides, int64_t dim,
                                     int64_t first) {
         if (x.accumulate || dim % 4 != 0 || !vec4_aligned(base, strides, x.q_dtype))
             return store_singly(x, operand, base, first, strides.row, int(dim));
@@ -254,7 +254,7 @@ struct MmaBackwardBlock {
                 if (row < valid) Mma::store4(to + row * strides.row, value);
             }
     }
-    FA_COLD_MEMBER static void store_singly(const BackwardParams& x, int operand, void* base, int64_t first, int64_t step,
+    FA_COLD_MEMBER static void store_singly(const MmaBackwardParams& x, int operand, void* base, int64_t first, int64_t step,
                                             int dim) {
         FA_UNROLL_BY(4)
         for (int i = rt::thread(); i < shared().tile.valid * D; i += threads) {

@@ -1,4 +1,4 @@
-// What all backward kernels share: the parameters of a launch, how rows of all sequences are padded and numbered, and reading and
+// What all backward kernels share: the parameters of launches, how rows of all sequences are padded and numbered, and reading and
 // writing gradients. Kernels read no LSE and Δ as the caller lays them out, but lse_log2 and delta of padded rows, which
 // backward_preprocess writes.
 //
@@ -15,28 +15,9 @@ namespace gpu {
 // Sequences' rows are padded to whole tiles of this many: a kernel whose tiles divide it need not check which rows exist.
 constexpr int64_t kPaddedRows = 128;
 
-// What a backward call fixes besides: gradients that are not wanted are NULL.
-struct BackwardParams : RowParams, SimtProductParams, DropoutParams {
-    const void *v, *dout;
-    const float* dlse;
-    void *dq, *dk, *dv;
-    float *dbias, *dsinks;
-    RowStrides v_strides, dout_strides, dlse_strides, dq_strides, dk_strides, dv_strides;
-    int64_t dbias_stride[4];
-    int64_t padded_rows;     // of q of all sequences, each padded to kPaddedRows
-    int64_t row_blocks;      // of backward_preprocess: for rows; those behind them for keys
-    int64_t parts;           // blocks that share the columns of a tile's gradients
-    int64_t dq_acc_columns;  // 0: dq is not added up
-    float scale;
-    bool causal;
-    bool accumulate;
-    bool q_aligned, k_aligned, v_aligned, o_aligned, dout_aligned;  // rows may be read four elements at a time
-    // MMA kernels.
-    RowSource source[4];   // q, dout, k and v
-    bool uniform_lengths;  // do all sequences have the same lengths? Then these are the first one's.
-    uint32_t features;     // see features_of
-    Sequence uniform_seq;
-    MaskRule uniform_rule;
+// What all backward kernels read: rows' numbers in their padded places, and gradients, of which those that are not wanted are NULL.
+struct GradientParams : ShapeParams {
+    int64_t padded_rows;  // of q of all sequences, each padded to kPaddedRows
     // [heads_q][padded_rows]: Δ − dlse; 0 where lse_log2 is +inf.
     float* delta;
     // [heads_q][padded_rows]: LSE · log2 e; +inf in rows without keys and beyond a sequence's: their P is 0.
@@ -44,6 +25,38 @@ struct BackwardParams : RowParams, SimtProductParams, DropoutParams {
     // [heads_q][padded_rows][dq_acc_columns], see dq_acc_index, 0 at first: f32 sums of dq without the scale, for a kernel that adds
     // them up; else NULL.
     float* dq_acc;
+    void *dq, *dk, *dv;
+    RowStrides dq_strides, dk_strides, dv_strides;
+    bool causal, accumulate;
+};
+
+// Of kernels over rows (bwd_rows.h), and of an architecture's own, which read whole rows too.
+struct BackwardRowParams : GradientParams {
+    const void *o, *dout;
+    const float *lse, *dlse, *sinks;
+    float* dsinks;
+    RowStrides o_strides, dout_strides, lse_strides, dlse_strides;
+    int64_t dim_qk;
+    int64_t row_blocks;      // of backward_preprocess: for rows; those behind them for keys
+    int64_t dq_acc_columns;  // 0: dq is not added up
+    float scale;
+    int32_t q_dtype, k_dtype, o_dtype;
+    bool o_aligned, dout_aligned;  // rows may be read four elements at a time
+};
+
+struct SimtBackwardParams : GradientParams, SimtProductParams, DropoutParams {
+    const void *v, *dout;
+    RowStrides v_strides, dout_strides;
+    float* dbias;
+    int64_t dbias_stride[4];
+    int64_t parts;  // blocks that share the columns of a tile's gradients
+    float scale;
+    bool q_aligned, k_aligned, v_aligned, dout_aligned;
+};
+
+struct MmaBackwardParams : MmaCallParams<GradientParams> {
+    RowSource source[4];  // q, dout, k and v
+    int32_t q_dtype;
 };
 
 FA_FN int64_t padded_rows_of(const Problem& p) {
@@ -85,7 +98,7 @@ FA_FN RowBand full_row_band(const MaskRule& r, int64_t key, int64_t keys, int64_
 }
 
 // One element of dq, dk or dv, rounded to its input's type or added to what is there.
-FA_DEVICE void store_gradient(const BackwardParams& x, void* base, int64_t i, int32_t dtype, float value) {
+FA_DEVICE void store_gradient(const GradientParams& x, void* base, int64_t i, int32_t dtype, float value) {
     if (x.accumulate) static_cast<float*>(base)[i] += value;
     else store_element(base, i, dtype, value);
 }
@@ -114,7 +127,7 @@ FA_DEVICE void store_vec8_at(void* base, int64_t at, int32_t dtype, const float 
 }
 
 // What kernels read of a row: the probabilities of one that sees no key, or is none, are 0.
-FA_DEVICE void store_row(const BackwardParams& x, int64_t to, float lse, float delta) {
+FA_DEVICE void store_row(const GradientParams& x, int64_t to, float lse, float delta) {
     const float lse_log2 = lse * kLog2e;
     const bool none = fabsf(lse_log2) == kPosInf;
     x.lse_log2[to] = none ? kPosInf : lse_log2;

@@ -12,7 +12,7 @@ constexpr int kPrepareThreads = 256, kRowLanes = 16, kRowsAtOnce = kPrepareThrea
               kRowRounds = int(kPaddedRows) / kRowsAtOnce;
 
 // dk and dv of slots that hold no key of their sequence are 0.
-FA_DEVICE void zero_unused_keys(const BackwardParams& x, int64_t index) {
+FA_DEVICE void zero_unused_keys(const BackwardRowParams& x, int64_t index) {
     if (x.accumulate) return;
     const int64_t blocks = ceil_div(x.sequences.seqlen_k, kPaddedRows);
     const int64_t batch = index / blocks / x.kv_heads, head = index / blocks % x.kv_heads;
@@ -35,7 +35,7 @@ struct BlockRows {
     Sequence seq;
     int64_t batch, head, first, valid;
     int own, lane;
-    FA_MEMBER BlockRows(const BackwardParams& x, uint32_t index) : own(rt::thread() / kRowLanes), lane(rt::thread() % kRowLanes) {
+    FA_MEMBER BlockRows(const BackwardRowParams& x, uint32_t index) : own(rt::thread() / kRowLanes), lane(rt::thread() % kRowLanes) {
         const uint32_t blocks = uint32_t(ceil_div(x.sequences.q.seqlen, kPaddedRows)), heads = uint32_t(x.heads_q);
         batch = index / blocks / heads;
         head = index / blocks % heads;
@@ -46,7 +46,7 @@ struct BlockRows {
     FA_MEMBER int64_t at(const RowStrides& strides, int64_t row) const {
         return query_index(strides, seq, batch, first + row, head);
     }
-    FA_MEMBER int64_t padded_row(const BackwardParams& x) const {
+    FA_MEMBER int64_t padded_row(const BackwardRowParams& x) const {
         return head * x.padded_rows + padded_row0(x.sequences, seq, batch) + first;
     }
 };
@@ -60,7 +60,7 @@ FA_DEVICE void reduce_row(float sum, int round, int lane, float& kept) {
 // o · dout of the row that a thread keeps, where both have type T and rows may be read four elements at a time. A row behind the
 // last is read as the last.
 template <class T>
-FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
+FA_DEVICE float row_products(const BackwardRowParams& x, const BlockRows& rows) {
     constexpr int kInFlight = 4;
     const int64_t o_step = x.o_strides.row, dout_step = x.dout_strides.row;
     const T* const o = static_cast<const T*>(x.o) + rows.at(x.o_strides, 0);
@@ -85,7 +85,7 @@ FA_DEVICE float row_products(const BackwardParams& x, const BlockRows& rows) {
     return kept;
 }
 // The same for any types and rows.
-FA_DEVICE float any_row_products(const BackwardParams& x, const BlockRows& rows) {
+FA_DEVICE float any_row_products(const BackwardRowParams& x, const BlockRows& rows) {
     float kept = 0.f;
     FA_UNROLL_BY(1)
     for (int round = 0; round < kRowRounds; round++) {
@@ -105,7 +105,7 @@ FA_DEVICE float any_row_products(const BackwardParams& x, const BlockRows& rows)
 }
 
 // delta and lse_log2 of all padded rows; 0 in what belongs to no row and no key: their gradients in padded tensors, and dq_acc.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM BackwardRowParams x) {
     rt::fetch_parameters(x);
     if (rt::block() >= x.row_blocks) return zero_unused_keys(x, rt::block() - x.row_blocks);
     const BlockRows rows(x, uint32_t(rt::block()));
@@ -136,7 +136,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) backward_preprocess(FA_PARAM Backwa
 }
 
 // dq from its sums, element by element.
-FA_DEVICE void finish_any_rows(const BackwardParams& x, const BlockRows& rows) {
+FA_DEVICE void finish_any_rows(const BackwardRowParams& x, const BlockRows& rows) {
     const int64_t from = rows.padded_row(x), to = rows.at(x.dq_strides, 0);
     for (int row = rt::thread() / kRowLanes; row < int(min_of(rows.valid, kPaddedRows)); row += kRowsAtOnce) {
         FA_UNROLL_BY(2)
@@ -147,7 +147,7 @@ FA_DEVICE void finish_any_rows(const BackwardParams& x, const BlockRows& rows) {
 }
 
 // dq from its sums: where rows consist of pieces of 16 bytes a thread takes eight columns of a row, and has several rows under way.
-FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardRowParams x) {
     struct alignas(8) Pair {
         float x[2];
     };
@@ -177,7 +177,7 @@ FA_KERNEL void FA_BOUNDS(kPrepareThreads, 4) finish_dq(FA_PARAM BackwardParams x
 
 // dsinks of a head: Σ exp(sink − LSE) · (dlse − Δ) over its rows, in an order that nothing changes.
 constexpr int kSinkThreads = 256;
-FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kSinkThreads, 1) sum_sinks(FA_PARAM BackwardRowParams x) {
     const int64_t head = rt::block();
     const float sink = x.sinks[head] * kLog2e;
     float* const thread_sum = reinterpret_cast<float*>(rt::shared_memory());

@@ -51,12 +51,12 @@ struct Rows {
     int32_t dtype;
     bool aligned;
 };
-FA_DEVICE Rows rows_of_q(const BackwardParams& x, const BackwardTile& t) { return {x.q, t.q_at, x.dim_qk, x.q_dtype, x.q_aligned}; }
-FA_DEVICE Rows rows_of_dout(const BackwardParams& x, const BackwardTile& t) {
+FA_DEVICE Rows rows_of_q(const SimtBackwardParams& x, const BackwardTile& t) { return {x.q, t.q_at, x.dim_qk, x.q_dtype, x.q_aligned}; }
+FA_DEVICE Rows rows_of_dout(const SimtBackwardParams& x, const BackwardTile& t) {
     return {x.dout, t.dout_at, x.dim_v, x.q_dtype, x.dout_aligned};
 }
-FA_DEVICE Rows rows_of_k(const BackwardParams& x, const BackwardTile& t) { return {x.k, t.k_at, x.dim_qk, x.k_dtype, x.k_aligned}; }
-FA_DEVICE Rows rows_of_v(const BackwardParams& x, const BackwardTile& t) { return {x.v, t.v_at, x.dim_v, x.k_dtype, x.v_aligned}; }
+FA_DEVICE Rows rows_of_k(const SimtBackwardParams& x, const BackwardTile& t) { return {x.k, t.k_at, x.dim_qk, x.k_dtype, x.k_aligned}; }
+FA_DEVICE Rows rows_of_v(const SimtBackwardParams& x, const BackwardTile& t) { return {x.v, t.v_at, x.dim_v, x.k_dtype, x.v_aligned}; }
 
 // Gathers rows, converts them to f32 and stores them, times `factor`, in a buffer.
 template <int width>
@@ -82,7 +82,7 @@ FA_DEVICE void load_rows(const Rows& rows, int first, int64_t column0, float fac
 }
 
 // The sequence, masks and dropout of a block's tiles, by one thread.
-FA_DEVICE void init_sequence(const BackwardParams& x, int64_t batch) {
+FA_DEVICE void init_sequence(const SimtBackwardParams& x, int64_t batch) {
     BackwardTile& t = *backward_shared().tile;
     t.batch = batch;
     t.seq = bounded_sequence(x.sequences, batch);
@@ -91,7 +91,7 @@ FA_DEVICE void init_sequence(const BackwardParams& x, int64_t batch) {
 }
 
 // What a block is to do, of `heads` heads of `length` keys or rows each; `last_first`: in descending order of these. By one thread.
-FA_DEVICE void init_item(const BackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
+FA_DEVICE void init_item(const SimtBackwardParams& x, int64_t columns, int64_t length, int64_t heads, bool last_first) {
     BackwardTile& t = *backward_shared().tile;
     const int64_t tiles = ceil_div(length, kTile), index = rt::block() / x.parts, tile = index % tiles;
     t.column0 = rt::block() % x.parts * columns;
@@ -102,7 +102,7 @@ FA_DEVICE void init_item(const BackwardParams& x, int64_t columns, int64_t lengt
 }
 
 // Rows [row0, row0 + 64) of a head. Those without keys may hold anything, and count as 0.
-FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
+FA_DEVICE void init_rows(const SimtBackwardParams& x, int64_t head, int64_t row0) {
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
     if (r == 0) {
@@ -118,7 +118,7 @@ FA_DEVICE void init_rows(const BackwardParams& x, int64_t head, int64_t row0) {
     t.dout_at[r] = lse_log2 == kPosInf ? -1 : query_index(x.dout_strides, t.seq, t.batch, row0 + r, head);
 }
 
-FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key0) {
+FA_DEVICE void locate_keys(const SimtBackwardParams& x, int64_t kv_head, int64_t key0) {
     BackwardTile& t = *backward_shared().tile;
     const int j = rt::thread();
     if (j == 0) t.key0 = key0;
@@ -130,7 +130,7 @@ FA_DEVICE void locate_keys(const BackwardParams& x, int64_t kv_head, int64_t key
 }
 
 // Finds which of the located tile's keys each row sees; false when that is none. Barriers must lie before it and before the next.
-FA_COLD bool find_visible(const BackwardParams& x) {
+FA_COLD bool find_visible(const SimtBackwardParams& x) {
     static_assert(kTile == kWordKeys, "a bit for each key of a tile");
     BackwardTile& t = *backward_shared().tile;
     const int r = rt::thread();
@@ -149,14 +149,14 @@ FA_COLD bool find_visible(const BackwardParams& x) {
 
 // Does every row see every key, and are their scores as the product has them? Calls with chunks count as not plain: the test would
 // take long.
-FA_DEVICE bool plain_tile(const BackwardParams& x, const BackwardTile& t) {
+FA_DEVICE bool plain_tile(const SimtBackwardParams& x, const BackwardTile& t) {
     const MaskRule rule{t.rule.off, t.rule.left, t.rule.right, 0};
     return !x.score_mod && !(x.dropout_p > 0) && !x.sets.any() && t.rule.chunk == 0 && t.key0 + kTile <= t.seq.k_len &&
            tile_class(rule, t.row0, kTile, t.key0, kTile, t.seq.k_len) == TileClass::full;
 }
 
 // Which of the tile's probabilities dropout keeps: one draw serves four keys.
-FA_COLD void draw_tile(const BackwardParams& x) {
+FA_COLD void draw_tile(const SimtBackwardParams& x) {
     BackwardTile& t = *backward_shared().tile;
     for (int i = rt::thread(); i < kTile * kTile / 4; i += kThreads) {
         const int r = i / (kTile / 4), quad = i % (kTile / 4);
@@ -219,7 +219,7 @@ FA_DEVICE int element_at(int r, int n) {
 // Scores in `p` to probabilities, and gradients in `ds`, in a tile with masks, dropout or a score mod; through the softcap's
 // derivative if `through_cap`.
 template <bool by_keys>
-FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
+FA_COLD void softmax_backward_any(const SimtBackwardParams& x, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     FA_UNROLL_BY(1)
@@ -244,7 +244,7 @@ FA_COLD void softmax_backward_any(const BackwardParams& x, bool through_cap) {
 // Of the located tile: probabilities into `p` and, if wanted, the gradients of its scores into `ds`. A barrier must come before
 // others' elements are read.
 template <bool by_keys>
-FA_DEVICE void compute_p_ds(const BackwardParams& x, bool with_ds, bool through_cap) {
+FA_DEVICE void compute_p_ds(const SimtBackwardParams& x, bool with_ds, bool through_cap) {
     const BackwardShared s = backward_shared();
     const BackwardTile& t = *s.tile;
     float product[4][4];
@@ -298,7 +298,7 @@ struct SimtBackward {
         }
     }
 
-    FA_MEMBER static void write(const BackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer,
+    FA_MEMBER static void write(const SimtBackwardParams& x, void* to, const RowStrides& strides, int32_t dtype, int64_t outer,
                                 int64_t row, int64_t count, int64_t head, int64_t column0, int64_t dim, float factor,
                                 const float sum[4][TV]) {
         static_assert(kThreads * 4 * TV <= 3 * kKvFloats, "the buffers have room");
@@ -318,7 +318,7 @@ struct SimtBackward {
 // dk and dv of one tile of keys, part by part of their columns. Where these are 128, accumulators leave no registers for a second
 // block.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM SimtBackwardParams x) {
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const BackwardShared s = backward_shared();
@@ -356,7 +356,7 @@ FA_KERNEL void FA_BOUNDS(kThreads, TV > 4 ? 1 : 2) backward_simt_keys(FA_PARAM B
 
 // dq of one tile of rows, part by part of its columns.
 template <int TV>
-FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM BackwardParams x) {
+FA_KERNEL void FA_BOUNDS(kThreads, 2) backward_simt_rows(FA_PARAM SimtBackwardParams x) {
     rt::fetch_parameters(x);
     using B = SimtBackward<TV>;
     const BackwardShared s = backward_shared();

@@ -32,12 +32,14 @@ struct Instances {
 struct BackwardInstance {
     const char* family;  // bwd_simt, bwd_mma
     int columns;
-    int rows, keys;                        // of a tile
-    int block_keys, block_rows;            // that a block of by_keys and of by_rows takes
+    int rows, keys;              // of a tile
+    int block_keys, block_rows;  // that a block of by_keys and of by_rows takes
     int threads;
-    bool dq_by_atomics;                    // by_keys can add dq up in dq_acc, in any order: then by_rows is not needed
-    void (*by_keys)(BackwardParams);       // dk and dv
-    void (*by_rows)(BackwardParams);       // dq, always with the same bits
+    bool dq_by_atomics;                        // by_keys can add dq up in dq_acc, in any order: then by_rows is not needed
+    void (*simt_by_keys)(SimtBackwardParams);  // dk and dv; NULL: the mma kernels below
+    void (*simt_by_rows)(SimtBackwardParams);  // dq, always with the same bits
+    void (*mma_by_keys)(MmaBackwardParams);
+    void (*mma_by_rows)(MmaBackwardParams);
     int64_t by_keys_bytes, by_rows_bytes;  // of shared memory
     bool plain;                            // takes calls that plain_backward() says are plain, and no others
 };

@@ -54,8 +54,8 @@ constexpr BackwardInstance backward_instance() {
     one.block_rows = Rows::own;
     one.threads = Keys::threads;
     one.dq_by_atomics = true;
-    one.by_keys = backward_mma<Keys>;
-    one.by_rows = backward_mma<Rows>;
+    one.mma_by_keys = backward_mma<Keys>;
+    one.mma_by_rows = backward_mma<Rows>;
     one.by_keys_bytes = Keys::kSharedBytes;
     one.by_rows_bytes = Rows::kSharedBytes;
     one.plain = Keys::plain;

@@ -15,8 +15,8 @@ constexpr BackwardInstance simt_backward_instance() {
     one.columns = SimtBackward<TV>::columns;
     one.rows = one.keys = one.block_keys = one.block_rows = kTile;
     one.threads = kThreads;
-    one.by_keys = backward_simt_keys<TV>;
-    one.by_rows = backward_simt_rows<TV>;
+    one.simt_by_keys = backward_simt_keys<TV>;
+    one.simt_by_rows = backward_simt_rows<TV>;
     one.by_keys_bytes = one.by_rows_bytes = kBackwardShared;
     return one;
 }

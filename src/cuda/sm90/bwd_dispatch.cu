@@ -168,6 +168,8 @@ Planned plan_launches(const ArchBackwardKernel& arch_kernel, const rt::Device& d
     a.split.first_block = schedule.split > 0 ? int(schedule.heads * schedule.key_blocks - schedule.split) : INT32_MAX;
     a.split.pieces = divisor(schedule.pieces);
     a.heads_k = divisor(d.heads_k);
+    a.bands = mask_rule(p);
+    a.ds_range.v_strides = row_strides(d.v_stride, p.packed_k());
     a.rule = has_uniform_lengths(p) ? row_rule(rule_of_all(p)) : RowRule{};
     a.reverse_order = deterministic(p) && bounded_right(p);
     plan.max_v_blocks = h.max_v ? schedule.heads * DsRange::kPieces : 0;
@@ -229,8 +231,8 @@ rt::Status prepare_arch_backward(const rt::Device& device) {
     return rt::kSuccess;
 }
 
-rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const BackwardParams& x, void* memory,
-                                rt::Stream stream) {
+rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, const fa_forward_args_t& tensors,
+                                const BackwardRowParams& x, void* memory, rt::Stream stream) {
     const Sm90BackwardKernel& h = backward_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
     const int rows = plan.kernel->rows, keys = plan.kernel->keys;
@@ -239,10 +241,10 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     Sm90BackwardParams a = planned.params;
     a.x = x;
     const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
-    if (!encode_tensor_map(&a.q, x.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
+    if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
         !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
-        !encode_tensor_map(&a.k, x.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), keys) ||
-        !encode_tensor_map(&a.v, x.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), keys))
+        !encode_tensor_map(&a.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), keys) ||
+        !encode_tensor_map(&a.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), keys))
         return cudaErrorInvalidValue;
     a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
     a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;
@@ -250,6 +252,7 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     a.split.partial = static_cast<float*>(memory) + words.partials;
     a.ds_range.max_v = static_cast<float*>(memory) + words.max_v;
     a.ds_range.bound = static_cast<uint32_t*>(memory) + words.bound;
+    a.ds_range.v = tensors.v;
     rt::Status s = rt::kSuccess;
     if (deterministic(p) && x.dq_acc) {
         a.dq_semaphore = static_cast<uint32_t*>(memory);

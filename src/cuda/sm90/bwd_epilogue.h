@@ -13,7 +13,7 @@ template <class T, int HeadDim>
 FA_DEVICE void store_dkv(const Sm90BackwardParams& a, const KeyBlockInfo& t, int own_key, void* out, const RowStrides& strides,
                          int column, int64_t dim, float factor, const float (&sum)[HeadDim / 2]) {
     if (!out) return;
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     const int c = int(threadIdx.x) % 4;
     const int64_t base = strides.index(t.batch, 0, t.kv_head) + column;
     FA_UNROLL for (int r = 0; r < 2; r++) {

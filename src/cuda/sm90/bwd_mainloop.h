@@ -20,7 +20,7 @@ FA_DEVICE void backward_mainloop(const Sm90BackwardParams& a) {
     using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, variant>;
     typename Traits::Shared& shared = Traits::shared();
     typename Traits::Barriers& barrier = shared.barrier;
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     const int warp = rt::warp_uniform(int(threadIdx.x) / 32) - 4, lane = int(threadIdx.x) % 32, warpgroup = warp / 4, c = lane % 4;
     const int own_key = warpgroup * 64 + warp % 4 * 16 + lane / 4;  // and the key 8 below it
     const float scale = x.scale * kLog2e;

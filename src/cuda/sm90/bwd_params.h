@@ -80,10 +80,12 @@ struct DsRange {
     static constexpr int kPieces = 16;
     float* max_v;     // [batch · kv heads][kPieces] the largest |v|
     uint32_t* bound;  // [batch · kv heads] of |dS|, the bits of a float
+    const void* v;
+    RowStrides v_strides;
 };
 struct Sm90BackwardParams {
     CUtensorMap q, dout, k, v;
-    BackwardParams x;
+    BackwardRowParams x;
     // Blocks go through `section` kv heads at a time (whose rows fit in L2), and in those through the same keys of all before the
     // next keys.
     Divisor section_blocks, section, last_section, heads_k;
@@ -96,6 +98,7 @@ struct Sm90BackwardParams {
     Split split;
     DsRange ds_range;
     RowRule rule;              // of all sequences, where those have the same lengths
+    MaskRule bands;            // else, but for the diagonal
     // Deterministic: [heads_q][padded_rows / kBlockM][kDqSemaphores] blocks of keys, or pairs, whose dq has been added; NULL: in any order.
     uint32_t* dq_semaphore;
 };

@@ -15,7 +15,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
     rt::fetch_parameters(a);
     rt::release_successor();
     rt::wait_for_predecessor();
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     const int index = int(rt::block()), pieces = int(a.split.pieces.by), group = index % kGroups, half = index / kGroups % 2;
     const int number = index / (2 * kGroups);
     void* const out = half ? x.dk : x.dv;
@@ -40,7 +40,7 @@ FA_KERNEL void FA_BOUNDS(256, 1) add_split_sm90(FA_PARAM Sm90BackwardParams a) {
 template <class T, int HeadDim, int BlockM>
 FA_KERNEL void FA_BOUNDS(256, 1) finish_sm90(FA_PARAM Sm90BackwardParams a) {
     using Traits = Sm90BackwardTraits<T, HeadDim, BlockM, BwdVariant::general>;
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     constexpr int kStride = HeadDim + 4;
     float* const tile = reinterpret_cast<float*>(rt::shared_memory());
     rt::fetch_parameters(a);

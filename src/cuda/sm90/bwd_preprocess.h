@@ -136,7 +136,7 @@ FA_DEVICE void preprocess_next_part(const Sm90BackwardParams& a) {
 // together.
 template <class T, int HeadDim>
 FA_KERNEL void FA_BOUNDS(256, (kIsF16<T> ? 2 : 3)) prepare_sm90(FA_PARAM Sm90BackwardParams a) {
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     constexpr int kLanes = HeadDim / 8, kRowsAtOnce = 256 / kLanes;             // of a row; rows
     constexpr int kIterations = int(kPaddedRows) / kRowsAtOnce, kInFlight = 4;  // of that many rows, and how many are under way
     rt::fetch_parameters(a);

@@ -77,7 +77,7 @@ struct F16Max {
 // The largest |v| of each kv head, in pieces; and no bound of dS yet. By prepare_sm90's predecessor, a CTA for each piece.
 template <class T>
 FA_KERNEL void FA_BOUNDS(256, 4) max_v_sm90(FA_PARAM Sm90BackwardParams a) {
-    const BackwardParams& x = a.x;
+    const BackwardRowParams& x = a.x;
     __shared__ float of_warp[8];
     rt::fetch_parameters(a);
     rt::release_successor();
@@ -87,11 +87,11 @@ FA_KERNEL void FA_BOUNDS(256, 4) max_v_sm90(FA_PARAM Sm90BackwardParams a) {
     const Sequence seq = bounded_sequence(x.sequences, batch);
     const int rows = int(ceil_div(seq.k_len, int64_t(DsRange::kPieces))), end = min(int(seq.k_len), (piece + 1) * rows);
     const int lanes = int(x.dim_v) / 8, rows_at_once = 256 / lanes, own = rt::thread() / lanes, column = rt::thread() % lanes * 8;
-    const T* const from = static_cast<const T*>(x.v) + x.v_strides.index(x.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
+    const T* const from = static_cast<const T*>(a.ds_range.v) + a.ds_range.v_strides.index(x.sequences.packed_k() ? 0 : batch, seq.k_begin, head) + column;
     F16Max largest;
     FA_UNROLL_BY(4)
     for (int row = piece * rows + own; row < end && own < rows_at_once; row += rows_at_once)
-        largest.take(*reinterpret_cast<const uint4*>(from + row * x.v_strides.row));
+        largest.take(*reinterpret_cast<const uint4*>(from + row * a.ds_range.v_strides.row));
     const float of_own = largest.of_warp();
     if (rt::thread() % 32 == 0) of_warp[rt::thread() / 32] = of_own;
     rt::barrier();

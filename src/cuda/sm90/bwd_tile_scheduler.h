@@ -28,7 +28,7 @@ FA_DEVICE void fill_key_block_info(const Sm90BackwardParams& a, int index, int p
     t.key0 = (Traits::kPair ? 2 * block + rank : block) * Traits::kBlockN;
     if constexpr (Traits::kGeneral) {
         const Sequence seq = bounded_sequence(sequences, t.batch);
-        t.rule = row_rule(mask_rule(a.x.rule, seq));
+        t.rule = row_rule(mask_rule(a.bands, seq));
         t.k_len = int(seq.k_len);
         t.q_len = int(seq.q_len);
         t.q_begin = int(seq.q_begin);
