@@ -93,6 +93,9 @@ struct Backend {
     fa_status_t (*convert)(Context*, const fa_conversion_t* list, int64_t count, uint32_t flags, void* stream, Message*);
 };
 
+// Who meets this raises kBackendAbi, then writes the new sizes. Args structs grow at their ends alone: a module reads what it knows.
+static_assert(sizeof(Problem) == 920 && sizeof(Host) == 48 && sizeof(Backend) == 184, "kBackendAbi is of another layout");
+
 // Returns NULL, with the message, when the module cannot serve this host.
 using BackendEntry = const Backend* (*)(uint32_t host_abi, Message*);
 constexpr char kBackendEntry[] = "flashattn_backend_v1";
