@@ -131,8 +131,9 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
     const int64_t splits = arch ? f.arch.split.splits : f.split.splits;
     int length = 0;
     if (arch)
-        length = snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks", arch->name, c.properties.name,
-                          c.properties.arch, arch->rows, arch->keys, (long long)f.arch.blocks);
+        length = snprintf(text, n, "kernel %s on %s (%s), tiles of %d rows x %d keys, %lld blocks%s", arch->name, c.properties.name,
+                          c.properties.arch, arch->rows, arch->keys, (long long)f.arch.blocks,
+                          f.arch.widened > 0 ? ", after 8-bit k or v has been copied to 16 bits" : "");
     else
         length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
                           f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);

@@ -21,6 +21,9 @@ std::string matrix_name(const char* family, int columns, int row_warps, int row_
     return std::string(family) + "_" + std::to_string(16 * row_tiles * row_warps) + "x" + std::to_string(columns) + " " + dtype;
 }
 
+// Is a row of sm90/kernels.def with those types compiled for f16 and bf16?
+bool is_of_both(const std::string& types) { return types.rfind("both", 0) == 0; }
+
 std::set<std::string> listed_kernels() {
     std::set<std::string> names = {"merge_splits", "merge_split_rows", "merge_split_states", "write_scores"};
 #define FA_SIMT(rows, columns) names.insert("fwd_simt_" + std::to_string(rows) + "x" #columns);
@@ -46,9 +49,9 @@ std::set<std::string> listed_kernels() {
 #define FA_MOD_mask "_mask"
 #define FA_SM90(d, dv, n, warpgroups, mask, pair, mod, stages, q_stages, min_k, cost, types)                      \
     for (const std::string dtype : {"f16", "bf16", "e4m3"})                                                       \
-        if ((#types == std::string("both") && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)       \
+        if ((is_of_both(#types) && dtype != "e4m3") || std::string(#types).rfind(dtype, 0) == 0)                  \
             names.insert("fwd_sm90_" #d "x" #dv "_" #mask "_" #warpgroups "x64x" #n FA_PAIR_##pair FA_MOD_##mod + \
-                         std::string(#types).substr(#types == std::string("both") ? 4 : dtype.size()) + " " + dtype);
+                         std::string(#types).substr(is_of_both(#types) ? 4 : dtype.size()) + " " + dtype);
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
@@ -151,7 +154,8 @@ std::vector<Case> tall_cases(const Handle& handle) {
         int64_t batch, heads, rows, keys;
     };
     enum { dense, causal_mask, window, masks };
-    enum { alike, without_lse, alone, ragged, in_pages, to_f32, to_e4m3, layouts };  // alone: every query head has keys of its own
+    // alone: every query head has keys of its own; bytes: k and v of 8 bits
+    enum { alike, without_lse, alone, ragged, in_pages, to_f32, to_e4m3, bytes, bytes_in_pages, layouts };
     std::vector<Case> cases;
     std::set<std::string> known;
     for (const int32_t dtype : {FA_BF16, FA_F16, FA_E4M3})
@@ -171,19 +175,27 @@ std::vector<Case> tall_cases(const Handle& handle) {
                     if (mask == window) c.d.flags |= FA_WINDOW, c.d.window_left = 100, c.d.window_right = -1;
                     if (layout == without_lse) c.d.operands = 0;
                     if (layout == to_e4m3 && dtype != FA_E4M3) continue;
+                    const bool of_bytes = layout == bytes || layout == bytes_in_pages;
+                    if (of_bytes && dtype == FA_E4M3) continue;
+                    if (of_bytes) {  // with factors and without
+                        c.d.k_dtype = std::vector{FA_I8, FA_E4M3, FA_E5M2}[size_t((dim_v / 64 + mask) % 3)];
+                        c.d.v_dtype = mask == causal_mask ? FA_E4M3 : c.d.k_dtype;
+                    }
                     if (layout == to_f32) c.d.o_dtype = FA_F32;
                     else if (layout == to_e4m3) c.d.o_dtype = FA_E4M3, c.d.operands |= FA_OPERAND_O_SCALE;
-                    else if (layout >= ragged) {
+                    else if (layout >= ragged && layout != bytes) {
                         c.d.operands |= FA_OPERAND_SEQUSED_K;
                         for (int64_t b = 0; b < shape.batch; b++) c.metadata.seqused_k.push_back(int32_t(shape.keys - 60 * b - 1));
                     }
-                    if (layout == in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
-                    if (dtype == FA_E4M3 && layout != alike) descale_heads(c);
+                    if (layout == in_pages || layout == bytes_in_pages) paged(c, std::vector{16, 48, 64}[cases.size() % 3]);
+                    if ((dtype == FA_E4M3 && layout != alike) || (of_bytes && mask != dense)) descale_heads(c);
                     if (dtype == FA_E4M3 && layout == ragged) c.d.o_dtype = FA_F16;
                     const std::vector<std::string> names = kernels_of(handle, c.d);
                     if (names.empty() || !of_hopper(names[0])) continue;
                     const bool pair = names[0].find("_pair") != std::string::npos;
                     const char* const way = layout == in_pages        ? " over pages"
+                                            : layout == bytes         ? " over bytes"
+                                            : of_bytes                ? " over bytes in pages"
                                             : layout == to_f32        ? " to f32"
                                             : layout == to_e4m3       ? " to e4m3"
                                             : pair && layout == alone ? " of one head"
@@ -242,7 +254,7 @@ void fill(Case& c, Rng& rng) {
     c.bind(rng);
     c.fill_normal(rng);
     if (c.d.operands & FA_OPERAND_Q_DESCALE) {
-        c.set_descales(rng, 0.8);
+        c.set_descales(rng, c.d.k_dtype == FA_I8 ? 0.02 : 0.8);
         c.q_descale.as<float>()[0] *= -1, c.v_descale.as<float>()[0] *= -1;
     }
     if (c.d.operands & FA_OPERAND_O_SCALE) *c.o_scale.as<float>() = -8;

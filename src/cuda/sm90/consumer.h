@@ -29,7 +29,7 @@ struct Consumer {
     // Where no register is left in which to keep RowPlace.
     static constexpr bool kRecomputePlace = kHeadDim == 256 || (Traits::k8Bit && kWarpgroups == 4) || Traits::kScarceRegisters;
     // Likewise for RowEnds::empty, which a negative factor then stands for; but v's de-scale factor may be negative.
-    static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::k8Bit;
+    static constexpr bool kEmptyBySign = kHeadDim == 256 && !Traits::kDescale;
     // The first P · V of a tile overwrites acc_o, in place of zeros in it; without a mask that is slower, and with 8
     // bits it spills registers.
     static constexpr bool kZeroByFirstMma = Traits::kP8 || (mask != MaskKind::none && kHeadDim == 128 && !Traits::k8Bit);
@@ -74,7 +74,7 @@ struct Consumer {
     PipelineState<Traits::kQStages> q;
     PipelineState<Traits::kTileStages> tile_stage;
     const WorkTileInfo* tile = nullptr;
-    ScoreModOp<score_mod, kBlockN, Traits::k8Bit> score_mod_op;
+    ScoreModOp<score_mod, kBlockN, Traits::kDescale> score_mod_op;
     const int64_t eight_rows;  // of o
 
     FA_MEMBER explicit Consumer(const Sm90ForwardParams& params)
@@ -165,7 +165,7 @@ struct Consumer {
         }
         blocks_left = n_block - n_block_min;
         if constexpr (score_mod == ScoreMod::alibi) n_block = rt::warp_uniform(tile->first_n_block());
-        if constexpr (Traits::k8Bit) {
+        if constexpr (Traits::kDescale) {
             if (tile->scale < 0.f) negate_q();
             score_mod_op.set_scale(fabsf(tile->scale));
         }
@@ -180,7 +180,7 @@ struct Consumer {
     }
     // Where de-scale factors make the scale negative, in place of it: row_ref is the largest score, of a positive scale.
     FA_MEMBER void negate_q() const {
-        constexpr uint32_t signs = 0x80808080u;
+        constexpr uint32_t signs = Traits::k8Bit ? 0x80808080u : 0x80008000u;
         FA_UNROLL for (int panel = 0; panel < Traits::kQPanels; panel++) {
             for (int i = 0; i < 8192; i += 2048) {  // 16 bytes a thread of the warpgroup's 64 rows
                 const uint32_t at =
@@ -194,7 +194,7 @@ struct Consumer {
     }
     // What takes the scores of a tile to log2 units.
     FA_MEMBER float scale_log2_of(const WorkTileInfo& t) const {
-        if constexpr (Traits::k8Bit && (score_mod == ScoreMod::none || score_mod == ScoreMod::mask)) return fabsf(t.scale) * kLog2e;
+        if constexpr (Traits::kDescale && (score_mod == ScoreMod::none || score_mod == ScoreMod::mask)) return fabsf(t.scale) * kLog2e;
         else return score_mod_op.scale_log2;
     }
     FA_MEMBER void find_key_ranges() {

@@ -7,6 +7,7 @@
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/pack_mask.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/widen_kv.h"
 
 namespace fa {
 namespace gpu {
@@ -57,15 +58,15 @@ bool softcap_polynomial_fits(const Problem& p) {
 
 // With fewer rows the smaller tiles of fwd_mma.h are faster.
 constexpr int64_t kMinRows = 128;
-// What the kernels implement: with an 8-bit q also its factors, and those of k and v, of which a sequence and a head have one each, and o's.
+// What the kernels implement, with factors of which a sequence and a head have one each; with an 8-bit q also o's.
 // FA_OPERAND_RNG_STATE is read with dropout only. Not splits: a fixed size promises bits that do not depend on the longest sequence.
+constexpr uint64_t kDescaleOperands = FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
 constexpr Implements kForward = {FA_OPERAND_LSE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | kSequenceOperands |
-                                     FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
+                                     FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE | kDescaleOperands,
                                  option::bands | FA_DETERMINISTIC | option::reserve_units | option::precision | FA_V_IN_K | option::softcap};
-constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE,
-                                     kForward.options};
+constexpr Implements kByteForward = {kForward.operands | FA_OPERAND_O_SCALE, kForward.options};
 
-// The types that there are kernels for: q, k and v alike, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
+// The types that there are kernels for: q, k and v alike, once widen_kv has run, and o like them or f32; with 8 bits f32, f16, bf16 or e4m3.
 bool types_fit(const fa_attention_desc_t& d) {
     if (d.k_dtype != d.q_dtype) return false;
     if (d.q_dtype == FA_E4M3) return d.o_dtype == FA_F32 || d.o_dtype == FA_F16 || d.o_dtype == FA_BF16 || d.o_dtype == FA_E4M3;
@@ -78,6 +79,42 @@ int page_chunk_of(const Sm90Kernel& h, const Problem& p) {
     int rows = kMinPageChunk;
     while (p.d.page_size % (2 * rows) == 0 && h.block_n % (2 * rows) == 0) rows *= 2;
     return rows;
+}
+
+// How k or v is copied to q's type before the kernel runs, without its pointers: where it is of 8 bits and q is not.
+WidenKvParams widening_of(const Problem& p, int32_t dtype, const int64_t stride[4], int64_t heads, int64_t dim) {
+    constexpr int64_t most = int64_t(1) << 26;  // units: a copy of a GiB
+    WidenKvParams x{};
+    const int64_t sequences = sequences_of_k(p), rows = rows_of_k(p), units = dim / 8;
+    if (type_bytes(p.d.q_dtype) != 2 || (dtype != FA_E4M3 && dtype != FA_E5M2 && dtype != FA_I8)) return x;
+    if (sequences * rows > 2 * p.d.batch * round_up(p.d.seqlen_k, 64)) return x;  // a pool of which the call reads little
+    if (dim % 8 != 0 || (stride[0] | stride[1] | stride[2]) % 8 != 0 || double(sequences) * double(rows) * double(heads * units) > double(most))
+        return x;
+    for (int i = 0; i < 3; i++) x.stride[i] = stride[i];
+    if (p.packed_k()) x.stride[0] = 0;
+    x.rows = uint32_t(rows), x.heads = uint32_t(heads), x.units = uint32_t(units);
+    x.total = uint32_t(sequences * rows * heads * units);
+    return x;
+}
+struct DenseStrides {
+    int64_t at[4];
+};
+DenseStrides strides_of_copy(const WidenKvParams& x) {
+    const int64_t dim = 8 * int64_t(x.units), heads = x.heads;
+    return {{x.rows * heads * dim, heads * dim, dim, 1}};
+}
+// The call as it is then.
+Problem widened_problem(const Problem& p, const WidenKvParams& k, const WidenKvParams& v) {
+    Problem w = p;
+    const auto widen = [&](const WidenKvParams& x, int32_t* dtype, int64_t* stride) {
+        if (x.total == 0) return;
+        *dtype = p.d.q_dtype;
+        memcpy(stride, strides_of_copy(x).at, sizeof strides_of_copy(x).at);
+    };
+    widen(k, &w.d.k_dtype, w.d.k_stride);
+    widen(v, &w.d.v_dtype, w.d.v_stride);
+    if (w.d.k_dtype == w.d.v_dtype) w.options &= ~option::v_dtype;
+    return w;
 }
 
 bool can_implement(const rt::Device& device, const Problem& p) {
@@ -177,7 +214,7 @@ const ArchKernel* fastest_kernel(int width, MaskKind mask, const rt::Device& dev
         for (int i = 0; i < list.count; i++) {
             const Sm90Kernel& h = sm90_kernel(list.arch_kernel[i]);
             if (h.max_dim_v < p.d.dim_v || h.mask != mask || h.score_mod != score_mod || p.d.seqlen_k < h.min_seqlen_k) continue;
-            if (!pv_product_fits(h, p)) continue;
+            if (!pv_product_fits(h, p) || (type_bytes(unit.dtype) == 2 && h.descale != p.has(kDescaleOperands))) continue;
             if ((h.cluster_size > 1 || warpgroup_diagonals(h.mask, h.block_n, h.block_m)) && !has_uniform_lengths(p)) continue;
             if ((p.paged() && !h.paged_kv) || (best && h.max_dim_v != sm90_kernel(*best).max_dim_v)) continue;
             const double time = estimated_time(h, device, p);
@@ -224,17 +261,40 @@ void set_call_tensors(const Problem& p, const fa_forward_args_t& a, Sm90Call* x)
     x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
 }
 
+// What a plan holds for a launch.
+struct Sm90Plan {
+    Sm90ForwardParams forward;
+    WidenKvParams k, v;
+};
+
+template <class T>
+void (*widen_kernel(int32_t from))(WidenKvParams) {
+    return from == FA_E4M3 ? widen_kv<T, E4m3> : from == FA_E5M2 ? widen_kv<T, E5m2> : widen_kv<T, I8>;
+}
+rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& args, int32_t dtype, const void* from, void* to, rt::Stream stream) {
+    x.from = static_cast<const uint8_t*>(from);
+    x.to = static_cast<uint16_t*>(to);
+    // Others than those of the batch's own sequences may be wanted for longer, or lie in pages.
+    if (!p.packed_k() && !p.paged() && !p.has(FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_LEFTPAD_K)) x.seqused = operand(p, FA_OPERAND_SEQUSED_K, args.seqused_k);
+    const int64_t blocks = ceil_div(x.total, kWidenThreads * kWidenUnits);
+    return rt::launch(p.d.q_dtype == FA_F16 ? widen_kernel<F16>(dtype) : widen_kernel<Bf16>(dtype), blocks, kWidenThreads, 0, stream, x);
+}
+
 }  // namespace
 
-ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& p) {
-    ArchPlan plan = plan_latent_kernel(device, p);
+ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
+    ArchPlan plan = plan_latent_kernel(device, asked);
     if (plan.kernel) return plan;
     plan = {};
+    Sm90Plan planned{};
+    planned.k = widening_of(asked, asked.d.k_dtype, asked.d.k_stride, asked.d.heads_k, asked.d.dim_qk);
+    planned.v = widening_of(asked, asked.d.v_dtype, asked.d.v_stride, asked.d.heads_v, asked.d.dim_v);
+    const Problem p = widened_problem(asked, planned.k, planned.v);
     plan.kernel = kernel_for(device, p);
     if (!plan.kernel) return plan;
     const Sm90Kernel& h = sm90_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
-    Sm90ForwardParams a{};
+    Sm90ForwardParams& a = planned.forward;
     a.x = planned_call(p);
     a.window = window_of(p);
     a.o_columns = type_bytes(d.o_dtype) == 2 ? int(d.dim_v) : 0;
@@ -253,7 +313,9 @@ ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& p) {
         a.mask = packed_mask(p);
         plan.workspace = kArchKernelBytes + packed_mask_bytes(a.mask);
     }
-    plan.params.set(a);
+    plan.widened = uint64_t(round_up(planned.k.bytes(), 256) + planned.v.bytes());
+    if (plan.widened > 0) plan.workspace = uint64_t(round_up(int64_t(plan.workspace), 256)) + plan.widened;
+    plan.params.set(planned);
     return plan;
 }
 
@@ -283,6 +345,9 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
     const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels()};
+    for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
+        for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
+            if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     for (const Unit& unit : kUnits) {
@@ -303,13 +368,30 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     const Sm90Kernel& h = sm90_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);
-    Sm90ForwardParams a = plan.params.get<Sm90ForwardParams>();
+    const Sm90Plan planned = plan.params.get<Sm90Plan>();
+    Sm90ForwardParams a = planned.forward;
     set_call_tensors(p, args, &a.x);
+    const void *k = args.k, *v = args.v;
+    DenseStrides k_stride, v_stride;
+    memcpy(k_stride.at, d.k_stride, sizeof k_stride);
+    memcpy(v_stride.at, d.v_stride, sizeof v_stride);
+    char* copy = memory + plan.workspace - plan.widened;  // behind all else
+    if (planned.k.total > 0) {
+        const rt::Status s = widen(planned.k, p, args, d.k_dtype, k, copy, stream);
+        if (s != rt::kSuccess) return s;
+        k = copy, k_stride = strides_of_copy(planned.k);
+        copy += round_up(planned.k.bytes(), 256);
+    }
+    if (planned.v.total > 0) {
+        const rt::Status s = widen(planned.v, p, args, d.v_dtype, v, copy, stream);
+        if (s != rt::kSuccess) return s;
+        v = copy, v_stride = strides_of_copy(planned.v);
+    }
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
     if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
-        !encode_tensor_map(&a.k, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
-        !encode_tensor_map(&a.v, args.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, args.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k,
+        !encode_tensor_map(&a.k, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
+        !encode_tensor_map(&a.v, v, d.q_dtype, v_stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
                                             kv_sequences, k_box_rows, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {

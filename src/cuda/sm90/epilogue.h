@@ -55,7 +55,7 @@ FA_DEVICE void finish_rows(Consumer& wg, const WorkTileInfo& t, RowEnds<T>& e) {
             if (x.lse && place.c == 0 && e.in_bounds[r])
                 x.lse[query_index(x.lse_strides, seq, t.batch, row, t.head)] = log_sum_exp(exact);
         }
-    if constexpr (Traits::k8Bit) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
+    if constexpr (Traits::kDescale) e.factor[0] *= t.v_descale, e.factor[1] *= t.v_descale;
     e.out = output_of(wg, t, row0, place.c);
 }
 

@@ -17,6 +17,7 @@ struct Sm90Kernel {
     MaskKind mask;
     ScoreMod score_mod;
     PvProduct pv;
+    bool descale;      // does it multiply with factors of q, k and v?
     int cluster_size;  // CTAs that share k and v: 2 in pairs
     int min_seqlen_k;  // calls with fewer keys have a better kernel
     int cost;          // of a row's way through many keys, relative to the other kernels of its width

@@ -20,6 +20,16 @@ namespace gpu {
 enum class MaskKind { none, causal, band };
 // What changes scores between the product q · kᵀ and softmax.
 enum class ScoreMod { none, softcap, alibi, mask };
+// A 16-bit type of q, k and v whose k and v have factors: they were 8-bit ones, which widen_kv.h has copied.
+template <class T>
+struct Descaled { T x; };
+template <class T>
+constexpr bool kIsDescaled = false;
+template <class T>
+constexpr bool kIsDescaled<Descaled<T>> = true;
+template <class T>
+constexpr bool kIsF16<Descaled<T>> = kIsF16<T>;
+
 // How P · v is computed: from 16 bits each, v of 8 bits being widened to f16 (widen_v.h); or from 8 bits each (transpose_v.h), with row
 // sums of P as it was before it was rounded, too, where the call wants an LSE.
 enum class PvProduct { wide, p8, p8_lse };
@@ -69,7 +79,7 @@ struct alignas(16) WorkTileInfo {
     int head, kv_head, batch, row0;
     int q_begin, q_len, o_rows;         // o_rows: rows of o that belong to the sequence
     int k_len, off, k_begin, kv_batch;  // off: within ±2^30; k_begin, kv_batch: where key 0 lies
-    float scale, v_descale;             // of an 8-bit q: of scores, with the factors of q and k; and v's factor
+    float scale, v_descale;             // where there are factors: of scores, with those of q and k; and v's
     uint64_t tile_ready, tile_consumed;  // mbarriers: the scheduler has written this; the consumers have written o
     FA_MEMBER int first_n_block() const { return n_block_right > n_block_min ? n_block_right - 1 : n_block_min; }
     FA_MEMBER int next_n_block(int n_block) const {
@@ -89,6 +99,7 @@ struct Sm90ForwardTraits {
     // 8-bit q and k are multiplied as they are. 8-bit v is widened to f16, exactly, on its way through shared memory (widen_v.h), so that
     // P and v are f16 as if v had been, or transposed (transpose_v.h).
     static constexpr bool k8Bit = sizeof(T) == 1;
+    static constexpr bool kDescale = k8Bit || kIsDescaled<T>;  // have q, k and v factors of a sequence and head?
     using Element = Select<k8Bit, F16, T>;  // of a 16-bit o, whose type an 8-bit q leaves open
     static constexpr bool f16 = k8Bit || kIsF16<T>, kPair = pair;
     static constexpr int kHeadDim = HeadDim, kHeadDimV = HeadDimV, kWarpgroups = Warpgroups, kStages = Stages, kQStages = QStages;

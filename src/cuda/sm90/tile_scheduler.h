@@ -36,7 +36,7 @@ FA_DEVICE int n_block_max_of(const Window& window, const WorkTileInfo& t, int ro
            1;
 }
 
-// The factors of 8-bit q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
+// The factors of q, k and v, of which a sequence and a head have one each. Below kMinScale all P of a row are equal, whatever
 // q and k are; a scale of 0 would meet a row_ref of −∞.
 FA_DEVICE void find_descale_factors(const Sm90Call& x, WorkTileInfo& t) {
     constexpr float kMinScale = 0x1p-60f;
@@ -80,7 +80,7 @@ FA_DEVICE void fill_tile_info(const Sm90ForwardParams& a, int index, int rank, W
     t.off = int(clamp(seq.off, -(1 << 30), 1 << 30));
     t.k_begin = int(seq.k_begin);
     t.kv_batch = x.sequences.packed_k() ? 0 : x.uniform_lengths ? t.batch : int(seq.kv_index);
-    if constexpr (Traits::k8Bit) find_descale_factors(x, t);
+    if constexpr (Traits::kDescale) find_descale_factors(x, t);
     const auto key_range = [&](int row) { return key_range_of<mask>(a.window, row, t.off, t.k_len); };
     const auto n_block_max = [&](int row0) { return n_block_max_of<Traits, mask>(a.window, t, row0, Traits::kBlockM); };
     t.n_block_max = n_block_max(t.row0);
