@@ -255,7 +255,7 @@ struct MmaBackward {
                         const float final_score = apply_score_mods(x, t, p, t.head0 + part.head, position.row(m, n, e),
                                                                    position.key(m, n, e), is_visible, slope);
                         const bool is_kept = kept[m] >> i & 1;
-                        p = rt::exp2_fast(final_score + (Mma::kExponent - lse));
+                        p = rt::exp2_fast(Mma::kExponent + exponent_below(final_score, lse));
                         g = p * slope * fmaf(is_kept ? g : 0.f, of_dp, -delta * of_delta);
                         if (!is_kept) p = 0.f;
                     }

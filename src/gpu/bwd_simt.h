@@ -203,7 +203,7 @@ FA_DEVICE void multiply(const Rows& left, const Rows& other, float factor, float
 // P of a score in log2 units, with dropout applied, and its gradient dP to that of the score. Rows without keys have none, whatever
 // comes.
 FA_DEVICE void softmax_backward(float lse_log2, float delta, float kept, float slope, float* score, float* ds) {
-    const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(*score - lse_log2);
+    const float p = lse_log2 == kPosInf ? 0.f : exp2_fn(exponent_below(*score, lse_log2));
     *score = p * kept;
     *ds = p == 0.f ? 0.f : p * (*ds * kept - delta) * slope;
 }

@@ -285,6 +285,16 @@ TEST(Failures, F78_one_row_in_a_million_sequences) {
         EXPECT_EQ(dv, ones);
         std::fill(o.begin(), o.end(), 0.f), std::fill(dv.begin(), dv.end(), 0.f);
     }
+    // With sinks that are as large as the score.
+    std::vector<float> dsinks(kMany);
+    d.operands |= FA_OPERAND_SINKS, f.sinks = ones.data();
+    ASSERT_EQ(fa_forward_ex(handle, &d, &f), FA_OK) << handle.error();
+    fa_backward_args_t b = FA_BACKWARD_ARGS_INIT;
+    b.forward = &f, b.dout = ones.data(), b.dsinks = dsinks.data();
+    ASSERT_EQ(fa_backward(handle, &d, &b), FA_OK) << handle.error();
+    EXPECT_NEAR(dsinks[0], -0.25, 1e-6);
+    EXPECT_EQ(dsinks, std::vector<float>(kMany, dsinks[0]));
+    std::fill(o.begin(), o.end(), 0.f);
     fa_merge_args_t m = FA_MERGE_ARGS_INIT;
     m.parts = 1, m.o_parts = ones.data(), m.lse_parts = lse.data(), m.o = o.data(), m.cu_seqlens_q = starts.data();
     d.operands = FA_OPERAND_CU_SEQLENS_Q;

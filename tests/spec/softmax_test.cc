@@ -160,6 +160,10 @@ TEST_F(SoftmaxSpec, WeightAndRescale) {
     EXPECT_TRUE(std::isnan(prob(kPosInf, kPosInf)));
     EXPECT_EQ(safe_max(kNegInf), 0.f);
     EXPECT_EQ(safe_max(-7.f), -7.f);
+    EXPECT_EQ(exponent_below(2.f, 5.f), -3.f);
+    EXPECT_EQ(exponent_below(1e30f, 0.99999e30f), 0.f);
+    EXPECT_EQ(exponent_below(kNegInf, 5.f), kNegInf);
+    EXPECT_TRUE(std::isnan(exponent_below(NAN, 5.f)));
     EXPECT_EQ(rescale(3.f, 5.f), 0.25f);
     EXPECT_EQ(rescale(5.f, 5.f), 1.f);
     EXPECT_EQ(rescale(-1e30f, 1e30f), 0.f);

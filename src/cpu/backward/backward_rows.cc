@@ -196,12 +196,25 @@ void write_dkv_padding(const BackwardCall& g, int64_t batch, int64_t kv_head, Ba
     }
 }
 
+// The first packed sequence from `batch` on that has room for a row. Most may have none, and there is one search for each of the others.
+static int64_t next_with_rows(const Call& c, int64_t batch) {
+    const int32_t* const starts = c.sequences.q.cu_seqlens;
+    if (!starts) return batch;
+    int64_t low = batch, high = c.p->d.batch;  // those before `low` have none
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (starts[middle + 1] > starts[batch]) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
 void write_dsink(const BackwardCall& g, int64_t head, BackwardScratch& x) {
     const Problem& p = *g.c.p;
     const float sink = g.inputs.sinks[head];
     const bool none = sink_state(sink).l == 0.f;
     double sum = 0;
-    for (int64_t b = 0; p.d.seqlen_q > 0 && b < p.d.batch; b++) {
+    for (int64_t b = 0; p.d.seqlen_q > 0 && (b = next_with_rows(g.c, b)) < p.d.batch; b++) {
         const Sequence s = sequence_of(g.c.sequences, b);
         for (int64_t i = 0; i < s.q_len; i++) {
             const float lse = lse_of(g, s, b, i, head);

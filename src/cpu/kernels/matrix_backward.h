@@ -65,7 +65,8 @@ struct SoftmaxBackwardRows {
     }
     inline V p_of(int n, V s) const {
         const __mmask16 visible = _mm512_mask_cmp_ps_mask(kept[n], s, splat(kNegInf), _CMP_NEQ_UQ);
-        return _mm512_maskz_mov_ps(visible, exp2_poly<Exp2Accuracy::medium>(fma_v(s, factor, -from[n])));
+        const V exponent = _mm512_min_ps(V{}, fma_v(s, factor, -from[n]));  // that of a NaN is NaN
+        return _mm512_maskz_mov_ps(visible, exp2_poly<Exp2Accuracy::medium>(exponent));
     }
     // Of a P of 0 it is 0, whatever dp and the slope are; a slope of NULL is 1.
     inline V ds_of(int n, V p_of, V dp, const float* slope) const {

@@ -110,8 +110,8 @@ static void softmax_backward(float* s, float* dp, int vectors, int keys, float f
                 d = load(delta + n);
         for (int j = 0; j < keys; j++) {
             const int at = j * width + n;
-            const V x = load(s + at);
-            const V p = ((x == none) | (kept == zero)) ? zero : exp2_v(fma_v(x, f, -from), 1.f);
+            const V x = load(s + at), above = fma_v(x, f, -from), exponent = above > zero ? zero : above;  // see exponent_below()
+            const V p = ((x == none) | (kept == zero)) ? zero : exp2_v(exponent, 1.f);
             V ds = p * (load(dp + at) - d);
             if (slope) ds *= load(slope + at);
             store(s + at, p);
