@@ -319,7 +319,8 @@ struct ForwardArgs {
      * 0 (raw, capped, probability) or −inf (biased) */
     Span<float> scores{};
     Span<const uint64_t> rng_state{}; /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    Span<uint32_t> device_status{}; /* (reserved) one word, FA_BAD_… bits are or-ed into it */
+    /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
+    Span<uint32_t> device_status{};
     uint64_t dropout_seed = 0; /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset = 0;
     void* stream = nullptr; /* with FA_ARGS_STREAM */
@@ -377,7 +378,7 @@ struct RotaryArgs {
     Span<const float> sin{};
     Span<const int32_t> positions{}; /* [batch][seqlen_q], packed [total_q]; or NULL */
     Span<const int32_t> position_offset{}; /* [batch]; or NULL */
-    Span<const int32_t> cu_seqlens{}; /* cu_seqlens_q and seqused_q of the forward */
+    Span<const int32_t> cu_seqlens{}; /* cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k */
     Span<const int32_t> seqused{};
     int64_t out_stride[4] = {}; /* all zero: x's */
     int64_t max_position = 0;
@@ -406,7 +407,7 @@ struct AppendKvArgs {
     Span<const int32_t> leftpad_k{};
     Span<const int32_t> kv_batch_idx{};
     Span<const int32_t> page_table{};
-    Span<uint32_t> device_status{}; /* (reserved) */
+    Span<uint32_t> device_status{};
     Span<const float> cos{}; /* [max_position][rotary_dim / 2] or NULL: no rotation */
     Span<const float> sin{};
     int64_t seqlen_new = 0; /* tokens of a sequence; with cu_seqlens_new or seqused_new the most allowed */

@@ -98,7 +98,7 @@ def call(c, docs):
     out.append({"append_kv": "\t// Interleaved: of the rotation: pairs are dims (2t, 2t + 1); else halves\n\tInterleaved bool\n"
                              "\t// DynamicScale: quantise by each token and head's largest magnitude and store the factor\n\tDynamicScale bool\n",
                 "rotary": "\t// Interleaved: pairs are dims (2t, 2t + 1); else halves\n\tInterleaved bool\n"
-                          "\t// OfK: (reserved) x has k's shape, type, strides and lengths instead of q's\n\tOfK bool\n",
+                          "\t// OfK: x has k's shape, type, strides and lengths instead of q's\n\tOfK bool\n",
                 "backward": "\t// Accumulate: dq, dk and dv are float32; all gradients are added to what is there\n\tAccumulate bool\n",
                 "merge": "\t// Accumulate: o (float32) and lse hold a state already: merge the parts into it\n\tAccumulate bool\n"}.get(c.name, ""))
     out.append(f"}}\n\nfunc (x *{go}) bind(b *binding, args *C.{c.struct}) {{\n")

@@ -80,7 +80,7 @@ type Forward struct {
 	Scores []float32
 	// RngState: {seed, offset}, read when the call runs; the two fields below must then be 0
 	RngState []uint64
-	// DeviceStatus: (reserved) one word, FA_BAD_… bits are or-ed into it
+	// DeviceStatus: one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
 	DeviceStatus []uint32
 	// DropoutSeed: see fa_dropout_mask; not used when dropout_p is 0
 	DropoutSeed uint64
@@ -236,7 +236,7 @@ type Rotary struct {
 	Positions []int32
 	// PositionOffset: [batch]; or NULL
 	PositionOffset []int32
-	// CuSeqlens: cu_seqlens_q and seqused_q of the forward
+	// CuSeqlens: cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k
 	CuSeqlens []int32
 	// Seqused is as in flashattn.h.
 	Seqused []int32
@@ -250,7 +250,7 @@ type Rotary struct {
 	RotaryDim int64
 	// Interleaved: pairs are dims (2t, 2t + 1); else halves
 	Interleaved bool
-	// OfK: (reserved) x has k's shape, type, strides and lengths instead of q's
+	// OfK: x has k's shape, type, strides and lengths instead of q's
 	OfK bool
 }
 
@@ -304,7 +304,7 @@ type AppendKV struct {
 	KVBatchIdx []int32
 	// PageTable is as in flashattn.h.
 	PageTable []int32
-	// DeviceStatus: (reserved)
+	// DeviceStatus is as in flashattn.h.
 	DeviceStatus []uint32
 	// Cos: [max_position][rotary_dim / 2] or NULL: no rotation
 	Cos []float32

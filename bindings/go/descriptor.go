@@ -87,9 +87,9 @@ type Attention struct {
 	TotalK int64
 	// KVBatch: with kv_batch_idx: sequences in the cache
 	KVBatch int64
-	// PageSize: with page_table: keys of a page, >= 1
+	// PageSize: with page_table or FA_LIST_SLOTS: keys of a page, >= 1
 	PageSize int64
-	// NumPages: with page_table: pages in the cache; ids are 0 … num_pages − 1
+	// NumPages: the same: pages in the cache; ids are 0 … num_pages − 1
 	NumPages int64
 	// PageTableStride: entries between two rows of the table; 0: ceil(seqlen_k / page_size)
 	PageTableStride int64

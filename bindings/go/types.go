@@ -123,7 +123,8 @@ type ListSpace int32
 const (
 	// ListSpaceKeys: keys of the sequence, as masks count them
 	ListSpaceKeys ListSpace = C.FA_LIST_KEYS
-	// ListSpaceSlots: (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+	// ListSpaceSlots: slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
+	// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
 	ListSpaceSlots ListSpace = C.FA_LIST_SLOTS
 )
 

@@ -72,7 +72,7 @@ static inline uint64_t options_of(const fa_attention_desc_t& d) {
     const auto has_blocks = [](const int64_t block[2], int64_t dims) { return block[0] > 1 || block[1] < dims; };
     // Do single rows have factors of their own? Of pages, the pages.
     const auto has_factors_of_rows = [](const int64_t stride[4], bool paged) { return stride[1] != 0 || (stride[0] != 0 && paged); };
-    const bool paged = (d.operands & FA_OPERAND_PAGE_TABLE) != 0;
+    const bool paged = (d.operands & FA_OPERAND_PAGE_TABLE) != 0 || d.list_space == FA_LIST_SLOTS;
     // Does a bias or a mask repeat along sequences or heads in any other way than by a stride of 0?
     const auto repeats_pairs = [&](const int64_t period[2], const int64_t stride[4]) {
         return (period[0] < d.batch && stride[0] != 0) || (period[1] < d.heads_q && stride[1] != 0);

@@ -18,14 +18,19 @@ struct Problem {
     uint64_t options;      // in use, see options.def
 
     constexpr bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
-    // Does a kernel family implement all that the call asks for?
-    constexpr bool within(const Implements& list) const { return (d.operands & ~list.operands) == 0 && (options & ~list.options) == 0; }
+    // Does a kernel family implement all that the call asks for? A status word is not its business.
+    constexpr bool within(const Implements& list) const {
+        return (d.operands & ~(list.operands | FA_OPERAND_DEVICE_STATUS)) == 0 && (options & ~list.options) == 0;
+    }
     // Is something added to scores, or are they modified otherwise, before softmax?
     constexpr bool has_addend() const { return has(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI); }
     constexpr bool has_score_mod() const { return has_addend() || (options & option::score_mods) != 0; }
     constexpr bool packed_q() const { return has(FA_OPERAND_CU_SEQLENS_Q); }
     constexpr bool packed_k() const { return has(FA_OPERAND_CU_SEQLENS_K); }
-    constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE); }
+    // Are the keys of a block of rows the slots that its list names? Key j is then entry j, and seqlen_k the most entries. Core has made pairs
+    // of heads that share a list, too.
+    constexpr bool slots() const { return d.list_space == FA_LIST_SLOTS; }
+    constexpr bool paged() const { return has(FA_OPERAND_PAGE_TABLE) || slots(); }
     constexpr bool causal() const { return (d.flags & FA_CAUSAL) != 0; }
     // Core has then given v k's place, type, heads, strides and factors: kernels may read it as a tensor of its own. An append has no
     // heads of v.
@@ -179,7 +184,7 @@ struct Pages {
     int64_t row_stride, size, count;
 };
 static inline Pages pages_of(const Problem& p, const int32_t* table) {
-    return {p.paged() ? table : nullptr, p.d.page_table_stride, p.d.page_size, p.d.num_pages};
+    return {p.has(FA_OPERAND_PAGE_TABLE) ? table : nullptr, p.d.page_table_stride, p.d.page_size, p.d.num_pages};
 }
 // Slots count from the sequence's first, left padding included. Three hot paths of GPUs look pages up by themselves, in 32 bits, since
 // their dispatch has checked that all numbers fit: find_vec_offsets (gpu/mma_block.h), the copy path of append_rows (gpu/append.h),

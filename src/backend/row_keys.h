@@ -63,7 +63,7 @@ struct KeyLists {
 static inline KeyLists key_lists(const Problem& p, void* memory) {
     const fa_attention_desc_t& d = p.d;
     KeyLists l{};
-    if (!p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST)) return l;
+    if (!p.has(FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST) || p.slots()) return l;
     l.words = static_cast<uint64_t*>(memory);
     l.row_block = d.list_rows;
     l.key_block = d.list_keys;
@@ -175,7 +175,6 @@ struct ListSource {
     int64_t step, most;
     constexpr int64_t length() const { return !count ? most : *count < 0 ? 0 : *count < most ? *count : most; }
 };
-// Number `index` of KeyLists.count; full: of full_list.
 struct ListTable {
     const int32_t *entries[2], *counts[2];
     int64_t stride[4], count_stride[3], most;
@@ -192,13 +191,54 @@ static inline ListTable list_table(const Problem& p, const fa_forward_args_t& a)
     t.most = p.d.list_max;
     return t;
 }
-FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t index, int full) {
-    const int64_t block = index % l.row_blocks, head = index / l.row_blocks % l.list_heads,
-                  batch = index / l.row_blocks / l.list_heads;
+FA_FN ListSource list_source(const ListTable& t, int64_t batch, int64_t head, int64_t block, int full) {
     const int32_t *const entries = t.entries[full], *const counts = t.counts[full];
     return {entries ? entries + batch * t.stride[0] + head * t.stride[1] + block * t.stride[2] : nullptr,
             counts ? counts + batch * t.count_stride[0] + head * t.count_stride[1] + block * t.count_stride[2] : nullptr,
             t.stride[3], t.most};
+}
+// Number `index` of KeyLists.count; full: of full_list.
+FA_FN ListSource list_source(const ListTable& t, const KeyLists& l, int64_t index, int full) {
+    const int64_t block = index % l.row_blocks, of_head = index / l.row_blocks;
+    return list_source(t, of_head / l.list_heads, of_head % l.list_heads, block, full);
+}
+
+// Lists of slots of a paged cache: all keys that a block of rows has, in the order of its list.
+struct SlotLists {
+    ListTable table;
+    int64_t row_block;        // rows that share a list; 0: no lists of slots
+    int64_t heads_per_list;   // query heads that share one, a multiple of those that share a kv head
+    int64_t page_size, slots; // of a page, and of the cache
+    constexpr bool any() const { return row_block > 0; }
+};
+static inline SlotLists slot_lists(const Problem& p, const fa_forward_args_t& a) {
+    if (!p.slots()) return {};
+    return {list_table(p, a), p.d.list_rows, p.d.heads_q / p.d.list_heads, p.d.page_size, p.d.num_pages * p.d.page_size};
+}
+FA_FN ListSource slots_of(const SlotLists& l, const Sequence& s, int64_t batch, int64_t head, int64_t row) {
+    return list_source(l.table, batch, head / l.heads_per_list, (s.q_begin + row) / l.row_block, 0);
+}
+FA_FN KeyLocation locate_slot(const SlotLists& l, int64_t slot) {
+    return {slot / l.page_size, slot % l.page_size, slot >= 0 && slot < l.slots};
+}
+
+// Tiles of `rows` rows, of which a sequence has for each kv head as many as its group-major rows need. They begin anew after `period` rows:
+// those with lists of slots of their own share no tile.
+struct RowTiles {
+    int64_t rows, period, of_period;  // of_period: tiles
+};
+static inline RowTiles row_tiles(const Problem& p, int64_t rows) {
+    const int64_t period = p.slots() ? p.d.list_rows * p.group : INT64_MAX;
+    return {rows, period, ceil_div(period, rows)};
+}
+FA_FN int64_t tile_count(const RowTiles& t, int64_t rows) { return rows / t.period * t.of_period + ceil_div(rows % t.period, t.rows); }
+FA_FN int64_t tile_begin(const RowTiles& t, int64_t tile) { return tile / t.of_period * t.period + tile % t.of_period * t.rows; }
+FA_FN int64_t tile_end(const RowTiles& t, int64_t tile) {
+    return min_of(tile_begin(t, tile) + t.rows, (tile / t.of_period + 1) * t.period);
+}
+// The most rows that tiles may share: of a sequence and kv head, or of a list of slots.
+static inline int64_t rows_together(const Problem& p) {
+    return (p.slots() ? min_of(p.d.list_rows, p.d.seqlen_q) : p.d.seqlen_q) * p.group;
 }
 
 }  // namespace fa

@@ -129,6 +129,13 @@ fa_status_t fa_append_kv(fa_handle_t handle, const fa_attention_desc_t* desc, co
 }
 
 fa_status_t fa_rotary(fa_handle_t handle, const fa_attention_desc_t* desc, const fa_rotary_args_t* args) {
+    fa_attention_desc_t of_k;
+    if (args != nullptr && args->flags & FA_ROTARY_OF_K) {
+        const fa_status_t status =
+            within(handle, fa::kRotary.name, [&](fa_handle_s& h) -> fa_status_t { return fa::rotary_of_k(desc, &of_k, &h.message); });
+        if (status != FA_OK) return status;
+        desc = &of_k;
+    }
     return fa::execute(handle, desc, args, fa::kRotary);
 }
 

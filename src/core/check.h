@@ -38,6 +38,8 @@ fa_status_t check_merge(const Problem& p, const fa_merge_args_t* user, bool host
                         Message*);
 fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, bool host_metadata, fa_append_kv_args_t* out,
                             Regions* regions, Message*);
+// Under FA_ROTARY_OF_K: the descriptor with k's half in the place of q's, which is what all else reads.
+fa_status_t rotary_of_k(const fa_attention_desc_t* user, fa_attention_desc_t* d, Message*);
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
                          Regions* regions, Message*);
 

@@ -1,7 +1,6 @@
 #include "core/call.h"
 #include "core/check.h"
 #include "core/metadata.h"
-#include "core/reserved.h"
 #include "core/rotation.h"
 #include "spec/shape.h"
 
@@ -93,6 +92,7 @@ static fa_status_t check_tensors(const Problem& p, const fa_append_kv_args_t& a,
     FA_TRY(call->with(FA_OPERAND_LEFTPAD_K, in, array_of("leftpad_k", a.leftpad_k, 4, p.d.batch)));
     FA_TRY(call->with(FA_OPERAND_KV_BATCH_IDX, in, array_of("kv_batch_idx", a.kv_batch_idx, 4, p.d.batch)));
     FA_TRY(call->with(FA_OPERAND_PAGE_TABLE, in, page_table_tensor(p, a.page_table)));
+    FA_TRY(call->with(FA_OPERAND_DEVICE_STATUS, Role::output, array_of("device_status", a.device_status, 4, 1)));
     return call->outputs_apart();
 }
 
@@ -147,7 +147,6 @@ fa_status_t check_append_kv(const Problem& p, const fa_append_kv_args_t* user, b
                             Regions* regions, Message* m) {
     FA_TRY(import_struct(out, user, m));
     const fa_append_kv_args_t& a = *out;
-    FA_TRY(check_reserved(a, m));
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_APPEND_DYNAMIC_SCALE, a.stream, a.workspace,
                        a.workspace_size));

@@ -1,8 +1,8 @@
 #include <string.h>
 #include "core/call.h"
 #include "core/check.h"
+#include "core/dtype.h"
 #include "core/metadata.h"
-#include "core/reserved.h"
 #include "core/rotation.h"
 
 namespace fa {
@@ -28,11 +28,39 @@ static fa_status_t check_positions(const Problem& p, const fa_rotary_args_t& a, 
     return FA_OK;
 }
 
+fa_status_t rotary_of_k(const fa_attention_desc_t* user, fa_attention_desc_t* d, Message* m) {
+    FA_TRY(import_struct(d, user, m));
+    const uint64_t cache = d->operands & (FA_OPERAND_PAGE_TABLE | FA_OPERAND_KV_BATCH_IDX);
+    if (cache)
+        return fail(m, FA_UNSUPPORTED, "operands is 0x%llx: expected no %s with FA_ROTARY_OF_K, a cache is turned when it is appended to",
+                    llu(d->operands), operand_name(cache));
+    if (d->k_dtype != 0) {
+        FA_TRY(check_dtype("k_dtype", d->k_dtype, kKeys, m));
+        if (element_size(d->k_dtype) == 1 || is_block_type(d->k_dtype))
+            return fail(m, FA_UNSUPPORTED, "k_dtype is %s: expected FA_F32, FA_F16 or FA_BF16 for this call", fa_dtype_name(d->k_dtype));
+        d->q_dtype = d->k_dtype;
+    }
+    FA_TRY(in_range(m, "heads_k", d->heads_k, 0, kMaxSize));
+    FA_TRY(in_range(m, "seqlen_k", d->seqlen_k, 0, kMaxSize));
+    FA_TRY(in_range(m, "total_k", d->total_k, 0, kMaxSize));
+    for (int i = 0; i < 4; i++)
+        if (d->k_stride[i] < 0 || (d->k_stride[i] != 0 && !(d->strided & FA_STRIDED_K)))
+            return fail(m, FA_INVALID_ARGUMENT, "k_stride[%d] is %lld: expected %s", i, ll(d->k_stride[i]),
+                        d->k_stride[i] < 0 ? "0 or more" : "0 without FA_STRIDED_K");
+    if (d->heads_k != 0) d->heads_q = d->heads_k;
+    d->seqlen_q = d->seqlen_k;
+    d->total_q = d->total_k;
+    memcpy(d->q_stride, d->k_stride, sizeof d->q_stride);
+    d->strided = d->strided & FA_STRIDED_K ? FA_STRIDED_Q : 0;
+    d->operands = (d->operands & FA_OPERAND_CU_SEQLENS_K ? FA_OPERAND_CU_SEQLENS_Q : 0) |
+                  (d->operands & FA_OPERAND_SEQUSED_K ? FA_OPERAND_SEQUSED_Q : 0);
+    return FA_OK;
+}
+
 fa_status_t check_rotary(const Problem& p, const fa_rotary_args_t* user, bool host_metadata, fa_rotary_args_t* out,
                          Regions* regions, Message* m) {
     FA_TRY(import_struct(out, user, m));
     const fa_rotary_args_t& a = *out;
-    FA_TRY(check_reserved(a, m));
     Call call(p, regions, m);
     FA_TRY(call.common(a.flags, FA_ARGS_STREAM | FA_ROTARY_INTERLEAVED | FA_ROTARY_OF_K, a.stream, a.workspace, a.workspace_size));
     FA_TRY(check_rotation_sizes(p, a.max_position, a.rotary_begin, a.rotary_dim, m));

@@ -1,12 +1,12 @@
 // The descriptor: what is known, what fits together, and what zero means.
 #include <math.h>
 #include <string.h>
-#include "backend/row_keys.h"
 #include "core/check.h"
 #include "core/factors.h"
+#include "core/lists.h"
 #include "core/operands.h"
 #include "core/overlap.h"
-#include "core/reserved.h"
+#include "core/belongings.h"
 #include "core/rules.h"
 #include "spec/shape.h"
 
@@ -27,7 +27,7 @@ static uint64_t operands_read(int32_t op) {
         case FA_OP_APPEND_KV:
             return FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
                    FA_OPERAND_PAGE_TABLE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_K_SHIFT | FA_OPERAND_V_SHIFT |
-                   FA_OPERAND_K_TAIL;
+                   FA_OPERAND_K_TAIL | FA_OPERAND_DEVICE_STATUS;
         case FA_OP_ROTARY:
             return FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_SEQUSED_Q;
         case FA_OP_BACKWARD:
@@ -263,41 +263,6 @@ static fa_status_t check_scores(fa_attention_desc_t* d, Message* m) {
     return in_range(m, "key_range_max", d->key_range_max, 1, kMaxSize);
 }
 
-// Blocks of rows and keys are single ones or multiples of 16, which no tile of a kernel need cut.
-static fa_status_t check_list_block(const char* field, int64_t* block, Message* m) {
-    FA_TRY(in_range(m, field, *block, 0, kMaxSize));
-    if (*block == 0) *block = 1;
-    if (*block == 1 || *block % 16 == 0) return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "%s is %lld: expected 1 or a multiple of 16", field, ll(*block));
-}
-
-static fa_status_t check_lists(fa_attention_desc_t* d, int32_t op, Message* m) {
-    constexpr uint64_t kLists = FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST;
-    const struct {
-        uint64_t count, list;
-    } pairs[] = {{FA_OPERAND_KEY_LIST_COUNT, FA_OPERAND_KEY_LIST}, {FA_OPERAND_FULL_LIST_COUNT, FA_OPERAND_FULL_LIST}};
-    for (const auto& pair : pairs)
-        if ((d->operands & pair.count) && !(d->operands & pair.list))
-            return fail(m, FA_INVALID_ARGUMENT, "operands is 0x%llx: expected %s with %s", llu(d->operands),
-                        operand_name(pair.list), operand_name(pair.count));
-    FA_TRY(in_range(m, "list_max", d->list_max, 0, kMaxSize));
-    FA_TRY(in_range(m, "list_heads", d->list_heads, 0, kMaxSize));
-    FA_TRY(check_list_block("list_rows", &d->list_rows, m));
-    FA_TRY(check_list_block("list_keys", &d->list_keys, m));
-    if (d->list_heads == 0) d->list_heads = d->heads_q;
-    if (d->heads_q % d->list_heads != 0)
-        return fail(m, FA_INVALID_ARGUMENT, "list_heads is %lld: expected a divisor of heads_q, %lld", ll(d->list_heads),
-                    ll(d->heads_q));
-    if (!(d->operands & kLists)) return FA_OK;
-    if (op == FA_OP_FORWARD && (d->operands & FA_OPERAND_SCORES))
-        return fail(m, FA_UNSUPPORTED,
-                    "operands is 0x%llx: no backend writes scores of lists of keys yet, expected no FA_OPERAND_SCORES",
-                    llu(d->operands));
-    if (d->algorithm != FA_ALGORITHM_FLASH)
-        return fail(m, FA_UNSUPPORTED, "algorithm is %d: expected FA_ALGORITHM_FLASH (0) with lists of keys", d->algorithm);
-    return FA_OK;
-}
-
 static fa_status_t check_schedule(fa_attention_desc_t* d, Message* m) {
     FA_TRY(in_range(m, "num_splits", d->num_splits, 0, kMaxSplits));
     FA_TRY(in_range(m, "split_size", d->split_size, 0, INT64_MAX));
@@ -412,17 +377,6 @@ static fa_status_t lay_keys(Problem* p, int32_t op, Message* m) {
     return lay_table(page_table_tensor(*p, nullptr), &d.page_table_stride, m);
 }
 
-// Backends keep a bit for each pair of a block of rows and one of keys.
-static fa_status_t check_list_bytes(const Problem& p, Message* m) {
-    const KeyLists l = key_lists(p, nullptr);
-    int64_t lists = l.batches * l.list_heads, words;
-    if (!__builtin_mul_overflow(lists, l.row_blocks, &lists) && !__builtin_mul_overflow(lists, l.size, &words) &&
-        words < INT64_MAX / 64)
-        return FA_OK;
-    return fail(m, FA_UNSUPPORTED, "list_rows is %lld and list_keys %lld: lists of too many blocks to keep a bit for each",
-                ll(p.d.list_rows), ll(p.d.list_keys));
-}
-
 static fa_status_t lay_tensors(Problem* p, int32_t op, Message* m) {
     fa_attention_desc_t& d = p->d;
     if (attends(op) || op == FA_OP_ROTARY) {
@@ -466,7 +420,9 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
     }
     // An append stores whole rows of k unless they have a tail.
     if (op == FA_OP_APPEND_KV && (given & FA_OPERAND_Q_TAIL) && !(given & FA_OPERAND_K_TAIL)) d.dim_tail = 0;
-    FA_TRY(check_reserved(d, op, m));
+    FA_TRY(check_belongings(d, op, m));
+    if (!attends(op)) d.list_space = FA_LIST_KEYS;
+    if (d.list_space == FA_LIST_SLOTS) d.seqlen_k = 0;  // the entries' number, when that is known to be one
     const bool v_in_k = reads_keys(op) && (d.flags & FA_V_IN_K);
     if (v_in_k) FA_TRY(check_v_in_k(d, op, m));
     FA_TRY(check_types(&d, op, m));
@@ -485,9 +441,10 @@ fa_status_t resolve(const fa_attention_desc_t* user, int32_t op, Problem* p, Mes
             return fail(m, FA_INVALID_ARGUMENT, "scores_stage is %d: expected 0 without FA_OPERAND_SCORES", d.scores_stage);
     }
     p->kv_heads = common_multiple(d.heads_k, d.heads_v);
+    if (p->slots()) p->kv_heads = common_multiple(p->kv_heads, d.list_heads);
     p->group = reads_keys(op) ? d.heads_q / p->kv_heads : 1;
-    p->pages_per_row = p->paged() ? ceil_div(d.seqlen_k, d.page_size) : 0;
-    if (p->paged() && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
+    p->pages_per_row = p->has(FA_OPERAND_PAGE_TABLE) ? ceil_div(d.seqlen_k, d.page_size) : 0;
+    if (p->has(FA_OPERAND_PAGE_TABLE) && d.page_table_stride == 0) d.page_table_stride = p->pages_per_row;
     if (v_in_k && op == FA_OP_APPEND_KV) d.heads_v = 0;  // it comes with k
     FA_TRY(lay_tensors(p, op, m));
     if (attends(op)) FA_TRY(check_keys(d, m));

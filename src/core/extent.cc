@@ -37,6 +37,13 @@ fa_status_t fa_extent(const fa_attention_desc_t* desc, int32_t op, const void* a
     using namespace fa;
     Message* m = thread_message();
     if (bytes == nullptr) return fail(m, FA_INVALID_ARGUMENT, "bytes is NULL: expected where to write the extent");
+    fa_attention_desc_t of_k;
+    const auto* const rotary = op == FA_OP_ROTARY ? static_cast<const fa_rotary_args_t*>(args) : nullptr;
+    if (rotary != nullptr && rotary->flags & FA_ROTARY_OF_K) {
+        const fa_status_t status = rotary_of_k(desc, &of_k, m);
+        if (status != FA_OK) return status;
+        desc = &of_k;
+    }
     Problem p;
     const fa_status_t status = resolve(desc, op, &p, m);
     if (status != FA_OK) return status;

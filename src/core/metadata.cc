@@ -84,7 +84,8 @@ static fa_status_t check_list(const int32_t* entries, const int32_t* counts, con
     char field[32];
     snprintf(field, sizeof field, "%s_count", name);
     if (counts) FA_TRY(entry_in_range(m, field, count_at, counts[count_at], 0, p.d.list_max));
-    const int64_t length = counts ? counts[count_at] : p.d.list_max, last = ceil_div(p.d.seqlen_k, p.d.list_keys) - 1;
+    const int64_t length = counts ? counts[count_at] : p.d.list_max;
+    const int64_t last = (p.slots() ? p.d.num_pages * p.d.page_size : ceil_div(p.d.seqlen_k, p.d.list_keys)) - 1;
     for (int64_t e = 0; e < length; e++)
         FA_TRY(entry_in_range(m, name, at + e * p.d.list_stride[3], entries[at + e * p.d.list_stride[3]], -1, last));
     return FA_OK;

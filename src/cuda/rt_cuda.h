@@ -39,6 +39,7 @@ FA_DEVICE int thread() { return int(threadIdx.x); }
 FA_DEVICE int threads() { return int(blockDim.x); }
 FA_DEVICE int64_t block() { return blockIdx.x; }
 FA_DEVICE void barrier() { __syncthreads(); }
+FA_DEVICE void atomic_or(uint32_t* to, uint32_t bits) { atomicOr(to, bits); }
 // Among groups of 16 or 32 lanes, whatever the size of a wave.
 FA_DEVICE float shuffle_xor16(float x, int mask) { return __shfl_xor_sync(~0u, x, mask, 16); }
 FA_DEVICE float shuffle_xor32(float x, int mask) { return __shfl_xor_sync(~0u, x, mask, 32); }

@@ -45,6 +45,7 @@ FA_DEVICE void barrier(const char* file = __builtin_FILE(), int line = __builtin
     lockstep::Block& b = lockstep::block();
     lockstep::meet(b.all, b.now, &b, [](void**, int) {});
 }
+FA_DEVICE void atomic_or(uint32_t* to, uint32_t bits) { *to |= bits; }  // no thread of a block runs beside another
 FA_DEVICE float shuffle_xor16(float x, int mask) { return lockstep::shuffle_xor(x, mask, 16); }
 FA_DEVICE float shuffle_xor32(float x, int mask) { return lockstep::shuffle_xor(x, mask, 32); }
 FA_DEVICE void load4(const float* p, float* to) {

@@ -333,6 +333,7 @@ fa_status_t backward(Context* c, const Plan* planned, const fa_backward_args_t* 
     const BackwardLaunch& b = plan.launch[tensors_of(plan.problem, *a)];
     rt::Stream stream;
     fa_status_t status = check_gradients(*c, plan.problem, *a, m);
+    if (status == FA_OK) status = launch_checks(c, plan.problem, *a->forward, a->flags, a->stream, m);
     if (status == FA_OK) status = stream_of(c, a->flags, a->stream, &stream, m);
     if (status != FA_OK) return status;
     const uint64_t arch_at = 2 * plan.rows_bytes + b.dq_acc_bytes;

@@ -66,7 +66,7 @@ InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
 // size always the tallest, for a sequence's bits must not depend on the other lengths of the batch.
 const Instance& choose_instance(const rt::Device& device, const Problem& p) {
     constexpr double kLowTiles = 1.18;  // time of low tiles over that of a tall one with as many rows
-    const int64_t rows = p.d.seqlen_q * p.group, columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.kv_heads;
+    const int64_t rows = rows_together(p), columns = max_of(p.d.dim_qk, p.d.dim_v), heads = p.d.batch * p.kv_heads;
     const InstanceLists mma = mma_instances_for(device, p);
     const Instance *best = nullptr, *tallest = nullptr;
     double min_time = 0;

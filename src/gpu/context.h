@@ -3,6 +3,7 @@
 // kind; the including file has defined the names of rt_cuda.h, rt_hip.h or rt_emu.h.
 #pragma once
 #include "gpu/arch_kernel.h"
+#include "gpu/check_arrays.h"
 #include "gpu/instance.h"
 #include "gpu/key_lists.h"
 #include "gpu/simt_params.h"
@@ -129,6 +130,16 @@ fa_status_t plan_lists(const Problem& p, uint64_t* bytes, Message* m) {
     if (key_lists(p, nullptr).count < kMaxBlocks) return FA_OK;
     return fail(m, FA_UNSUPPORTED, "list_rows is %lld: a launch holds fewer than 2^31 lists of keys", (long long)p.d.list_rows);
 }
+// Says in *device_status what is wrong with a call's arrays, if the caller has asked.
+template <class Args>
+fa_status_t launch_checks(Context* c, const Problem& p, const Args& a, uint32_t flags, void* given_stream, Message* m) {
+    if (!p.has(FA_OPERAND_DEVICE_STATUS) || p.d.batch == 0) return FA_OK;
+    rt::Stream stream;
+    const fa_status_t status = stream_of(c, flags, given_stream, &stream, m);
+    if (status != FA_OK) return status;
+    return launched(m, rt::launch(check_arrays, p.d.batch, kCheckThreads, 0, stream, array_checks(p, a)), "check_arrays");
+}
+
 fa_status_t launch_lists(const Problem& p, const fa_forward_args_t& a, const KeyLists& lists, rt::Stream stream, Message* m) {
     if (lists.count == 0) return FA_OK;
     return launched(m, rt::launch(expand_lists, lists.count, kListThreads, 0, stream, ListParams{list_table(p, a), lists}),

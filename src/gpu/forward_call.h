@@ -52,8 +52,8 @@ rt::Status prepare_forward(const rt::Device& d) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
             }
-    const rt::Status others[] = {prepare_merge(d), rt::prepare(expand_lists, d), rt::prepare(merge_split_states, d),
-                                 rt::prepare(write_scores, d)};
+    const rt::Status others[] = {prepare_merge(d), rt::prepare(check_arrays, d), rt::prepare(expand_lists, d),
+                                 rt::prepare(merge_split_states, d), rt::prepare(write_scores, d)};
     for (const rt::Status s : others)
         if (s != rt::kSuccess) return s;
     if constexpr (rt::kArchKernels) return prepare_arch_kernels(d);
@@ -96,7 +96,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     plan->split = SplitParams{};
     SplitParams& x = plan->split;
     x.rows = d.seqlen_q * p.group;
-    const int64_t tiles = d.batch * p.kv_heads * ceil_div(x.rows, kernel.rows) * ceil_div(d.dim_v, kernel.columns),
+    const int64_t tiles = d.batch * p.kv_heads * tile_count(row_tiles(p, kernel.rows), x.rows) * ceil_div(d.dim_v, kernel.columns),
                   all = d.batch * p.kv_heads * x.rows;
     x.split_size = d.split_size;
     // Unaligned tensors must not need more workspace than aligned ones.
@@ -246,6 +246,8 @@ fa_status_t launch_arch(const ForwardPlan& f, const fa_forward_args_t& a, char* 
 fa_status_t forward(Context* c, const Plan* planned, const fa_forward_args_t* a, Message* m) {
     const Problem& p = planned->problem;
     OnDevice on(c->device);
+    const fa_status_t checked = launch_checks(c, p, *a, a->flags, a->stream, m);
+    if (checked != FA_OK) return checked;
     if (p.d.algorithm != FA_ALGORITHM_FLASH) return forward_study(c, *static_cast<const StudyPlan*>(planned), *a, m);
     const ForwardPlan& f = *static_cast<const ForwardPlan*>(planned);
     if (f.grid == 0) return FA_OK;

@@ -9,63 +9,15 @@
 #pragma once
 #include "gpu/epilogue.h"
 #include "gpu/simt_params.h"
+#include "gpu/simt_rows.h"
 
 namespace fa {
 namespace gpu {
 
-constexpr int kThreads = 256, kKeys = 64, kDims = 64;
 constexpr int kRowStride = 64 + 4;       // floats between rows of the k buffer and of the probabilities
 constexpr int kKvFloats = kKeys * kRowStride;
 constexpr int kChain = 32;               // dims of q·k summed in one chain: longer ones lose accuracy on data of one sign
 constexpr int64_t kResidentDims = 256;   // up to here q stays in shared memory if that has room; else it passes through with k
-
-// A thread's share of `width` elements from column0 of each of the rows at[first], at[first + 1], …, as they are stored: 0 beyond
-// `dim` and for rows that are not there. All loads are issued before one is used.
-constexpr int kVec4s = kDims * kKeys / 4 / kThreads;
-template <int width, class T>
-FA_DEVICE void gather(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, bool aligned,
-                      T value[kVec4s][4]) {
-    static_assert(kThreads % (width / 4) == 0, "a thread stays in its columns");
-    const int64_t c = column0 + rt::thread() % (width / 4) * 4;
-    const int left = int(min_of(dim - c, 4));
-    const bool full = aligned && left == 4;
-    FA_UNROLL for (int n = 0; n < kVec4s; n++) {
-        const int64_t row = at[first + (rt::thread() + n * kThreads) / (width / 4)];
-        const T* const from = static_cast<const T*>(data) + row + c;
-        Vec4<T> quad{};
-        if (row >= 0 && full) {
-            quad = *reinterpret_cast<const Vec4<T>*>(from);
-        } else if (row >= 0) {
-            FA_UNROLL for (int e = 0; e < 4; e++)
-                if (e < left) quad.element[e] = from[e];
-        }
-        FA_UNROLL for (int e = 0; e < 4; e++) value[n][e] = quad.element[e];
-    }
-}
-
-// The same from blocks, as f32 into the buffer.
-template <int width>
-FA_COLD void load_blocks(const void* data, const int64_t* at, int first, int64_t column0, int64_t dim, int32_t dtype, int stride, float* kv) {
-    FA_UNROLL_BY(1)
-    for (int i = rt::thread(); i < kDims * kKeys; i += kThreads) {
-        const int64_t row = at[first + i / width], c = column0 + i % width;
-        kv[i / width * stride + i % width] = row >= 0 && c < dim ? load_dim(data, row, c, dtype) : 0.f;
-    }
-}
-
-// The same from rows that are not plain: for each key, its page or sequence and its row there.
-template <int width>
-FA_COLD void load_scaled(const ScaledRows& rows, const void* data, int32_t dtype, const RowStrides& strides, const int64_t* outer,
-                         const int64_t* row, int64_t head, int first, int64_t column0, int64_t dim, int stride, float* kv) {
-    FA_UNROLL_BY(1)
-    for (int i = rt::thread(); i < kDims * kKeys; i += kThreads) {
-        const int j = first + i / width;
-        const int64_t c = column0 + i % width;
-        const bool there = outer[j] >= 0 && c < dim;
-        kv[i / width * stride + i % width] =
-            there ? scaled_dim(rows, data, dtype, strides.index(outer[j], row[j], head), outer[j], row[j], head, c) : 0.f;
-    }
-}
 
 template <int TR, int TV>
 struct Simt {
@@ -79,6 +31,7 @@ struct Simt {
         int64_t k_head, v_head;                // of that kv head
         int64_t split, column0;                // column0: of v
         int64_t begin, end;                    // keys of the split that any of the rows may see
+        ListSource slots;                      // of the keys, where they are such
         alignas(16) bool full;                 // do all rows see all keys of the tile that is being visited?
         Dropout dropout;
     };
@@ -188,6 +141,7 @@ struct Simt {
         }
         t.begin = begin + max_of(first - begin, 0) / kKeys * kKeys;
         t.end = min_of(min_of(begin + size, t.seq.k_len), end);
+        if (x.slots.any()) t.end = min_of(t.end, t.slots.length());
     }
 
     FA_COLD_MEMBER static void load_q(const SimtForwardParams& x, int64_t dim0, int dims) {
@@ -213,7 +167,8 @@ struct Simt {
             s.k_offset[j] = s.v_offset[j] = -1;
             s.k_factor[j] = s.v_factor[j] = 1.f;
             if (j >= keys) continue;
-            const KeyLocation location = locate_key(x.pages, t.seq, key0 + j);
+            const KeyLocation location = x.slots.any() ? locate_slot(x.slots, t.slots.entries[(key0 + j) * t.slots.step])
+                                                       : locate_key(x.pages, t.seq, key0 + j);
             if (!location.valid) continue;
             if (!x.plain_kv) {
                 s.k_offset[j] = location.outer;
@@ -317,10 +272,10 @@ struct Simt {
             FA_UNROLL for (int n = 0; n < 4; n++) score[r][n] = own[r * kRowStride + 16 * n];
     }
 
-    // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or the end of the tile removes.
+    // Final scores in log2 units; −inf for keys that a mask, a bias, a bad page or slot, or the end of the tile removes.
     FA_MEMBER static void mask_scores(const SimtForwardParams& x, const Tile& t, const Shared& s, int64_t key0, bool full,
                                       float score[TR][4]) {
-        if (full && !x.score_mod && !x.pages.table) return;
+        if (full && !x.score_mod && !x.pages.table && !x.slots.any()) return;
         for_each_score(s, score, [&](int row, int j, float value) {
             if (!(s.visible[row] >> j & 1) || s.k_offset[j] < 0) return kNegInf;
             if (!x.score_mod) return value;
@@ -451,14 +406,16 @@ FA_KERNEL void FA_BOUNDS(kThreads, TR * TV > 16 ? 1 : 2) forward_simt(FA_PARAM S
         tile.seq = bounded_sequence(x.sequences, tile.batch);
         tile.rule = mask_rule(x.rule, tile.seq);
         tile.dropout = dropout_of(x);
-        tile.first = block * S::rows;
+        tile.first = tile_begin(x.tiles, block);
         tile.split = split;
         tile.column0 = column0;
-        tile.valid = min_of(tile.seq.q_len * x.group - tile.first, S::rows);
+        tile.valid = min_of(tile.seq.q_len * x.group, tile_end(x.tiles, block)) - tile.first;
+        if (x.slots.any()) tile.slots = slots_of(x.slots, tile.seq, tile.batch, tile.kv_head * x.group, tile.first / x.group);
         *s.tile = tile;
     }
     rt::barrier();
-    if (!x.partial_o || split == 0) write_padding(x, t.seq, t.batch, t.kv_head, t.first, S::rows, column0, S::columns);
+    if (!x.partial_o || split == 0)
+        write_padding(x, t.seq, t.batch, t.kv_head, t.first, tile_end(x.tiles, block) - t.first, column0, S::columns);
     if (t.valid <= 0) return;
     if (split >= split_count(t.seq.k_len, x.num_splits, x.split_size)) return;
 

@@ -62,6 +62,34 @@ FA_DEVICE float load_dim(const void* base, int64_t row, int64_t dim, int32_t dty
     return block_value(block, block_format(dtype), int(dim % kBlockDims));
 }
 
+// Four neighbouring values of a block, from dim `first` on, a multiple of 4: as they are stored, and as f32. Loads of every format are the same
+// but for their addresses, so that those of several quads can be under way at once; what a format has not is not used.
+struct BlockQuad {
+    uint32_t x;  // a byte each
+    uint16_t d, m;
+    uint8_t fifth;  // bits
+};
+FA_DEVICE BlockQuad load_block_quad(const uint8_t* block, BlockFormat f, int first) {
+    const uint8_t* const head = block + (f.has_min ? 4 : 2);
+    const uint8_t* const x = head + (f.bits == 8 ? first : first % 16 + (f.bits == 5 ? 4 : 0));
+    BlockQuad q;
+    q.d = block_word(block);
+    q.m = block_word(block + 2);
+    q.fifth = head[first / 8];
+    q.x = x[0] | uint32_t(x[1]) << 8 | uint32_t(x[2]) << 16 | uint32_t(x[3]) << 24;
+    if (f.bits != 8) q.x = q.x >> (first < 16 ? 0 : 4) & 0x0f0f0f0fu;
+    q.fifth = f.bits == 5 ? q.fifth >> first % 8 & 15 : 0;
+    return q;
+}
+FA_DEVICE void widen(const BlockQuad& q, BlockFormat f, float value[4]) {
+    const float d = f16_to_f32(q.d), m = f16_to_f32(q.m);
+    FA_UNROLL for (int e = 0; e < 4; e++) {
+        const uint32_t x = q.x >> 8 * e & 255u;
+        const int integer = f.bits == 8 ? int(int8_t(x)) : int(x | (q.fifth >> e & 1u) << 4) - (f.has_min ? 0 : 1 << (f.bits - 1));
+        value[e] = f.has_min ? d * float(integer) + m : d * float(integer);
+    }
+}
+
 FA_DEVICE void store_element(void* base, int64_t i, int32_t dtype, float x) {
     switch (dtype) {
         case FA_F32: static_cast<float*>(base)[i] = x; break;

@@ -60,7 +60,9 @@ fa_status_t merge(Context* c, const Plan* plan, const fa_merge_args_t* a, Messag
 fa_status_t append_kv(Context* c, const Plan* plan, const fa_append_kv_args_t* a, Message* m) {
     const Problem& p = plan->problem;
     const int64_t rows = p.d.batch * a->seqlen_new * max_of(p.d.heads_k, p.d.heads_v);  // of k, and as many of v
-    const fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
+    fa_status_t status = check_rows(rows, kTeams / 2, rows_kernel_name(plan->op), m);
+    OnDevice on(c->device);
+    if (status == FA_OK) status = launch_checks(c, p, *a, a->flags, a->stream, m);
     return status != FA_OK ? status
                            : launch_rows(c, *plan, *a, append_rows, rows, kTeams / 2, kMoveThreads, append_params(p, *a), m);
 }

@@ -41,7 +41,8 @@ void set_simt_forward(const Problem& p, const rt::Device& device, int rows, int 
     x->kv_heads_per_v = p.kv_heads / d.heads_v;
     x->v_rows = {v_factors(p, nullptr, nullptr), p.v_dims(), nullptr, row_strides(d.k_tail_stride, p.packed_k()), d.k_tail_dtype};
     x->v_dtype = d.v_dtype;
-    x->blocks = ceil_div(x->rows, rows);
+    x->tiles = row_tiles(p, rows);
+    x->blocks = tile_count(x->tiles, x->rows);
     x->value_parts = ceil_div(d.dim_v, columns);
     x->q_dims = resident_dims(device, shared_bytes, d.dim_qk);
     x->causal = p.causal();
@@ -55,6 +56,7 @@ void set_simt_forward_tensors(const Problem& p, const fa_forward_args_t& a, cons
     x->v_rows.factors.shift = operand(p, FA_OPERAND_V_SHIFT, a.v_shift);
     x->v_rows.tail = x->k_rows.tail;
     x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
+    x->slots = slot_lists(p, a);
     x->k_aligned = vec4_aligned(a.k, x->k_strides, x->k_dtype);
     x->v_aligned = vec4_aligned(a.v, x->v_strides, x->v_dtype);
 }

@@ -31,7 +31,9 @@ struct SimtForwardParams : RowParams, SplitParams, SimtForwardProductParams, Dro
     int64_t kv_heads_per_v;
     ScaledRows v_rows;
     const float* o_scale;
-    int64_t blocks;       // row tiles of a sequence and kv head
+    SlotLists slots;
+    RowTiles tiles;
+    int64_t blocks;       // of these for a sequence and kv head
     int64_t value_parts;  // parts of dim_v that are computed by blocks of their own
     int32_t v_dtype;
     int32_t q_dims;             // of q that shared memory holds at once

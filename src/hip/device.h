@@ -59,6 +59,9 @@ static __device__ __forceinline__ void barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+static __device__ __forceinline__ void atomic_or(uint32_t* to, uint32_t bits) {
+    __hip_atomic_fetch_or(to, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 static __device__ __forceinline__ int lane() {
     const int low = int(__builtin_amdgcn_mbcnt_lo(~0u, 0u));
     return kWave == 32 ? low : int(__builtin_amdgcn_mbcnt_hi(~0u, unsigned(low)));

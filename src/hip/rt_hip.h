@@ -38,6 +38,7 @@ FA_DEVICE int thread() { return int(device::thread()); }
 FA_DEVICE int threads() { return int(device::threads()); }
 FA_DEVICE int64_t block() { return device::block(); }
 FA_DEVICE void barrier() { device::barrier(); }
+FA_DEVICE void atomic_or(uint32_t* to, uint32_t bits) { device::atomic_or(to, bits); }
 // Among groups of 16 or 32 lanes, whatever the size of a wave.
 FA_DEVICE float shuffle_xor16(float x, int mask) { return device::shuffle_xor(x, mask); }
 FA_DEVICE float shuffle_xor32(float x, int mask) { return device::shuffle_xor(x, mask); }

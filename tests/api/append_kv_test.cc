@@ -17,7 +17,7 @@ Rule<Append> described(void (*good)(Append*), const char* says, Spoil spoil, fa_
 std::vector<Rule<Append>> descriptor() {
     return {
         described(
-            append_paged, "operands is 0x87800030:", [](Append& c) { c.d.operands |= 1u << 31; }, F),
+            append_paged, "operands is 0xa7800030:", [](Append& c) { c.d.operands |= 1u << 31; }, F),
         described(append_packed, "operands is 0x200000: expected no FA_OPERAND_CU_SEQLENS_K",
                   [](Append& c) { c.d.operands = FA_OPERAND_CU_SEQLENS_K, c.d.total_k = 8; }),
         described(append_packed, "q_dtype is not set:", [](Append& c) { c.d.q_dtype = 0; }),
@@ -59,6 +59,7 @@ const std::vector<Pointer<Append>> pointers = {AT(append_paged, k_new, 4, false)
                                                AT(append_packed, k, 4, false),          AT(append_packed, v, 4, false),
                                                AT(append_paged, seqused_k, 4, true),    AT(append_paged, leftpad_k, 4, true),
                                                AT(append_paged, kv_batch_idx, 4, true), AT(append_paged, page_table, 4, true),
+                                               AT(append_paged, device_status, 4, true),
                                                AT(append_paged, k_descale, 4, true),    AT(append_paged, v_descale, 4, true),
                                                AT(append_scaled, k_tail, 4, true),      AT(append_scaled, k_shift, 2, true)};
 // Given or not as the caller likes.
@@ -143,7 +144,7 @@ std::vector<Rule<Append>> numbers() {
         row(append_paged, "rotary_begin is 5: expected 4 or less", [](Append& c) { c.a.rotary_begin = 5; }),
         row(append_packed, "rotary_begin is 2: expected 0 without cos", [](Append& c) { c.a.rotary_begin = 2; }),
         row(append_scaled, "v_shift is 0x", [](Append& c) { c.a.v_shift = somewhere; }),
-        row(append_paged, "device_status is 0x", [](Append& c) { c.a.device_status = somewhere; }),
+        row(append_packed, "device_status is 0x", [](Append& c) { c.a.device_status = somewhere; }),
         row(append_paged, "max_position is -1:", [](Append& c) { c.a.max_position = -1; }),
         row(append_paged, "rotary_dim is 0: expected 2 or more", [](Append& c) { c.a.rotary_dim = 0; }),
         row(append_paged, "rotary_dim is 3: expected an even", [](Append& c) { c.a.rotary_dim = 3; }),

@@ -142,6 +142,20 @@ void listed(Forward* f) {
     f->a.full_list_count = f->memory.make<int32_t>(12, 3);
 }
 
+void slotted(Forward* f) {
+    plain(f);
+    fa_attention_desc_t& d = f->d;
+    d.operands = FA_OPERAND_LSE | FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT;
+    d.list_space = FA_LIST_SLOTS;
+    d.page_size = 2, d.num_pages = 5, d.seqlen_k = 77;  // the last is not read
+    d.list_heads = 2, d.list_max = 3;
+    dense(d.list_stride, 2, 3, 3);
+    d.list_count_stride[0] = 6, d.list_count_stride[1] = 3, d.list_count_stride[2] = 1;
+    f->a.lse = f->memory.make<float>(24, 7.0f);
+    f->a.key_list = f->memory.make<int32_t>(36, 9);
+    f->a.key_list_count = f->memory.make<int32_t>(12, 3);
+}
+
 void packed(Forward* f) {
     plain(f);
     f->d.operands = FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K | FA_OPERAND_SEQUSED_Q | FA_OPERAND_LSE;
@@ -155,7 +169,8 @@ void packed(Forward* f) {
 
 void paged(Forward* f) {
     plain(f);
-    f->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX;
+    f->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX | FA_OPERAND_DEVICE_STATUS;
+    f->a.device_status = f->memory.make<uint32_t>(1, 0);
     f->d.page_size = 2;
     f->d.num_pages = 5;
     f->d.kv_batch = 3;
@@ -264,7 +279,8 @@ void append_paged(Append* c) {
     sizes(&c->d);
     c->d.k_dtype = FA_I8;
     c->d.operands = FA_OPERAND_PAGE_TABLE | FA_OPERAND_SEQUSED_K | FA_OPERAND_LEFTPAD_K | FA_OPERAND_KV_BATCH_IDX |
-                    FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE;
+                    FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_DEVICE_STATUS;
+    c->a.device_status = m.make<uint32_t>(1, 0);
     c->d.page_size = 2;
     c->d.num_pages = 5;
     c->d.kv_batch = 3;
@@ -343,6 +359,18 @@ void rotary_padded(Rotary* c) {
     c->a.sin = cosines(&m);
     c->a.seqused = m.array<int32_t>({3, 2});
     c->a.position_offset = m.array<int32_t>({2, 3});
+}
+
+void rotary_of_k(Rotary* c) {
+    Memory& m = c->memory;
+    sizes(&c->d);
+    c->d.k_dtype = FA_F16;
+    c->a.flags = FA_ROTARY_OF_K;
+    c->a.x = c->a.out = m.make<uint16_t>(160);
+    c->a.max_position = 5;
+    c->a.rotary_dim = 4;
+    c->a.cos = cosines(&m);
+    c->a.sin = cosines(&m);
 }
 
 void rotary_packed(Rotary* c) {

@@ -98,6 +98,8 @@ void plain(Forward*);
 void padded(Forward*);
 // Packed: sequences of 2 and 3 rows in 6, of 5 and 2 keys in 8; LSE.
 void listed(Forward*);
+// Lists of three slots, of five pages of 2, for each row and two heads.
+void slotted(Forward*);
 void packed(Forward*);
 // Five pages of 2 keys, a table of 3 rows by kv_batch_idx; seqused_k 4 and 5, left padding 0 and 2.
 void paged(Forward*);
@@ -128,3 +130,5 @@ void append_scaled(Append*);
 void rotary_padded(Rotary*);
 // Packed, positions, in place.
 void rotary_packed(Rotary*);
+// f16 keys of an f32 descriptor without any operand, in place.
+void rotary_of_k(Rotary*);

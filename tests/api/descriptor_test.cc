@@ -4,6 +4,7 @@
 #include "rules.h"
 
 std::vector<Rule<Forward>> scaled_rows();  // scaled_rows_test.cc
+std::vector<Rule<Forward>> slots();        // slots_test.cc
 
 namespace {
 
@@ -73,13 +74,6 @@ std::vector<Rule<Forward>> types() {
     };
 }
 
-// What no backend has: each bit, value and field by itself. A feature that lands moves its rows to the others.
-std::vector<Rule<Forward>> reserved() {
-    return {
-        row(plain, U, "operands is 0x20000000: no backend has a status word", [](D d) { d.operands = FA_OPERAND_DEVICE_STATUS; }),
-    };
-}
-
 // A factor of the bias, and sequences and heads after which a bias or a mask repeats.
 std::vector<Rule<Forward>> repeats() {
     return {
@@ -88,7 +82,6 @@ std::vector<Rule<Forward>> repeats() {
         row(padded, I, "mask_keys is 2147483648: expected 2147483647 or less", [](D d) { d.mask_keys = int64_t(1) << 31; }),
         row(plain, I, "operands is 0x4000: expected FA_OPERAND_KEY_LIST with", [](D d) { d.operands = FA_OPERAND_KEY_LIST_COUNT; }),
         row(plain, I, "operands is 0x10000: expected FA_OPERAND_FULL_LIST with", [](D d) { d.operands = FA_OPERAND_FULL_LIST_COUNT; }),
-        row(listed, U, "list_space is 1: no backend has lists of slots yet", [](D d) { d.list_space = FA_LIST_SLOTS; }),
         row(listed, I, "list_max is -1: expected 0 or more", [](D d) { d.list_max = -1; }),
         row(listed, U, "list_rows is 17: expected 1 or a multiple of 16", [](D d) { d.list_rows = 17; }),
         row(listed, I, "list_heads is 3: expected a divisor of heads_q, 4", [](D d) { d.list_heads = 3; }),
@@ -139,8 +132,8 @@ std::vector<Rule<Forward>> within_k() {
     };
 }
 
-// Fields that act under an operand which is off, of features that no backend has.
-std::vector<Rule<Forward>> reserved_belongings() {
+// Fields of tails, factors and lists that act under an operand which is off.
+std::vector<Rule<Forward>> scaled_belongings() {
     return {
         row(plain, I, "strided is 0x20:", [](D d) { d.strided = FA_STRIDED_Q_TAIL; }),
         row(plain, I, "strided is 0x40:", [](D d) { d.strided = FA_STRIDED_K_TAIL; }),
@@ -374,21 +367,20 @@ std::vector<Rule<Forward>> sharing() {
 }  // namespace
 
 std::vector<Rule<Forward>> descriptor_rules() {
-    return all_of<Forward>({known(), types(), reserved(), reserved_belongings(), repeats(), scaled_rows(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
+    return all_of<Forward>({known(), types(), scaled_belongings(), repeats(), slots(), scaled_rows(), blocks(), within_k(), sizes(), products(), numbers(), masks(), belongings(), strides(), sharing()});
 }
 
 TEST(Descriptor, GoodCallsWork) {
     Handle h;
-    for (const auto good : {plain, padded, packed, paged}) check_good(h, good);
+    for (const auto good : {plain, padded, listed, slotted, packed, paged}) check_good(h, good);
 }
 
 TEST(Descriptor, UnknownValuesAreRefused) { check_rules(known()); }
 TEST(Descriptor, TypesAreChecked) { check_rules(types()); }
-TEST(Descriptor, WhatNoBackendHasIsUnsupported) { check_rules(reserved()); }
 TEST(Descriptor, VWithinKHasNoFieldsOfItsOwn) { check_rules(within_k()); }
 TEST(Descriptor, RowsHoldWholeBlocks) { check_rules(blocks()); }
 TEST(Descriptor, BiasesAndMasksRepeat) { check_rules(repeats()); }
-TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(reserved_belongings()); }
+TEST(Descriptor, ReservedFieldsBelongToTheirOperands) { check_rules(scaled_belongings()); }
 TEST(Descriptor, SizesAreChecked) { check_rules(sizes()); }
 TEST(Descriptor, ProductsThatOverflowAreRefused) { check_rules(products()); }
 TEST(Descriptor, NumbersAreChecked) { check_rules(numbers()); }

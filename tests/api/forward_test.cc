@@ -54,10 +54,8 @@ const std::vector<Pointer<Forward>> pointers = {AT(plain, q, 4, false),
                                                 AT(scaled, k_shift, 2, true),
                                                 AT(scaled, v_shift, 2, true),
                                                 AT(padded, scores, 4, true),
-                                                AT(padded, rng_state, 8, true)};
-
-// Of operands that no backend has: nobody gives them.
-const std::vector<Pointer<Forward>> reserved_pointers = {AT(plain, device_status, 4, true)};
+                                                AT(padded, rng_state, 8, true),
+                                                AT(paged, device_status, 4, true)};
 
 std::vector<Rule<Forward>> overlaps() {
     std::vector<Rule<Forward>> rules =
@@ -138,6 +136,7 @@ std::vector<Rule<Forward>> contents() {
         row(listed, "key_list_count[3] is 4: expected 0 to 3", [](A a) { a.key_list_count = changed(a.key_list_count, 12, 3, 4); }),
         row(listed, "full_list_count[11] is -1: expected 0 to 3", [](A a) { a.full_list_count = changed(a.full_list_count, 12, 11, -1); }),
         row(listed, "key_list[33] is 5: expected -1 to 4", [](A a) { a.key_list = changed(a.key_list, 36, 33, 5); }),
+        row(slotted, "key_list[33] is 10: expected -1 to 9", [](A a) { a.key_list = changed(a.key_list, 36, 33, 10); }),
         row(listed, "full_list[2] is -2: expected -1 to 4", [](A a) { a.full_list = changed(a.full_list, 36, 2, -2); }),
         row(padded, "kv_batch_idx[0] is 3: expected 0 to 2", [](A a) { a.kv_batch_idx = changed(a.kv_batch_idx, 2, 0, 3); }),
         row(padded, "kv_batch_idx[1] is -1:", [](A a) { a.kv_batch_idx = changed(a.kv_batch_idx, 2, 1, -1); }),
@@ -152,13 +151,12 @@ std::vector<Rule<Forward>> contents() {
 }  // namespace
 
 std::vector<Rule<Forward>> forward_rules() {
-    return all_of<Forward>({missing(pointers), uninvited(reserved_pointers, plain), beyond(), rest(), contents(), overlaps()});
+    return all_of<Forward>({missing(pointers), beyond(), rest(), contents(), overlaps()});
 }
 
 TEST(ForwardArgs, MissingPointersAreRefused) { check_rules(missing(pointers)); }
 TEST(ForwardArgs, PointersWithoutTheirOperandAreRefused) {
     check_rules(uninvited(pointers, plain));
-    check_rules(uninvited(reserved_pointers, plain));
 }
 TEST(ForwardArgs, MisalignedPointersAreRefused) { check_rules(misaligned(pointers)); }
 TEST(ForwardArgs, TensorsEndWithinTheAddressSpace) { check_rules(beyond()); }

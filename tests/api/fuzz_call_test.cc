@@ -64,7 +64,9 @@ class Exact {
     std::vector<void*> blocks_;
 };
 
-int64_t list_blocks(const fa_attention_desc_t& d) { return (d.seqlen_k + d.list_keys - 1) / d.list_keys; }
+int64_t list_blocks(const fa::Problem& p) {
+    return p.slots() ? p.d.num_pages * p.d.page_size : (p.d.seqlen_k + p.d.list_keys - 1) / p.d.list_keys;
+}
 fa::Tensor per_sequence(const fa::Problem& p) { return fa::array_of("array", nullptr, 4, p.d.batch); }
 
 void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
@@ -76,14 +78,15 @@ void place(Random& r, const fa::Problem& p, Exact& e, Forward& f) {
     if (!p.v_in_k()) e.give(a.v, fa::v_tensor(p, nullptr));
     e.give(a.o, fa::o_tensor(p, nullptr));
     if (p.has(FA_OPERAND_LSE)) e.give(a.lse, fa::lse_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
     if (p.has(FA_OPERAND_SCORES)) e.give(a.scores, fa::score_tensor(p, "scores", nullptr, 4, d.scores_stride));
     if (p.has(FA_OPERAND_BIAS))
         e.give(a.bias, fa::pair_tensor(p, "bias", nullptr, fa::element_size(d.bias_dtype), d.bias_stride, d.bias_period));
     if (p.has(FA_OPERAND_BIAS_SCALE)) e.give(a.bias_scale, fa::array_of("bias_scale", nullptr, 4, d.heads_q));
     if (p.has(FA_OPERAND_MASK)) e.give(a.mask, fa::mask_tensor(p, nullptr));
     if (p.has(FA_OPERAND_KEY_RANGES)) e.ranges(r, a.key_ranges, fa::key_range_tensor(p, "key_ranges", nullptr), d.seqlen_k);
-    if (p.has(FA_OPERAND_KEY_LIST)) e.ints(r, a.key_list, fa::key_list_tensor(p, "key_list", nullptr), -1, list_blocks(d) - 1);
-    if (p.has(FA_OPERAND_FULL_LIST)) e.ints(r, a.full_list, fa::key_list_tensor(p, "full_list", nullptr), -1, list_blocks(d) - 1);
+    if (p.has(FA_OPERAND_KEY_LIST)) e.ints(r, a.key_list, fa::key_list_tensor(p, "key_list", nullptr), -1, list_blocks(p) - 1);
+    if (p.has(FA_OPERAND_FULL_LIST)) e.ints(r, a.full_list, fa::key_list_tensor(p, "full_list", nullptr), -1, list_blocks(p) - 1);
     const fa::Tensor counts = fa::key_list_count_tensor(p, "counts", nullptr);
     if (p.has(FA_OPERAND_KEY_LIST_COUNT)) e.ints(r, a.key_list_count, counts, 0, d.list_max);
     if (p.has(FA_OPERAND_FULL_LIST_COUNT)) e.ints(r, a.full_list_count, counts, 0, d.list_max);
@@ -177,6 +180,7 @@ void place(Random& r, const fa::Problem& p, Exact& e, Append& c) {
     if (p.has(FA_OPERAND_K_SHIFT)) e.give(a.k_shift, fa::k_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_V_SHIFT) && !p.v_in_k()) e.give(a.v_shift, fa::v_descale_tensor(p, nullptr));
     if (p.has(FA_OPERAND_K_TAIL)) e.give(a.k_tail, fa::k_tail_tensor(p, nullptr));
+    if (p.has(FA_OPERAND_DEVICE_STATUS)) e.give(a.device_status, fa::array_of("device_status", nullptr, 4, 1));
     if (p.has(FA_OPERAND_K_DESCALE) && (p.has(FA_OPERAND_V_DESCALE) || p.v_in_k()) && r.one_in(2)) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     if (d.dim_qk < 2 || r.one_in(2)) return;
     a.rotary_dim = 2 * (1 + r.below(d.dim_qk / 2));
@@ -236,7 +240,7 @@ void spoil_unused(Random& r, const fa::Problem& p, int32_t op, fa_attention_desc
     if (p.has(FA_OPERAND_K_DESCALE)) far_factors(fa::k_descale_tensor(p, nullptr), d->k_descale_block, d->k_descale_stride);
     if (p.has(FA_OPERAND_V_DESCALE) && !p.v_in_k()) far_factors(fa::v_descale_tensor(p, nullptr), d->v_descale_block, d->v_descale_stride);
     if (p.has(FA_OPERAND_ALIBI) && p.d.batch <= 1) d->alibi_batch_stride = INT64_MAX;
-    if (p.paged() && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
+    if (p.has(FA_OPERAND_PAGE_TABLE) && (p.has(FA_OPERAND_KV_BATCH_IDX) ? p.d.kv_batch : p.d.batch) <= 1) d->page_table_stride = INT64_MAX;
 }
 
 template <class Call>
@@ -270,7 +274,7 @@ void fuzz(int rounds, const std::vector<void (*)(Call*)>& goods) {
 
 }  // namespace
 
-TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, listed, packed, paged, scaled}); }
+TEST(FuzzCall, Forward) { fuzz<Forward>(30000, {plain, padded, listed, slotted, packed, paged, scaled}); }
 TEST(FuzzCall, Backward) { fuzz<Backward>(15000, {backward_plain, backward_padded, backward_packed}); }
 TEST(FuzzCall, Merge) { fuzz<Merge>(15000, {merge_padded, merge_packed}); }
 TEST(FuzzCall, Append) { fuzz<Append>(20000, {append_paged, append_packed, append_scaled}); }

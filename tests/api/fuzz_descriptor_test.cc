@@ -119,6 +119,8 @@ void expect_keys(const fa::Problem& p, bool output) {
     if (!p.v_in_k()) expect_factors(p, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, factors);
     if (!p.paged()) return;
     ASSERT_GE(d.page_size, 1);
+    ASSERT_TRUE(!p.slots() || d.seqlen_k == d.list_max);
+    if (!p.has(FA_OPERAND_PAGE_TABLE)) return;
     ASSERT_GE(p.pages_per_row * d.page_size, d.seqlen_k);
     ASSERT_LT((p.pages_per_row - 1) * d.page_size, d.seqlen_k);
     const bool one_row = p.pages_per_row == 0 || (p.has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch) <= 1;
@@ -218,11 +220,18 @@ int64_t table_entries(const fa::Problem& p) {
     return rows > 0 ? (rows - 1) * p.d.page_table_stride + p.pages_per_row : 0;
 }
 
-void pick_ranges(Random& r, const fa::Problem& p, bool host, Arrays& arrays, fa_forward_args_t* a) {
-    if (!a->key_ranges) return;
-    const int64_t entries = int64_t(fa::span(fa::key_range_tensor(p, "key_ranges", nullptr)) / 4);
-    if (!host) a->key_ranges = static_cast<int32_t*>(address(r));
-    else a->key_ranges = entries <= kFewEntries * kFewSequences ? arrays.make(r, entries, p.d.seqlen_k) : nullptr;
+// Ranges and lists: where they are not few, none.
+void pick_masks(Random& r, const fa::Problem& p, bool host, Arrays& arrays, fa_forward_args_t* a) {
+    const auto pick = [&](const int32_t*& field, const fa::Tensor& tensor, int64_t bound) {
+        if (!field) return;
+        const int64_t entries = int64_t(fa::span(tensor) / 4);
+        if (!host) field = static_cast<int32_t*>(address(r));
+        else field = entries <= kFewEntries * kFewSequences ? arrays.make(r, entries, bound) : nullptr;
+    };
+    const fa::Tensor list = fa::key_list_tensor(p, "list", nullptr), count = fa::key_list_count_tensor(p, "count", nullptr);
+    pick(a->key_ranges, fa::key_range_tensor(p, "key_ranges", nullptr), p.d.seqlen_k);
+    pick(a->key_list, list, p.d.seqlen_k), pick(a->full_list, list, p.d.seqlen_k);
+    pick(a->key_list_count, count, p.d.list_max), pick(a->full_list_count, count, p.d.list_max);
 }
 
 int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
@@ -237,7 +246,7 @@ int32_t check(Random& r, const fa::Problem& p, Forward& f, fa::Message* m) {
     for (float** to : {&a.lse, &a.scores}) *to = *to ? static_cast<float*>(address(r)) : nullptr;
     a.o_scale = nullptr;
     if (p.d.heads_q > kGoodHeads) a.bias_scale = nullptr;
-    pick_ranges(r, p, host, arrays, &a);
+    pick_masks(r, p, host, arrays, &a);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
@@ -267,7 +276,7 @@ int32_t check(Random& r, const fa::Problem& p, Backward& c, fa::Message* m) {
     if (r.one_in(4)) a.dbias_stride[r.below(4)] = nasty(r);
     if (r.one_in(8)) a.flags ^= 1u << r.below(4);
     if (p.d.heads_q > kGoodHeads) a.f.bias_scale = nullptr;
-    pick_ranges(r, p, host, arrays, &a.f);
+    pick_masks(r, p, host, arrays, &a.f);
     const auto ints = [&](const int32_t*& field, int64_t count, int64_t bound) {
         if (field) field = host ? arrays.make(r, count, bound) : static_cast<int32_t*>(address(r));
     };
@@ -404,7 +413,7 @@ void fuzz(const std::vector<void (*)(Call*)>& goods) {
 
 }  // namespace
 
-TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, packed, paged, scaled}); }
+TEST(FuzzDescriptor, Forward) { fuzz<Forward>({plain, padded, listed, slotted, packed, paged, scaled}); }
 TEST(FuzzDescriptor, Merge) { fuzz<Merge>({merge_padded, merge_packed}); }
 TEST(FuzzDescriptor, Append) { fuzz<Append>({append_paged, append_packed, append_scaled}); }
 TEST(FuzzDescriptor, Backward) { fuzz<Backward>({backward_plain, backward_padded, backward_packed}); }

@@ -88,14 +88,31 @@ std::vector<Rule<Rotary>> args() {
         row(rotary_padded, "rotary_dim is 5: expected an even", [](Rotary& c) { c.a.rotary_dim = 5; }),
         row(rotary_padded, "rotary_dim is 10: expected 8 or less", [](Rotary& c) { c.a.rotary_dim = 10; }),
         row(
-            rotary_padded, "flags is 0x400: no backend rotates by k's descriptor", [](Rotary& c) { c.a.flags = FA_ROTARY_OF_K; }, U),
-        row(
             rotary_padded, "rotary_begin is -1: expected 0 or more", [](Rotary& c) { c.a.rotary_begin = -1; }, I),
         row(
             rotary_padded, "rotary_begin is 7: expected", [](Rotary& c) { c.a.rotary_begin = 7; }, I),
         row(rotary_padded, "stream is 0x", [](Rotary& c) { c.a.stream = somewhere; }),
         row(rotary_padded, "workspace is 0x", [](Rotary& c) { c.a.workspace = somewhere; }),
         row(rotary_padded, "workspace is (nil) and workspace_size is 7:", [](Rotary& c) { c.a.workspace_size = 7; }),
+    };
+}
+
+// k's half of the descriptor in the place of q's, under k's names.
+std::vector<Rule<Rotary>> of_k() {
+    const auto row = [](const char* says, void (*spoil)(fa_attention_desc_t&), fa_status_t status = I) {
+        return Rule<Rotary>{rotary_of_k, [spoil](Rotary& c) { spoil(c.d); }, status, says, ""};
+    };
+    using D = fa_attention_desc_t&;
+    return {
+        row("heads_k is -1: expected 0 or more", [](D d) { d.heads_k = -1; }),
+        row("seqlen_k is -1: expected 0 or more", [](D d) { d.seqlen_k = -1; }),
+        row("total_k is -1: expected 0 or more", [](D d) { d.total_k = -1; }),
+        row("k_dtype is q8_0: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_Q8_0; }, U),
+        row("k_dtype is e4m3: expected FA_F32, FA_F16 or FA_BF16", [](D d) { d.k_dtype = FA_E4M3; }, U),
+        row("k_stride[1] is 16: expected 0 without FA_STRIDED_K", [](D d) { d.k_stride[1] = 16; }),
+        row("k_stride[2] is -8: expected 0 or more", [](D d) { d.strided = FA_STRIDED_K, d.k_stride[2] = -8; }),
+        row("operands is 0x4000000: expected no FA_OPERAND_PAGE_TABLE with FA_ROTARY_OF_K", [](D d) { d.operands = FA_OPERAND_PAGE_TABLE; }, U),
+        row("operands is 0x2000000: expected no FA_OPERAND_KV_BATCH_IDX", [](D d) { d.operands = FA_OPERAND_KV_BATCH_IDX; }, U),
     };
 }
 
@@ -117,12 +134,12 @@ std::vector<Rule<Rotary>> contents() {
 }  // namespace
 
 std::vector<Rule<Rotary>> rotary_rules() {
-    return all_of<Rotary>({descriptor(), missing(pointers), misaligned(free_pointers), args(), contents(), overlaps()});
+    return all_of<Rotary>({descriptor(), missing(pointers), misaligned(free_pointers), args(), of_k(), contents(), overlaps()});
 }
 
 TEST(RotaryArgs, GoodCallsWork) {
     Handle h;
-    for (const auto good : {rotary_padded, rotary_packed}) check_good(h, good);
+    for (const auto good : {rotary_padded, rotary_packed, rotary_of_k}) check_good(h, good);
 }
 
 TEST(RotaryArgs, DescriptorIsChecked) { check_rules(descriptor()); }
@@ -133,6 +150,7 @@ TEST(RotaryArgs, MisalignedPointersAreRefused) {
     check_rules(misaligned(free_pointers));
 }
 TEST(RotaryArgs, ArgsAreChecked) { check_rules(args()); }
+TEST(RotaryArgs, OfKAreChecked) { check_rules(of_k()); }
 TEST(RotaryArgs, ContentsOfArraysAreChecked) { check_rules(contents()); }
 TEST(RotaryArgs, OverlapsAreRefused) { check_rules(overlaps()); }
 

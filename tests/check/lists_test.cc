@@ -15,14 +15,6 @@ class Lists : public testing::TestWithParam<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Isa, Lists, testing::ValuesIn(isas_under_test()),
                          [](const auto& info) { return std::string(isa_name(info.param)); });
 
-std::string kernel_name(const Handle& handle, const fa_attention_desc_t& d, int32_t op) {
-    char text[FA_TEXT_MAX];
-    EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << handle.error();
-    const std::string words = text;
-    const size_t at = words.find("kernel ");
-    return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);
-}
-
 // Both lists with their counts, dense over (batch, list head, block of rows, entry).
 void want_lists(Case& c, int64_t rows, int64_t keys, int64_t heads, int64_t most) {
     c.d.operands |= FA_OPERAND_KEY_LIST | FA_OPERAND_KEY_LIST_COUNT | FA_OPERAND_FULL_LIST | FA_OPERAND_FULL_LIST_COUNT;

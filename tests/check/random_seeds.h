@@ -3,8 +3,8 @@
 #pragma once
 #include <gtest/gtest.h>
 #include <cstdlib>
+#include "core/belongings.h"
 #include "core/operands.h"
-#include "core/reserved.h"
 #include "support/handle.h"
 #include "support/rng.h"
 
@@ -17,8 +17,7 @@ inline uint64_t number_from(const char* variable, uint64_t otherwise) {
     return text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
-// The operands that backends have; the header's others are reserved.
-inline uint64_t every_operand() { return fa::kAllOperands & ~fa::reserved_operands(); }
+inline uint64_t every_operand() { return fa::kAllOperands; }
 
 // One bit for each type that a random case may have: 0 (the default), f32, f16, bf16, e4m3, e5m2, i8, five of blocks, and three of 4 bits.
 inline uint64_t type_bit(int32_t dtype) {

@@ -15,6 +15,7 @@ class RandomRotary {
         lengths();
         layout();
         positions();
+        if (rng.chance(0.3)) of_k();
     }
 
     std::string run(const Handle& handle) {
@@ -96,6 +97,18 @@ class RandomRotary {
         }
         out = Buffer(to.extent() * size, random_side(rng));
         a.out = out.as();
+    }
+
+    // The same of k: q's half then says something else.
+    void of_k() {
+        a.flags |= FA_ROTARY_OF_K;
+        d.seqlen_k = d.seqlen_q, d.total_k = d.total_q, d.k_dtype = d.q_dtype;
+        std::copy(d.q_stride, d.q_stride + 4, d.k_stride);
+        d.strided = d.strided & FA_STRIDED_Q ? FA_STRIDED_K : 0;
+        d.operands = (packed ? FA_OPERAND_CU_SEQLENS_K : 0) | (d.operands & FA_OPERAND_SEQUSED_Q ? FA_OPERAND_SEQUSED_K : 0);
+        if (rng.chance(0.7)) d.heads_k = d.heads_q, d.heads_q = rng.between(1, 9);
+        d.seqlen_q = rng.between(0, 99), d.total_q = 7, d.q_dtype = FA_BF16;
+        std::fill(d.q_stride, d.q_stride + 4, -1);
     }
 
     void positions() {

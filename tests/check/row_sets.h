@@ -1,4 +1,4 @@
-// What the tests of key ranges and of key lists compare: a case with its data, and its gradients.
+// What the tests of key ranges and of key lists compare: a case with its data, its kernel, and its gradients.
 #pragma once
 #include <gtest/gtest.h>
 #include "support/backward_case.h"
@@ -13,6 +13,15 @@ inline Case filled(const fa_attention_desc_t& d) {
     c.bind(rng);
     c.fill_normal(rng);
     return c;
+}
+
+// What fa_explain calls the kernel of a call: bits are compared with those of the same one.
+inline std::string kernel_name(const Handle& handle, const fa_attention_desc_t& d, int32_t op) {
+    char text[FA_TEXT_MAX];
+    EXPECT_EQ(fa_explain(handle, &d, op, text, sizeof text), FA_OK) << handle.error();
+    const std::string words = text;
+    const size_t at = words.find("kernel ");
+    return words.substr(at, words.find_first_of(" ,", at + strlen("kernel ")) - at);
 }
 
 inline std::vector<std::vector<unsigned char>> gradients(const Handle& handle, Case c) {

@@ -133,6 +133,14 @@ void block_mask(Desc& d) {
     d.list_stride[3] = 1;
 }
 
+void slots(Desc& d) {
+    d.operands = FA_OPERAND_KEY_LIST;
+    d.list_space = FA_LIST_SLOTS;
+    d.page_size = 64, d.num_pages = 10;
+    d.list_max = 20, d.list_heads = 1;
+    d.list_stride[0] = 8 * 20, d.list_stride[2] = 20, d.list_stride[3] = 1;
+}
+
 Question question(int32_t op, const std::function<void(Desc&)>& change) {
     Question q = {plain(), op};
     change(q.desc);
@@ -163,6 +171,7 @@ std::map<std::string, std::vector<Question>> questions() {
     }});
     all["key ranges of each row"] = {question(FA_OP_FORWARD, key_ranges), question(FA_OP_BACKWARD, key_ranges)};
     all["lists of keys (block masks, top-k)"] = {question(FA_OP_FORWARD, block_mask), question(FA_OP_BACKWARD, block_mask)};
+    all["lists of slots of a cache"] = forwards({slots});
     all["additive bias, boolean mask"] = forwards({[](Desc& d) {
                                                        d.operands = FA_OPERAND_BIAS;
                                                        d.bias_dtype = FA_BF16;
@@ -232,7 +241,7 @@ std::vector<Question> exceptions() {
     const auto study = [](Desc& d) { d.algorithm = FA_ALGORITHM_FLASH1; };
     return {question(FA_OP_BACKWARD, types(FA_E4M3, FA_E4M3, FA_BF16)), question(FA_OP_BACKWARD, types(FA_F32, FA_Q8_0, FA_F32)),
             question(FA_OP_BACKWARD, v_type(FA_F16)), question(FA_OP_BACKWARD, v_heads(2)), question(FA_OP_BACKWARD, v_in_k),
-            question(FA_OP_BACKWARD, paged),
+            question(FA_OP_BACKWARD, paged), question(FA_OP_BACKWARD, slots),
             question(FA_OP_BACKWARD, [](Desc& d) { d.operands = FA_OPERAND_KV_BATCH_IDX, d.kv_batch = 5; }),
             question(FA_OP_BACKWARD, study), question(FA_OP_FORWARD, [=](Desc& d) { study(d), d.num_splits = 3; }),
             question(FA_OP_FORWARD, [=](Desc& d) { block_mask(d), study(d); }), question(FA_OP_FORWARD, [](Desc& d) {
@@ -268,7 +277,7 @@ TEST(Readme, ListsTheFeaturesThatAreAskedFor) {
 TEST(Readme, NamesTheExceptionsThatAreAskedFor) {
     EXPECT_EQ(between(". Exceptions: ", ". A test holds"),
               "`fa_backward` takes no 8-bit types or blocks, no v of another type or other heads than k's, no v within k, no pages, no "
-              "cache index and no study algorithm; "
+              "slots, no cache index and no study algorithm; "
               "a study algorithm does not split keys, and has no lists of keys, as scores have none");
 }
 
@@ -317,6 +326,20 @@ TEST(Readme, ItsProgramIsTheExample) {
     const size_t begin = readme.find("```c\n") + 5;
     ASSERT_NE(begin, std::string::npos + 5);
     EXPECT_EQ(readme.substr(begin, readme.find("```", begin) - begin), program);
+}
+
+// What the header shows of a quantised cache is what a program says that the tests run.
+TEST(Header, ItsExampleOfAQuantisedCacheIsAProgram) {
+    const std::string header = read("include/flashattn.h"), program = read("examples/quantised_cache.c");
+    const std::string name = "* Example, causal, over a q8_0 cache:";
+    const size_t begin = header.find(name), end = header.find("* Example", begin + 1);
+    ASSERT_TRUE(begin != std::string::npos && end != std::string::npos);
+    const std::string shown = header.substr(begin + name.size(), end - begin - name.size());
+    const std::regex statement("[da]\\.[^;]+;");
+    int statements = 0;
+    for (std::sregex_iterator found(shown.begin(), shown.end(), statement), none; found != none; ++found, statements++)
+        EXPECT_NE(program.find("    " + found->str()), std::string::npos) << found->str();
+    EXPECT_EQ(statements, 16);
 }
 
 TEST(Readme, IsAPage) {

@@ -44,7 +44,21 @@ bool all_zero(const int64_t (&s)[4]) { return s[0] == 0 && s[1] == 0 && s[2] == 
 
 }  // namespace
 
-std::vector<Write> rotary(const fa_attention_desc_t& desc, const fa_rotary_args_t& a) {
+// What fa_rotary turns, as q has it: q itself, or k.
+static fa_attention_desc_t turned_half(fa_attention_desc_t d, const fa_rotary_args_t& a) {
+    if (!(a.flags & FA_ROTARY_OF_K)) return d;
+    if (d.heads_k != 0) d.heads_q = d.heads_k;
+    if (d.k_dtype != 0) d.q_dtype = d.k_dtype;
+    d.seqlen_q = d.seqlen_k, d.total_q = d.total_k;
+    std::copy(d.k_stride, d.k_stride + 4, d.q_stride);
+    d.strided = d.strided & FA_STRIDED_K ? FA_STRIDED_Q : 0;
+    d.operands = (d.operands & FA_OPERAND_CU_SEQLENS_K ? FA_OPERAND_CU_SEQLENS_Q : 0) |
+                 (d.operands & FA_OPERAND_SEQUSED_K ? FA_OPERAND_SEQUSED_Q : 0);
+    return d;
+}
+
+std::vector<Write> rotary(const fa_attention_desc_t& given, const fa_rotary_args_t& a) {
+    const fa_attention_desc_t desc = turned_half(given, a);
     fa_forward_args_t meta = FA_FORWARD_ARGS_INIT;
     meta.cu_seqlens_q = a.cu_seqlens;
     meta.seqused_q = a.seqused;

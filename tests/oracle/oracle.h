@@ -50,6 +50,7 @@ class Reading {
     Factors q_factors, k_factors, v_factors;
 
     bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
+    bool of_slots() const { return d.list_space == FA_LIST_SLOTS; }  // each slot of the cache is then a key of every sequence
     bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }  // v has then no tensor of its own
     int64_t rows(int64_t b) const;      // valid rows of sequence b
     int64_t keys(int64_t b) const;      // valid keys, left padding excluded

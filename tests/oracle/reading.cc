@@ -24,6 +24,7 @@ int64_t Tensor::extent() const {
 }
 
 Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args) : d(desc), a(args) {
+    if (of_slots()) d.seqlen_k = d.list_max;
     const bool narrow_q = d.q_dtype == FA_E4M3 || d.q_dtype == FA_E5M2;
     q_dtype = d.q_dtype;
     k_dtype = d.k_dtype != 0 ? d.k_dtype : q_dtype;
@@ -40,7 +41,7 @@ Reading::Reading(const fa_attention_desc_t& desc, const fa_forward_args_t& args)
     own_q = d.dim_qk - (has(FA_OPERAND_Q_TAIL) ? d.dim_tail : 0);
     own_k = d.dim_qk - (has(FA_OPERAND_K_TAIL) ? d.dim_tail : 0);
 
-    const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K), paged = has(FA_OPERAND_PAGE_TABLE);
+    const bool packed_q = has(FA_OPERAND_CU_SEQLENS_Q), packed_k = has(FA_OPERAND_CU_SEQLENS_K), paged = has(FA_OPERAND_PAGE_TABLE) || of_slots();
     const int64_t q_outer = packed_q ? 1 : d.batch, q_rows = packed_q ? d.total_q : d.seqlen_q;
     const int64_t cached = has(FA_OPERAND_KV_BATCH_IDX) ? d.kv_batch : d.batch;
     const int64_t k_outer = paged ? d.num_pages : packed_k ? 1 : cached;
@@ -95,6 +96,7 @@ int64_t Reading::rows(int64_t b) const {
 }
 
 int64_t Reading::keys(int64_t b) const {
+    if (of_slots()) return d.num_pages * d.page_size;
     int64_t slots = d.seqlen_k;
     if (has(FA_OPERAND_CU_SEQLENS_K)) slots = a.cu_seqlens_k[b + 1] - a.cu_seqlens_k[b];
     if (has(FA_OPERAND_SEQUSED_K)) slots = a.seqused_k[b];
@@ -199,6 +201,7 @@ int64_t Reading::scores(int64_t b, int64_t h, int64_t i, int64_t j) const {
 }
 
 Reading::Place Reading::place(int64_t b, int64_t j) const {
+    if (of_slots()) return {j / d.page_size, j % d.page_size};
     const int64_t slot = has(FA_OPERAND_LEFTPAD_K) ? a.leftpad_k[b] + j : j;
     if (has(FA_OPERAND_CU_SEQLENS_K)) return {0, a.cu_seqlens_k[b] + slot};
     const int64_t owner = has(FA_OPERAND_KV_BATCH_IDX) ? a.kv_batch_idx[b] : b;

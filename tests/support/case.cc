@@ -78,7 +78,8 @@ const std::vector<BufferOperand>& buffer_operands() {
         {FA_OPERAND_O_SCALE, offsetof(Args, o_scale), &Case::o_scale, [](R) { return kFloat; }, false},
         {FA_OPERAND_SCORES, offsetof(Args, scores), &Case::scores, [](R r) { return r.scores_tensor.extent() * kFloat; }, true},
         {FA_OPERAND_RNG_STATE, offsetof(Args, rng_state), &Case::rng_state, [](R) { return int64_t(2 * sizeof(uint64_t)); },
-         false}};
+         false},
+        {FA_OPERAND_DEVICE_STATUS, offsetof(Args, device_status), &Case::device_status, [](R) { return int64_t(sizeof(uint32_t)); }, true}};
     return all;
 }
 
@@ -257,6 +258,7 @@ std::vector<Buffer*> Case::inputs() {
 
 fa_status_t Case::run(fa_handle_t handle) {
     for (Buffer* output : {&o, &lse, &scores, &workspace}) poison(*output);
+    if (device_status.bytes() > 0) *device_status.as<uint32_t>() = 0;
     on_fault_print(describe());
     for (Buffer* input : inputs()) input->freeze(true);
     const fa_status_t status = fa_forward_ex(handle, &d, &a);
@@ -271,8 +273,9 @@ fa_status_t Case::run(fa_handle_t handle) {
 
 std::string Case::check_untouched() const {
     const oracle::Reading r = reading();
-    for (const Buffer* buffer : {&q, &k, &v, &o, &lse, &scores, &workspace})
+    for (const Buffer* buffer : {&q, &k, &v, &o, &lse, &scores, &device_status, &workspace})
         if (!buffer->intact()) return "bytes beside a buffer were written";
+    if (device_status.bytes() > 0 && *device_status.as<uint32_t>() != 0) return "arrays are right, and device_status says they are wrong";
     std::vector<bool> o_owned(size_t(r.o_tensor.extent())), lse_owned(r.has(FA_OPERAND_LSE) ? size_t(r.lse_tensor.extent()) : 0);
     std::vector<bool> scores_owned(r.has(FA_OPERAND_SCORES) ? size_t(r.scores_tensor.extent()) : 0);
     for (int64_t b = 0; b < d.batch; b++)

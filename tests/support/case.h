@@ -31,7 +31,7 @@ class Case {
     fa_forward_args_t a = FA_FORWARD_ARGS_INIT;
     Metadata metadata;
     Buffer q, k, v, o, lse, bias, bias_scale, mask, key_ranges, key_list, key_list_count, full_list, full_list_count, alibi, sinks, q_tail,
-        k_tail, q_descale, k_descale, v_descale, k_shift, v_shift, o_scale, scores, rng_state, workspace;
+        k_tail, q_descale, k_descale, v_descale, k_shift, v_shift, o_scale, scores, rng_state, device_status, workspace;
 
     // Allocates all that d.operands asks for and points args at it. Call once; Rng decides on which side the guards lie.
     void bind(Rng& rng);

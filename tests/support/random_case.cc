@@ -46,6 +46,7 @@ class Generator {
 
     bool has(uint64_t operand) const { return (d.operands & operand) != 0; }
     bool v_in_k() const { return (d.flags & FA_V_IN_K) != 0; }
+    bool of_slots() const { return d.list_space == FA_LIST_SLOTS; }
     void want(double p, uint64_t operand) { d.operands |= rng.chance(p) ? operand : 0; }
 
     int32_t o_type() {
@@ -187,7 +188,21 @@ class Generator {
         if (has(FA_OPERAND_SEQUSED_Q)) m.seqused_q = within(room);
     }
 
+    // Lists of slots of a cache of no more than the keys, which they are in place of.
+    void slots() {
+        d.list_space = FA_LIST_SLOTS;
+        d.operands |= FA_OPERAND_KEY_LIST;
+        d.page_size = rng.pick<int64_t>({1, 2, 5, 16, 64}), d.num_pages = d.seqlen_k / d.page_size;
+        if (rng.chance(0.5)) d.seqlen_k = rng.between(0, 99);  // not read
+        if (rng.chance(0.3)) d.list_keys = 1;
+    }
+    int64_t entries_to_choose_from() const {
+        const int64_t keys = d.list_keys ? d.list_keys : 1;
+        return of_slots() ? d.num_pages * d.page_size : (d.seqlen_k + keys - 1) / keys;
+    }
+
     void keys() {
+        if (!family.differentiable && rng.chance(0.06)) return slots();
         const double kind = rng.uniform();
         if (kind < 0.25) d.operands |= FA_OPERAND_CU_SEQLENS_K;
         else if (kind < 0.55 && !family.differentiable) d.operands |= FA_OPERAND_PAGE_TABLE;
@@ -237,6 +252,7 @@ class Generator {
     }
 
     void positions() {
+        if (of_slots()) return;
         if (rng.chance(0.35)) d.flags |= FA_CAUSAL;
         if (rng.chance(0.25)) {
             d.flags |= FA_WINDOW;
@@ -265,6 +281,9 @@ class Generator {
             d.scale = rng.chance(0.1) ? 0.f : float(rng.uniform(-2, 2) / std::sqrt(double(d.dim_qk)));
         }
         if (rng.chance(0.2)) d.softcap = float(rng.uniform(0.3, 40));
+        want(0.15, FA_OPERAND_SINKS);
+        want(family.differentiable ? 1 : 0.6, FA_OPERAND_LSE);
+        if (of_slots()) return;
         want(0.2, FA_OPERAND_BIAS);
         if (has(FA_OPERAND_BIAS) && rng.chance(0.6))
             d.bias_dtype = family.all_f32 ? int32_t(FA_F32) : rng.pick<int32_t>({FA_F32, FA_F16, FA_BF16});
@@ -277,21 +296,21 @@ class Generator {
         }
         want(0.2, FA_OPERAND_KEY_RANGES);
         if (has(FA_OPERAND_KEY_RANGES) && rng.chance(0.7)) d.key_range_max = rng.between(1, 4);
-        want(0.15, FA_OPERAND_SINKS);
         if (has(FA_OPERAND_ALIBI) && rng.chance(0.4)) d.alibi_batch_stride = d.heads_q + rng.between(0, 2);
         if (has(FA_OPERAND_ALIBI) && d.batch == 1 && rng.chance(0.3)) d.alibi_batch_stride = std::numeric_limits<int64_t>::max();
         if (rng.chance(0.12)) d.dropout_p = rng.pick<float>({0.1f, 0.5f, 0.9f, 0.99f, 0x1p-33f});
         if (d.dropout_p > 0) want(0.4, FA_OPERAND_RNG_STATE);
-        want(family.differentiable ? 1 : 0.6, FA_OPERAND_LSE);
         want(family.differentiable ? 0 : 0.08, FA_OPERAND_SCORES);
         if (has(FA_OPERAND_SCORES)) d.scores_stage = int32_t(rng.between(0, 3));
     }
 
     void schedule() {
         if (rng.chance(0.1)) d.flags |= FA_DETERMINISTIC;
+        want(0.1, FA_OPERAND_DEVICE_STATUS);
         if (rng.chance(0.05)) d.reserve_units = int32_t(rng.between(1, 8));
         const oracle::Reading r = c.reading();
-        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.v_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && rng.chance(0.3)) {
+        if (r.q_dtype == FA_F32 && r.k_dtype == FA_F32 && r.v_dtype == FA_F32 && r.o_dtype == FA_F32 && !family.differentiable && !of_slots() &&
+            rng.chance(0.3)) {
             d.algorithm = rng.pick<int32_t>({FA_ALGORITHM_STANDARD, FA_ALGORITHM_FLASH1});  // these do not split keys
             return;
         }
@@ -301,21 +320,24 @@ class Generator {
 
     // Neither scores nor the baselines have lists.
     void lists() {
-        if (d.algorithm != FA_ALGORITHM_FLASH || has(FA_OPERAND_SCORES) || !rng.chance(0.2)) return;
-        d.operands |= rng.pick<uint64_t>({FA_OPERAND_KEY_LIST, FA_OPERAND_FULL_LIST, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST});
+        if (!of_slots()) {
+            if (d.algorithm != FA_ALGORITHM_FLASH || has(FA_OPERAND_SCORES) || !rng.chance(0.2)) return;
+            lists_of_keys();
+        }
         if (has(FA_OPERAND_KEY_LIST)) want(0.5, FA_OPERAND_KEY_LIST_COUNT);
         if (has(FA_OPERAND_FULL_LIST)) want(0.5, FA_OPERAND_FULL_LIST_COUNT);
         // Packed sequences begin anywhere.
         if (!has(FA_OPERAND_CU_SEQLENS_Q)) d.list_rows = rng.pick<int64_t>({0, 1, 16, 32, 64, 96});
-        d.list_keys = rng.pick<int64_t>({0, 1, 16, 48, 64, 128});
         if (rng.chance(0.5)) d.list_heads = rng.chance(0.5) ? 1 : d.heads_q;
-        const int64_t keys = d.list_keys ? d.list_keys : 1;
-        d.list_max = std::min<int64_t>((d.seqlen_k + keys - 1) / keys, rng.between(0, 40));
+        d.list_max = std::min<int64_t>(entries_to_choose_from(), rng.between(0, of_slots() ? 100 : 40));
+    }
+    void lists_of_keys() {
+        d.operands |= rng.pick<uint64_t>({FA_OPERAND_KEY_LIST, FA_OPERAND_FULL_LIST, FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST});
+        d.list_keys = rng.pick<int64_t>({0, 1, 16, 48, 64, 128});
     }
 
     Case::Lists random_lists() {
-        const int64_t keys = d.list_keys ? d.list_keys : 1;
-        std::vector<int32_t> blocks(size_t((d.seqlen_k + keys - 1) / keys));
+        std::vector<int32_t> blocks(static_cast<size_t>(entries_to_choose_from()));
         std::iota(blocks.begin(), blocks.end(), 0);
         for (size_t n = blocks.size(); n > 1; n--) std::swap(blocks[n - 1], blocks[size_t(rng.between(0, int64_t(n) - 1))]);
         Case::Lists lists;

@@ -64,7 +64,7 @@ constexpr uint64_t kScaledOperands = FA_OPERAND_Q_TAIL | FA_OPERAND_K_TAIL | FA_
 constexpr Implements kDecode = {FA_OPERAND_LSE | FA_OPERAND_Q_DESCALE | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE | FA_OPERAND_O_SCALE | kScaledOperands |
                                     FA_OPERAND_BIAS | FA_OPERAND_BIAS_SCALE | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS |
                                     kSequenceOperands | kRowSetOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_RNG_STATE,
-                                option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
+                                option::list_space | option::bands | option::schedule | FA_V_IN_K | option::v_dtype | option::heads_v | option::scale |
                                     option::softcap | option::dropout_p | option::bias_period | option::mask_period | option::mask_dtype |
                                     option::mask_keys | option::q_descale_stride | option::k_descale_stride | option::v_descale_stride | kScaledOptions};
 constexpr Implements kMatrixDecode = {kDecode.operands & ~kScaledOperands,
@@ -78,7 +78,7 @@ bool use_matrix(const Problem& p, const Kernels& k, int64_t rows) {
     if (d.k_dtype != FA_BF16 && !is_byte_type(d.k_dtype)) return false;
     return d.dim_qk % 32 == 0 && d.dim_v % 32 == 0 && rows >= min_matrix_rows(d.k_dtype);
 }
-bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, p.d.seqlen_q * p.group); }
+bool use_matrix(const Problem& p, const Kernels& k) { return use_matrix(p, k, rows_together(p)); }
 
 DecodeScratch lay_out_scratch(const Problem& p, const Kernels& k, int rows, int panel, char* memory, int64_t* bytes) {
     DecodeScratch scratch{};
@@ -470,11 +470,11 @@ void decode_mainloop(const Call& c, const QueryTile* tiles, int count, int64_t b
 
 bool decode_method(const Problem& p, const Kernels& k, Method* m) {
     if (!p.within(kDecode)) return false;
-    const int64_t rows = min_of(max_of(p.d.seqlen_q * p.group, 1), kDecodeRows);
+    const int64_t rows = min_of(max_of(rows_together(p), 1), kDecodeRows);
     const bool neighbours = p.d.k_stride[2] < p.d.k_stride[1] && p.d.v_stride[2] < p.d.v_stride[1];
     const int64_t fit = kPanelBytes / (kTileKeys * (row_bytes(p.d.k_dtype, p.k_dims()) + row_bytes(p.d.v_dtype, p.v_dims())));
     // A sequence among longer ones has its rows in the tiles of their method, which may be smaller: several tiles, but of one head.
-    const int64_t panel = neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2;
+    const int64_t panel = panel_of_slots(p, true, neighbours ? min_of(max_of(min_of(fit, p.kv_heads), 2), kMaxPanelHeads) : 2);
     int64_t scratch;
     lay_out_scratch(p, k, int(rows), int(panel), nullptr, &scratch);
     *m = {.name = "decode",

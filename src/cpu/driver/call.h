@@ -54,7 +54,8 @@ struct Call {
     const fa_forward_args_t* a;
     SequenceTable sequences;
     MaskRule rule;  // but for the diagonal
-    RowSets sets;   // ranges and lists
+    RowSets sets;   // ranges and lists of keys
+    SlotLists slots;
     const Kernels* k;
     Method method, decode;  // `decode` for sequences with so few rows for a kv head that it streams keys; without rows: for none
     char* shared;           // what Method.prepare() left; NULL without one
@@ -66,7 +67,8 @@ struct Call {
     Dropout dropout;
     float dropout_rescale;  // 1 / (1 − p), or 1
     float o_scale;
-    int64_t blocks;  // query tiles for each batch and kv head, for the longest sequence
+    RowTiles tiles;
+    int64_t blocks;  // of these for each batch and kv head, for the longest sequence
     bool count;
 };
 
@@ -89,6 +91,7 @@ struct QueryTile {
     int rows, vectors, width;
     int panel_index;  // which tile of the panel
     float* q;         // packed as the method wants it; by pack_q(): [dim_qk][width]
+    const int32_t* slots;  // of the cache, of each key; NULL: keys have positions
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
@@ -128,6 +131,7 @@ struct Scratch {
     PartialState partial[kMaxPanel], total[kMaxPanel];  // of each tile: current split; all splits so far
     char *method_memory, *decode_memory;                // the method's, and that of decoding
     int32_t *band_begin, *band_end;
+    int32_t* slots;  // of the tile that is being computed, or of a panel's, which then are the same
     Counters counters;
 };
 
@@ -144,6 +148,8 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
 // forward/q_rows.cc: the query side.
 // Initialises the tile of rows [block · block_rows, …); false when the block holds no valid row.
 bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* tile);
+// Makes the slots that its list names the tile's keys, but for entries of −1. of: a tile that has the same list; NULL: it is not known yet.
+void list_slots(const Call& c, QueryTile& t, const QueryTile* of, Scratch& w);
 // A row's values by their factors and shifts, of which `index` is the first.
 void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line);
 // What a row of a plain q (Problem) is to be multiplied by.
@@ -181,6 +187,11 @@ void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t
 
 // A factor of products that is beyond f32 becomes NaN: as −∞ they would be removed keys.
 static inline float finite_or_nan(float factor) { return fabsf(factor) <= kMaxBaseE ? factor : __builtin_nanf(""); }
+
+// How many tiles may be run together because they have the same keys, of `most`.
+static inline int64_t panel_of_slots(const Problem& p, bool of_heads, int64_t most) {
+    return p.slots() && !(of_heads && p.d.list_heads == 1) ? 1 : most;
+}
 
 // decode/decode.cc: few query rows for a kv head; false where the call does not suit.
 bool decode_method(const Problem& p, const Kernels& k, Method* m);

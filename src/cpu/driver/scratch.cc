@@ -17,7 +17,7 @@ PartialState lay_out_state(const Problem& p, const Method& m, Arena& arena) {
 
 Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode, Arena& arena) {
     Scratch w;
-    const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, ceil_div(p.d.seqlen_q * p.group, m.rows)), 1);
+    const int64_t panel = m.panel_of_heads ? m.panel : max_of(min_of(m.panel, tile_count(row_tiles(p, m.rows), p.d.seqlen_q * p.group)), 1);
     w.q = m.panel_of_heads ? nullptr : arena.allocate<float>(p.d.dim_qk * kMaxRows * panel);
     w.s = arena.allocate<float>(kTileKeys * kMaxRows);
     w.addend = arena.allocate<float>(kTileKeys * kMaxRows);
@@ -33,6 +33,7 @@ Scratch lay_out_scratch(const Problem& p, const Method& m, const Method& decode,
     w.decode_memory = m.panel_of_heads ? w.method_memory : arena.allocate<char>(decode.method_bytes);
     w.band_begin = arena.allocate<int32_t>(kMaxRows);
     w.band_end = arena.allocate<int32_t>(kMaxRows);
+    w.slots = arena.allocate<int32_t>(p.slots() ? p.d.list_max : 0);
     w.counters = {0, 0, 0};
     return w;
 }
@@ -72,7 +73,8 @@ Call plan_call(const Problem& p, const Kernels& k, const Method& m, const Method
     c.factor = score_factor(c.has_score_mod ? p.d.scale : p.d.scale * kLog2e);
     c.has_dropout = p.d.dropout_p > 0;
     c.dropout_rescale = c.o_scale = 1.f;
-    c.blocks = ceil_div(p.d.seqlen_q * p.group, m.rows);
+    c.tiles = row_tiles(p, m.rows);
+    c.blocks = tile_count(c.tiles, p.d.seqlen_q * p.group);
     c.count = count;
     return c;
 }
@@ -83,6 +85,7 @@ Call make_call(const Call& planned, const Problem& p, const fa_forward_args_t& a
     c.a = &a;
     c.sequences = sequence_table(p, a);
     c.sets.ranges = key_ranges(p, a);
+    c.slots = slot_lists(p, a);
     if (c.has_dropout) {
         const bool state = p.has(FA_OPERAND_RNG_STATE);
         c.dropout = make_dropout(p.d.dropout_p, state ? a.rng_state[0] : a.dropout_seed, state ? a.rng_state[1] : a.dropout_offset);

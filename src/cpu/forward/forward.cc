@@ -25,7 +25,7 @@ struct WorkItem {
 };
 
 int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64_t panel) {
-    return m.panel_of_heads ? ceil_div(p.kv_heads, panel) : p.kv_heads * ceil_div(blocks, panel);
+    return m.panel_of_heads ? blocks * ceil_div(p.kv_heads, panel) : p.kv_heads * ceil_div(blocks, panel);
 }
 
 // Items of one head are neighbours, so that its k and v stay in cache; causal heads begin with their longest rows, and so do those
@@ -33,7 +33,10 @@ int64_t panels_of_batch(const Problem& p, const Method& m, int64_t blocks, int64
 WorkItem item_at(const Call& c, int panel, int64_t index) {
     const int64_t heads = c.p->kv_heads, batch_panels = panels_of_batch(*c.p, c.method, c.blocks, panel);
     const int64_t batch = index / batch_panels, within = index % batch_panels;
-    if (c.method.panel_of_heads) return {batch, within * panel, 0, int(min_of(panel, heads - within * panel)), true};
+    if (c.method.panel_of_heads) {  // of lists of slots, each has a block of its own
+        const int64_t head = within / c.blocks * panel;
+        return {batch, head, within % c.blocks, int(min_of(panel, heads - head)), true};
+    }
     const int64_t panels = ceil_div(c.blocks, panel);
     const bool longest_last =
         c.p->causal() || c.p->has(FA_OPERAND_MASK | FA_OPERAND_KEY_RANGES | FA_OPERAND_KEY_LIST | FA_OPERAND_FULL_LIST);
@@ -129,6 +132,7 @@ KeyBand split_range(const Schedule& s, int64_t keys, int64_t split) {
 int init_tiles(const Call& c, const WorkItem& item, QueryTile* tiles, Scratch& w) {
     int n = 0;
     while (n < item.count && init_tile(c, item.batch, head_of(item, n), block_of(item, n), &tiles[n])) {
+        if (c.slots.any()) list_slots(c, tiles[n], n == 0 ? nullptr : &tiles[0], w);
         tiles[n].panel_index = n;
         tiles[n].method->pack_q(c, tiles[n], n, w);
         n++;
@@ -232,7 +236,7 @@ void choose_methods(const Problem& p, const Kernels& k, bool count, Schedule& s)
     if (p.d.algorithm != FA_ALGORITHM_FLASH) s.method.panel = 1;  // the baselines take one row tile at a time
     if (count || p.d.algorithm != FA_ALGORITHM_FLASH || p.has(FA_OPERAND_SCORES)) return;
     // So few keys are not worth streaming, and rows that fill most of their vectors' lanes want no reductions across lanes.
-    const int64_t rows = p.d.seqlen_q * p.group;
+    const int64_t rows = rows_together(p);
     if (p.d.seqlen_k <= kTileKeys && 2 * rows > k.lanes && rows <= kDecodeRows) return;
     if (!decode_method(p, k, &s.decode)) return;
     if (rows <= s.decode.rows) s.method = s.decode;
@@ -325,7 +329,8 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
     const int64_t heads = d.batch * p.kv_heads;
     Schedule s{};
     choose_methods(p, k, count, s);
-    s.items = heads * ceil_div(d.seqlen_q * p.group, s.method.rows);
+    const int64_t blocks = tile_count(row_tiles(p, s.method.rows), d.seqlen_q * p.group);
+    s.items = heads * blocks;
     s.num_splits = d.num_splits;
     s.split_size = d.split_size;
     s.flops = 2.0 * double(d.batch * d.heads_q) * double(d.seqlen_q) * double(d.seqlen_k) * double(d.dim_qk + d.dim_v);
@@ -342,7 +347,7 @@ Schedule make_schedule(const Problem& p, const Kernels& k, bool count) {
         s.extra_bytes = study_bytes(p, k);
         return s;
     }
-    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, 1, s.method.panel) : s.items;
+    const int64_t panels = s.method.panel_of_heads ? d.batch * panels_of_batch(p, s.method, blocks, s.method.panel) : s.items;
     if (s.num_splits == 0 && s.split_size == 0 && panels > 0 && panels < kMinPanels)
         s.num_splits = int64_t(min_of(ceil_div(kMinPanels, panels), d.seqlen_k / kMinSplitKeys));
     if (split_keys(d.seqlen_k, s.num_splits, s.split_size) > kMaxMatrixSplitKeys) s.method.matrix = s.decode.matrix = false;

@@ -19,11 +19,18 @@ struct KvTensor {
 };
 
 KeyLocation locate(const Call& c, const QueryTile& t, int64_t key) {
+    if (t.slots) return locate_slot(c.slots, t.slots[key]);
     return locate_key(pages_of(*c.p, c.a->page_table), t.seq, key);
 }
 
 int64_t row_index(const Problem& p, const int64_t* stride, const KeyLocation& at, int64_t head) {
     return (p.packed_k() ? 0 : at.outer * stride[0]) + at.row * stride[1] + head * stride[2];
+}
+
+// How many of `keys` keys, of which the first lies there, do so one behind the other.
+int contiguous_slots(const Call& c, const KeyLocation& first, int keys) {
+    if (c.slots.any()) return int(min_of(keys, 1));
+    return c.p->paged() ? int(min_of(keys, c.p->d.page_size - first.row)) : keys;
 }
 
 void load_row(const Call& c, const KvTensor& s, const KeyLocation& at, int64_t head, float* to) {
@@ -38,7 +45,7 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
     const Problem& p = *c.p;
     if (c.count) w.counters.read += keys * (row_bytes(s.dtype, s.own) + row_bytes(s.tail_dtype, s.dim - s.own));
     const KeyLocation first = locate(c, t, key);
-    const bool evenly_spaced = !p.paged() || first.row + keys <= p.d.page_size;
+    const bool evenly_spaced = contiguous_slots(c, first, keys) == keys;
     // Rows far apart are copied even so: at the usual strides, powers of two, a tile's rows would map to the same few cache sets,
     // and each needs a page of its own.
     const bool close = s.stride[1] <= 2 * s.dim;
@@ -47,11 +54,6 @@ KvRowsF32 load(const Call& c, const QueryTile& t, const KvTensor& s, int64_t hea
     for (int j = 0; j < keys; j++)
         load_row(c, s, evenly_spaced ? KeyLocation{first.outer, first.row + j, true} : locate(c, t, key + j), head, buffer + j * s.dim);
     return {buffer, s.dim};
-}
-
-// How many of `keys` slots from `first` on are contiguous.
-int contiguous_slots(const Problem& p, const KeyLocation& first, int keys) {
-    return p.paged() ? int(min_of(keys, p.d.page_size - first.row)) : keys;
 }
 
 KvTensor kv_tensor(const Call& c, KvOperand operand) {
@@ -82,7 +84,7 @@ void locate_kv_rows(const Call& c, const QueryTile& t, KvOperand operand, int64_
     const int64_t step = s.stride[1] * type_bytes(s.dtype);
     for (int j = 0; j < keys;) {
         const KeyLocation first = locate(c, t, key + j);
-        const int end = j + contiguous_slots(*c.p, first, keys - j);
+        const int end = j + contiguous_slots(c, first, keys - j);
         const char* row = element(s.data, row_index(*c.p, s.stride, first, head), s.dtype);
         for (; j < end; j++, row += step) rows[j] = row;
     }
@@ -92,7 +94,7 @@ void load_descales(const Call& c, const QueryTile& t, KvOperand operand, int64_t
     const KvTensor s = kv_tensor(c, operand);
     for (int j = 0; j < keys;) {
         const KeyLocation first = locate(c, t, key + j);
-        const int end = j + contiguous_slots(*c.p, first, keys - j);
+        const int end = j + contiguous_slots(c, first, keys - j);
         const int64_t at = factor_index(s.factors, first.outer, first.row, own_head(c, t, operand));
         const float* factor = static_cast<const float*>(s.factors.factor) + at;
         for (; j < end; j++, factor += s.factors.stride[1]) factors[j] = *factor;

@@ -30,8 +30,8 @@ void prefetch_next_tile(const Call& c, const QueryTile& t, T* row(const Call&, c
 bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, QueryTile* t) {
     const Problem& p = *c.p;
     t->seq = sequence_of(c.sequences, batch);
-    t->first = block * c.method.rows;
-    const int64_t rows = min_of(t->seq.q_len * p.group - t->first, int64_t(c.method.rows));
+    t->first = tile_begin(c.tiles, block);
+    const int64_t rows = min_of(t->seq.q_len * p.group, tile_end(c.tiles, block)) - t->first;
     if (rows <= 0) return false;
     t->rule = mask_rule(c.rule, t->seq);
     t->method = t->seq.q_len * p.group <= c.decode.rows ? &c.decode : &c.method;
@@ -40,7 +40,22 @@ bool init_tile(const Call& c, int64_t batch, int64_t kv_head, int64_t block, Que
     t->rows = int(rows);
     t->vectors = int(ceil_div(rows, c.k->lanes));
     t->width = t->vectors * c.k->lanes;
+    t->slots = nullptr;
     return true;
+}
+
+void list_slots(const Call& c, QueryTile& t, const QueryTile* of, Scratch& w) {
+    t.slots = w.slots;
+    if (of) {
+        t.seq.k_len = of->seq.k_len;
+        return;
+    }
+    const ListSource list = slots_of(c.slots, t.seq, t.batch, t.head(0, c.p->group), t.position(0, c.p->group));
+    t.seq.k_len = 0;
+    for (int64_t e = 0; list.entries && e < list.length(); e++) {
+        const int32_t slot = list.entries[e * list.step];
+        if (slot >= 0) w.slots[t.seq.k_len++] = slot;
+    }
 }
 
 void apply_factors(const Factors& f, int64_t index, int64_t dims, float* line) {
@@ -197,8 +212,8 @@ void write_padding(const Call& c, int64_t batch, int64_t kv_head, int64_t block,
     t.seq = sequence_of(c.sequences, batch);
     t.batch = batch;
     t.kv_head = kv_head;
-    t.first = block * c.method.rows;
-    const int64_t end = min_of(p.d.seqlen_q * p.group, t.first + c.method.rows);
+    t.first = tile_begin(c.tiles, block);
+    const int64_t end = min_of(p.d.seqlen_q * p.group, tile_end(c.tiles, block));
     for (int64_t x = 0; x < p.d.dim_v; x++) w.line[x] = 0.f;
     for (int64_t r = max_of(t.first, t.seq.q_len * p.group); r < end; r++) {
         const int lane = int(r - t.first);

@@ -160,7 +160,7 @@ Method tile_method(const Problem& p, const Kernels& k) {
     const int64_t most = min_of(kMaxPanel, kMaxPanelRows / k.rows);
     return {.name = "tile",
             .rows = k.rows,
-            .panel = int(max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles)),
+            .panel = int(panel_of_slots(p, false, max_of(min_of(kPanelCacheBytes / bytes, most), kMinTiles))),
             .pack_q = pack_q,
             .mainloop = mainloop};
 }

@@ -329,7 +329,8 @@ enum { /* scores_stage: which scores FA_OPERAND_SCORES writes */
 
 enum { /* list_space: what an entry of key_list and full_list counts */
     FA_LIST_KEYS = 0, /* keys of the sequence, as masks count them */
-    FA_LIST_SLOTS = 1 /* (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known */
+    FA_LIST_SLOTS = 1 /* slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
+                         window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say */
 };
 
 enum { /* strided: whose strides are literal. Without its bit a tensor is dense and its strides must all be zero */
@@ -373,7 +374,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
 #define FA_OPERAND_PAGE_TABLE 0x4000000ull
 #define FA_OPERAND_SCORES 0x8000000ull
 #define FA_OPERAND_RNG_STATE 0x10000000ull
-#define FA_OPERAND_DEVICE_STATUS 0x20000000ull /* (reserved) */
+#define FA_OPERAND_DEVICE_STATUS 0x20000000ull
 
 /* What is computed. For row i and key j of a sequence, in this order:
  *     s = scale · (q_i · k_j)
@@ -403,6 +404,10 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *                                         d.k_descale_stride = d.v_descale_stride = {0, 0, 1}
  * Example, MXFP8 cache:                   d.k_dtype = FA_E4M3; d.k_descale_dtype = d.v_descale_dtype = FA_E8M0;
  *                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
+ * Example, causal, over a q8_0 cache:     d.q_dtype = FA_F32; d.k_dtype = FA_Q8_0; d.batch = 2; d.heads_q = 32; d.heads_k = 8;
+ *                                         d.seqlen_q = 1; d.seqlen_k = 256; d.dim_qk = 128;
+ *                                         d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.operands = FA_OPERAND_SEQUSED_K;
+ *                                         a.q = q; a.k = k_cache; a.v = v_cache; a.o = o; a.seqused_k = lengths;
  * Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
  * Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
  * Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
@@ -411,6 +416,7 @@ enum { /* strided: whose strides are literal. Without its bit a tensor is dense 
  *                                         FA_OPERAND_FULL_LIST_COUNT; d.list_rows = d.list_keys = 128; d.list_max = keys / 128;
  *                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
  * Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
+ * Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;     (d.seqlen_k is not read)
  * Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE */
 typedef struct fa_attention_desc_s {
     uint32_t struct_size;
@@ -454,8 +460,8 @@ typedef struct fa_attention_desc_s {
     int64_t total_q;           /* with cu_seqlens_q: rows of the packed q, o */
     int64_t total_k;           /* with cu_seqlens_k: rows of the packed k, v */
     int64_t kv_batch;          /* with kv_batch_idx: sequences in the cache */
-    int64_t page_size;         /* with page_table: keys of a page, >= 1 */
-    int64_t num_pages;         /* with page_table: pages in the cache; ids are 0 … num_pages − 1 */
+    int64_t page_size;         /* with page_table or FA_LIST_SLOTS: keys of a page, >= 1 */
+    int64_t num_pages;         /* the same: pages in the cache; ids are 0 … num_pages − 1 */
     int64_t page_table_stride; /* entries between two rows of the table; 0: ceil(seqlen_k / page_size) */
 
     int64_t window_left;  /* with FA_WINDOW: keys kept to the left of i + off, inclusive; −1: all */
@@ -548,13 +554,13 @@ enum { /* flags of the args: bits 0 … 7 are common to all, a call's own begin 
     FA_MERGE_ACCUMULATE = 1 << 8,     /* fa_merge: o (f32) and lse hold a state already: merge the parts into it */
     FA_ROTARY_INTERLEAVED = 1 << 8,   /* fa_rotary, fa_append_kv: pairs are dims (2t, 2t + 1); else halves (t, t + rotary_dim / 2) */
     FA_APPEND_DYNAMIC_SCALE = 1 << 9, /* fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor */
-    FA_ROTARY_OF_K = 1 << 10          /* (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's */
+    FA_ROTARY_OF_K = 1 << 10          /* fa_rotary: x has k's shape, type, strides and lengths instead of q's */
 };
 
-enum { /* bits that a GPU sets in *device_status (reserved), where a CPU handle would have refused; it took the value as clamped or absent */
-    FA_BAD_LENGTH = 1 << 0,
-    FA_BAD_PAGE = 1 << 1,
-    FA_BAD_INDEX = 1 << 2
+enum { /* bits that a GPU sets in *device_status where a CPU handle would have refused; it took the value as clamped or absent */
+    FA_BAD_LENGTH = 1 << 0, /* cu_seqlens, seqused, left padding, more new tokens than a cache has room for */
+    FA_BAD_PAGE = 1 << 1,   /* a page id, of pages that are used */
+    FA_BAD_INDEX = 1 << 2   /* kv_batch_idx, positions, entries and counts of lists, key ranges that do not ascend */
 };
 
 /* Where the data is, in the handle's memory. Arrays of int32 are checked on the CPU (FA_INVALID_ARGUMENT). A pointer is given
@@ -601,7 +607,7 @@ typedef struct fa_forward_args_s {
     float* scores;                  /* [batch][heads_q][seqlen_q][seqlen_k] by scores_stride; pairs outside the valid lengths get
                                        0 (raw, capped, probability) or −inf (biased) */
     const uint64_t* rng_state;      /* {seed, offset}, read when the call runs; the two fields below must then be 0 */
-    uint32_t* device_status;        /* (reserved) one word, FA_BAD_… bits are or-ed into it */
+    uint32_t* device_status;        /* one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it */
     uint64_t dropout_seed;          /* see fa_dropout_mask; not used when dropout_p is 0 */
     uint64_t dropout_offset;
     void* stream;                   /* with FA_ARGS_STREAM */
@@ -717,7 +723,9 @@ FA_API fa_status_t fa_merge(fa_handle_t handle, const fa_attention_desc_t* desc,
  * the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
  * position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
  * Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
- * _SEQUSED_Q; other operands are ignored. Rows beyond a sequence's length are not touched. */
+ * _SEQUSED_Q; other operands are ignored. Under FA_ROTARY_OF_K heads_k, seqlen_k, total_k, k_dtype, k strides, FA_OPERAND_CU_SEQLENS_K
+ * and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows beyond
+ * a sequence's length are not touched. */
 typedef struct fa_rotary_args_s {
     uint32_t struct_size;
     uint32_t flags;
@@ -731,7 +739,7 @@ typedef struct fa_rotary_args_s {
     int64_t rotary_dim;             /* even, 2 … dim_qk − rotary_begin */
     const int32_t* positions;       /* [batch][seqlen_q], packed [total_q]; or NULL */
     const int32_t* position_offset; /* [batch]; or NULL */
-    const int32_t* cu_seqlens;      /* cu_seqlens_q and seqused_q of the forward */
+    const int32_t* cu_seqlens;      /* cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k */
     const int32_t* seqused;
     void* stream;
     void* workspace;
@@ -781,7 +789,7 @@ typedef struct fa_append_kv_args_s {
     const int32_t* leftpad_k;
     const int32_t* kv_batch_idx;
     const int32_t* page_table;
-    uint32_t* device_status;       /* (reserved) */
+    uint32_t* device_status;
     const float* cos;              /* [max_position][rotary_dim / 2] or NULL: no rotation */
     const float* sin;
     int64_t max_position;

@@ -206,7 +206,8 @@ pub const FA_SCORES_PROBABILITY: i32 = 3;
 
 /// keys of the sequence, as masks count them
 pub const FA_LIST_KEYS: i32 = 0;
-/// (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+/// slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
+/// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
 pub const FA_LIST_SLOTS: i32 = 1;
 
 pub const FA_STRIDED_Q: u32 = 1 << 0;
@@ -232,11 +233,14 @@ pub const FA_MERGE_ACCUMULATE: u32 = 1 << 8;
 pub const FA_ROTARY_INTERLEAVED: u32 = 1 << 8;
 /// fa_append_kv: quantise by the largest magnitude of each block of dims and store the de-scale factor
 pub const FA_APPEND_DYNAMIC_SCALE: u32 = 1 << 9;
-/// (reserved) fa_rotary: x has k's shape, type, strides and lengths instead of q's
+/// fa_rotary: x has k's shape, type, strides and lengths instead of q's
 pub const FA_ROTARY_OF_K: u32 = 1 << 10;
 
+/// cu_seqlens, seqused, left padding, more new tokens than a cache has room for
 pub const FA_BAD_LENGTH: u32 = 1 << 0;
+/// a page id, of pages that are used
 pub const FA_BAD_PAGE: u32 = 1 << 1;
+/// kv_batch_idx, positions, entries and counts of lists, key ranges that do not ascend
 pub const FA_BAD_INDEX: u32 = 1 << 2;
 
 /// out is f32: x, which is f32, f16 or bf16, is added to what is there
@@ -273,7 +277,6 @@ pub const FA_OPERAND_KV_BATCH_IDX: u64 = 0x2000000;
 pub const FA_OPERAND_PAGE_TABLE: u64 = 0x4000000;
 pub const FA_OPERAND_SCORES: u64 = 0x8000000;
 pub const FA_OPERAND_RNG_STATE: u64 = 0x10000000;
-/// (reserved)
 pub const FA_OPERAND_DEVICE_STATUS: u64 = 0x20000000;
 
 #[repr(C)]
@@ -355,6 +358,12 @@ pub struct fa_device_info_t {
 /// ```text
 ///                                         d.k_descale_block[1] = d.v_descale_block[1] = 32; and strides of four
 /// ```
+/// Example, causal, over a q8_0 cache:     d.q_dtype = FA_F32; d.k_dtype = FA_Q8_0; d.batch = 2; d.heads_q = 32; d.heads_k = 8;
+/// ```text
+///                                         d.seqlen_q = 1; d.seqlen_k = 256; d.dim_qk = 128;
+///                                         d.flags = FA_CAUSAL; d.alignment = FA_ALIGN_BOTTOM_RIGHT; d.operands = FA_OPERAND_SEQUSED_K;
+///                                         a.q = q; a.k = k_cache; a.v = v_cache; a.o = o; a.seqused_k = lengths;
+/// ```
 /// Example, q8_0 keys, q4_0 values:        d.k_dtype = FA_Q8_0; d.v_dtype = FA_Q4_0;     strides, if given, count blocks of 32 dims
 /// Example, latent attention (MLA):        d.flags = FA_V_IN_K; d.heads_k = 1; d.dim_qk = 576; d.dim_v = 512;
 /// Example, documents in one sequence:     d.operands = FA_OPERAND_KEY_RANGES; d.key_range_stride[2] = 1;  key_ranges [rows][2] for all heads:
@@ -367,6 +376,7 @@ pub struct fa_device_info_t {
 ///                                         kv_indices, kv_num_blocks, full_kv_indices, full_kv_num_blocks by their strides
 /// ```
 /// Example, top-k keys of each row:        d.operands = FA_OPERAND_KEY_LIST; d.list_max = k; d.list_heads = 1; d.list_stride = {rows·k, 0, k, 1}
+/// Example, the same as slots of a cache:  and d.list_space = FA_LIST_SLOTS; d.page_size = 64; d.num_pages = 9000;     (d.seqlen_k is not read)
 /// Example, parts for fa_merge:            d.o_dtype = FA_F32; d.operands = FA_OPERAND_LSE
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -444,9 +454,9 @@ pub struct fa_attention_desc_t {
     pub total_k: i64,
     /// with kv_batch_idx: sequences in the cache
     pub kv_batch: i64,
-    /// with page_table: keys of a page, >= 1
+    /// with page_table or FA_LIST_SLOTS: keys of a page, >= 1
     pub page_size: i64,
-    /// with page_table: pages in the cache; ids are 0 … num_pages − 1
+    /// the same: pages in the cache; ids are 0 … num_pages − 1
     pub num_pages: i64,
     /// entries between two rows of the table; 0: ceil(seqlen_k / page_size)
     pub page_table_stride: i64,
@@ -583,7 +593,7 @@ pub struct fa_forward_args_t {
     pub scores: *mut f32,
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     pub rng_state: *const u64,
-    /// (reserved) one word, FA_BAD_… bits are or-ed into it
+    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
     pub device_status: *mut u32,
     /// see fa_dropout_mask; not used when dropout_p is 0
     pub dropout_seed: u64,
@@ -690,7 +700,9 @@ pub struct fa_merge_args_t {
 /// the angle of the row's position, the rest is copied. Position of row i of sequence b: positions[...] if given, else
 /// position_offset[b] + i, else i; positions count after left padding. Arithmetic in f32, one rounding. Types f32, f16, bf16.
 /// Of the descriptor these are read: batch, heads_q, seqlen_q, total_q, dim_qk, q_dtype, q strides, FA_OPERAND_CU_SEQLENS_Q and
-/// _SEQUSED_Q; other operands are ignored. Rows beyond a sequence's length are not touched.
+/// _SEQUSED_Q; other operands are ignored. Under FA_ROTARY_OF_K heads_k, seqlen_k, total_k, k_dtype, k strides, FA_OPERAND_CU_SEQLENS_K
+/// and _SEQUSED_K stand for them, and FA_OPERAND_PAGE_TABLE and _KV_BATCH_IDX are FA_UNSUPPORTED: fa_append_kv turns what it stores. Rows beyond
+/// a sequence's length are not touched.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct fa_rotary_args_t {
@@ -713,7 +725,7 @@ pub struct fa_rotary_args_t {
     pub positions: *const i32,
     /// [batch]; or NULL
     pub position_offset: *const i32,
-    /// cu_seqlens_q and seqused_q of the forward
+    /// cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k
     pub cu_seqlens: *const i32,
     pub seqused: *const i32,
     pub stream: *mut c_void,
@@ -770,7 +782,6 @@ pub struct fa_append_kv_args_t {
     pub leftpad_k: *const i32,
     pub kv_batch_idx: *const i32,
     pub page_table: *const i32,
-    /// (reserved)
     pub device_status: *mut u32,
     /// [max_position][rotary_dim / 2] or NULL: no rotation
     pub cos: *const f32,

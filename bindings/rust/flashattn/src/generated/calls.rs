@@ -70,7 +70,7 @@ operands! {
     output f32 scores FA_OPERAND_SCORES;
     /// {seed, offset}, read when the call runs; the two fields below must then be 0
     input u64 rng_state FA_OPERAND_RNG_STATE;
-    /// (reserved) one word, FA_BAD_… bits are or-ed into it
+    /// one word: a GPU looks at the arrays in its memory first, one launch more, and or-s FA_BAD_… bits into it
     output u32 device_status FA_OPERAND_DEVICE_STATUS;
     /// see fa_dropout_mask; not used when dropout_p is 0
     word dropout_seed;
@@ -147,7 +147,7 @@ operands! {
     input i32 positions 0;
     /// [batch]; or NULL
     input i32 position_offset 0;
-    /// cu_seqlens_q and seqused_q of the forward
+    /// cu_seqlens_q and seqused_q of the forward, of k cu_seqlens_k and seqused_k
     input i32 cu_seqlens FA_OPERAND_CU_SEQLENS_Q;
     /// As the pointer of this name in `flashattn.h`.
     input i32 seqused FA_OPERAND_SEQUSED_Q;
@@ -194,7 +194,7 @@ operands! {
     input i32 kv_batch_idx FA_OPERAND_KV_BATCH_IDX;
     /// As the pointer of this name in `flashattn.h`.
     input i32 page_table FA_OPERAND_PAGE_TABLE;
-    /// (reserved)
+    /// As the pointer of this name in `flashattn.h`.
     output u32 device_status FA_OPERAND_DEVICE_STATUS;
     /// [max_position][rotary_dim / 2] or NULL: no rotation
     input f32 cos 0;

@@ -62,9 +62,9 @@ of_attention! {
     size total_k;
     /// with kv_batch_idx: sequences in the cache
     size kv_batch;
-    /// with page_table: keys of a page, >= 1
+    /// with page_table or FA_LIST_SLOTS: keys of a page, >= 1
     size page_size;
-    /// with page_table: pages in the cache; ids are 0 … num_pages − 1
+    /// the same: pages in the cache; ids are 0 … num_pages − 1
     size num_pages;
     /// entries between two rows of the table; 0: ceil(seqlen_k / page_size)
     size page_table_stride;

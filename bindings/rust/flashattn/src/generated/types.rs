@@ -92,7 +92,8 @@ choices! {
     ListSpace
     /// keys of the sequence, as masks count them
     Keys = FA_LIST_KEYS,
-    /// (reserved) slots of the cache: page · page_size + slot in the page; seqlen_k and page table are not read, no position is known
+    /// slots of the cache, page · page_size + slot in the page, of key_list alone. No position of a key is known: none of causal,
+    /// window, chunk, ALiBi, bias, mask, ranges, dropout and scores; lengths of keys and a page table have no say
     Slots = FA_LIST_SLOTS,
 }
 choices! {
