@@ -36,6 +36,27 @@ const std::vector<Named> kIsas = [] {
     return all;
 }();
 
+// f16 and bf16 are kinds of --dtype.
+const CacheScheme kCacheSchemes[] = {{"q8_0", FA_Q8_0, 0, 0, false},         {"q5_1", FA_Q5_1, 0, 0, false},
+                                     {"q5_0", FA_Q5_0, 0, 0, false},         {"q4_1", FA_Q4_1, 0, 0, false},
+                                     {"q4_0", FA_Q4_0, 0, 0, false},         {"i8", FA_I8, FA_F32, 0, false},
+                                     {"e4m3", FA_E4M3, FA_F32, 0, false},    {"e5m2", FA_E5M2, FA_F32, 0, false},
+                                     {"mxfp8", FA_E4M3, FA_E8M0, 32, false}, {"mxfp4", FA_E2M1, FA_E8M0, 32, false},
+                                     {"nvfp4", FA_E2M1, FA_E4M3, 16, false}, {"i4", FA_I4, FA_F16, 32, false},
+                                     {"u4", FA_U4, FA_F16, 32, true}};
+
+const CacheScheme& cache_scheme(const std::string& name) {
+    for (const CacheScheme& scheme : kCacheSchemes)
+        if (name == scheme.name) return scheme;
+    fail("unknown name '", name, "'");
+}
+
+std::vector<std::string> cache_scheme_names() {
+    std::vector<std::string> list;
+    for (const CacheScheme& scheme : kCacheSchemes) list.emplace_back(scheme.name);
+    return list;
+}
+
 std::vector<Named> cache_types() {
     std::vector<Named> all = kDtypes;
     all.insert(all.end(), kBlockTypes.begin(), kBlockTypes.end());

@@ -80,6 +80,16 @@ extern const std::vector<Named> kBackends, kDtypes, kBlockTypes, kAlgorithms, kP
 
 std::vector<Named> cache_types();  // of k and v: kDtypes and kBlockTypes
 
+// How a cache stores values: a type, and factors of their own for `dims` dims of a token and head (0: all of them), with shifts or without.
+struct CacheScheme {
+    const char* name;
+    int32_t dtype, factor_dtype;  // 0: no factors but those that blocks have
+    int64_t dims;
+    bool shifted;
+};
+const CacheScheme& cache_scheme(const std::string& name);
+std::vector<std::string> cache_scheme_names();
+
 int32_t value_of(const std::vector<Named>& names, const std::string& name);
 std::string name_of(const std::vector<Named>& names, int32_t value);
 std::vector<std::string> names_of(const std::vector<Named>& names);

@@ -13,7 +13,7 @@ namespace {
 
 struct RunOptions {
     std::string q, k, v, out, lse, bias, bias_scale, mask, sinks, cu_seqlens_q, cu_seqlens_k;
-    std::string layout = "bshd", backend = "auto", algorithm = "flash", precision = "default", dtype, out_dtype, kv_type;
+    std::string layout = "bshd", backend = "auto", algorithm = "flash", precision = "default", dtype, out_dtype, kv_type, v_type;
     MaskOptions masks;
     std::optional<float> scale, softcap;
     int64_t threads = 0, num_splits = 0;
@@ -51,7 +51,7 @@ class Job {
     Tensor q_, k_, v_, out_;
     Array bias_, bias_scale_, mask_, sinks_, lse_;
     std::vector<float> slopes_;
-    std::vector<std::byte> k_cache_, v_cache_;
+    std::vector<std::byte> cache_[6];  // k and v, their factors, their shifts
 };
 
 // Standard input is one file, read to its end, and standard output holds one thing.
@@ -200,44 +200,79 @@ void Job::plan_outputs() {
     else lse_ = plan_array("f4", {d_.heads_q, d_.total_q});
 }
 
+// What a scheme says of k or v in a descriptor: its type, and its factors for each token and head, one behind the other.
+struct Stored {
+    int32_t &dtype, &factor_dtype;
+    int64_t *block, *stride;
+    uint64_t factor, shift;
+};
+Stored stored_k(fa_attention_desc_t& d) {
+    return {d.k_dtype, d.k_descale_dtype, d.k_descale_block, d.k_descale_stride, FA_OPERAND_K_DESCALE, FA_OPERAND_K_SHIFT};
+}
+Stored stored_v(fa_attention_desc_t& d) {
+    return {d.v_dtype, d.v_descale_dtype, d.v_descale_block, d.v_descale_stride, FA_OPERAND_V_DESCALE, FA_OPERAND_V_SHIFT};
+}
+void store_by(const CacheScheme& scheme, int64_t dims, fa_attention_desc_t& d, const Stored& s) {
+    s.dtype = scheme.dtype;
+    if (scheme.factor_dtype == 0) return;
+    const int64_t parts = scheme.dims == 0 ? 1 : (dims + scheme.dims - 1) / scheme.dims;
+    s.factor_dtype = scheme.factor_dtype;
+    s.block[1] = scheme.dims;
+    s.stride[0] = d.seqlen_k * d.heads_k * parts, s.stride[1] = d.heads_k * parts, s.stride[2] = parts, s.stride[3] = 1;
+    d.operands |= s.factor | (scheme.shifted ? s.shift : 0);
+}
+void copy_stored(const Stored& from, const Stored& to, bool packed) {
+    to.dtype = from.dtype;
+    to.factor_dtype = from.factor_dtype;
+    std::copy_n(from.block, 2, to.block);
+    std::copy_n(from.stride, 4, to.stride);
+    if (packed) to.stride[0] = 0;
+}
+
 // Appends k and v to an empty cache of another type, in the place of which they are read. Packed sequences are one.
 void Job::quantise(Handle& handle) {
     fa_attention_desc_t d = FA_ATTENTION_DESC_INIT;
     fa_append_kv_args_t a = FA_APPEND_KV_ARGS_INIT;
     d.q_dtype = d_.k_dtype;
-    d.k_dtype = value_of(kBlockTypes, o_.kv_type);
     d.batch = cu_k_.empty() ? d_.batch : 1;
     d.seqlen_k = a.seqlen_new = k_.length;
     d.heads_q = d.heads_k = d_.heads_k;
     d.dim_qk = d_.dim_qk;
     d.dim_v = d_.dim_v;
+    store_by(cache_scheme(o_.kv_type), d.dim_qk, d, stored_k(d));
+    store_by(cache_scheme(o_.v_type.empty() ? o_.kv_type : o_.v_type), d.dim_v, d, stored_v(d));
+    if (d.operands != 0) a.flags |= FA_APPEND_DYNAMIC_SCALE;
     handle.check(fa_supports(handle, &d, FA_OP_APPEND_KV));
-    const auto room = [&](uint32_t field) {
+    const auto room = [&](uint32_t field, std::vector<std::byte>& cache) {
         uint64_t bytes = 0;
         if (fa_extent(&d, FA_OP_APPEND_KV, &a, field, &bytes) != FA_OK) fail(fa_last_error(nullptr));
-        return std::vector<std::byte>(bytes);
+        cache.resize(bytes);
+        return bytes > 0 ? cache.data() : nullptr;
     };
-    k_cache_ = room(offsetof(fa_append_kv_args_t, k));
-    v_cache_ = room(offsetof(fa_append_kv_args_t, v));
     a.k_new = a_.k;
     a.v_new = a_.v;
     std::copy_n(d_.k_stride, 4, a.k_new_stride);
     std::copy_n(d_.v_stride, 4, a.v_new_stride);
-    a.k = k_cache_.data();
-    a.v = v_cache_.data();
+    a_.k = a.k = room(offsetof(fa_append_kv_args_t, k), cache_[0]);
+    a_.v = a.v = room(offsetof(fa_append_kv_args_t, v), cache_[1]);
+    a_.k_descale = a.k_descale = room(offsetof(fa_append_kv_args_t, k_descale), cache_[2]);
+    a_.v_descale = a.v_descale = room(offsetof(fa_append_kv_args_t, v_descale), cache_[3]);
+    a_.k_shift = a.k_shift = room(offsetof(fa_append_kv_args_t, k_shift), cache_[4]);
+    a_.v_shift = a.v_shift = room(offsetof(fa_append_kv_args_t, v_shift), cache_[5]);
     handle.check(fa_append_kv(handle, &d, &a));
-    d_.k_dtype = d.k_dtype;
+    copy_stored(stored_k(d), stored_k(d_), !cu_k_.empty());
+    copy_stored(stored_v(d), stored_v(d_), !cu_k_.empty());
+    d_.operands |= d.operands;
     d_.strided &= ~uint32_t(FA_STRIDED_K | FA_STRIDED_V);
     std::fill_n(d_.k_stride, 4, 0);
     std::fill_n(d_.v_stride, 4, 0);
-    a_.k = k_cache_.data();
-    a_.v = v_cache_.data();
 }
 
 void Job::run() {
     Handle handle(value_of(kBackends, o_.backend));
     if (o_.threads) handle.set(FA_PARAM_THREADS, o_.threads);
     if (!o_.kv_type.empty()) quantise(handle);
+    else if (!o_.v_type.empty()) misuse("--v-type is ", o_.v_type, "; expected --kv-type, which is then that of k");
     handle.check(fa_supports(handle, &d_, FA_OP_FORWARD));
     if (o_.explain) std::cout << handle.explain(&d_) << "\n";
     OutputFile out(o_.out);
@@ -281,7 +316,10 @@ void add_run(CLI::App& app) {
     add_text(c, "--cu-seqlens-k", o->cu_seqlens_k, "LIST|FILE", "Offsets of packed keys and values");
     add_choice(c, "--layout", o->layout, {"bshd", "bhsd"}, "Order of the axes of q, k, v and the output; default bshd");
     add_choice(c, "--dtype", o->dtype, {"f32", "f16", "bf16"}, "Type of q, k and v; bf16 reads uint16 files as bfloat16");
-    add_choice(c, "--kv-type", o->kv_type, names_of(kBlockTypes), "Quantise k and v first, as a cache of this type holds them");
+    add_choice(c, "--kv-type", o->kv_type, cache_scheme_names(),
+               "Quantise k and v first, as a cache holds them: ggml's blocks; 8 bits by a factor for each token and head; MXFP8, MXFP4 and "
+               "NVFP4 by one for 32 or 16 dims; 4 bits by one for 32, u4 with a shift, as KIVI has it");
+    add_choice(c, "--v-type", o->v_type, cache_scheme_names(), "The same for v alone; default that of --kv-type");
     add_choice(c, "--out-dtype", o->out_dtype, {"f32", "f16", "bf16"}, "Type of the output; default that of q");
     add_choice(c, "--backend", o->backend, names_of(kBackends), "Where to compute; default auto");
     add_choice(c, "--algorithm", o->algorithm, names_of(kAlgorithms), "Default flash; the others are baselines for study");

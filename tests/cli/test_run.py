@@ -167,6 +167,38 @@ class Run(ToolCase):
         refused = self.run_tool("run", "--q", "q.npy", "--k", "q.npy", "--v", "q.npy", "--out", "o.npy", "--kv-type", "q6_K")
         self.assertNotEqual(refused.returncode, 0)
 
+    def test_kv_types_with_factors(self):
+        """The same of types whose factors lie beside them: numbers that they hold exactly, with the largest one in each block."""
+        rng = np.random.default_rng(6)
+        e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        numbers = {
+            "i8": np.arange(-127, 128), "e4m3": np.arange(-7, 8), "e5m2": np.arange(-7, 8), "mxfp8": np.arange(-7, 8),
+            "mxfp4": np.concatenate([-e2m1, e2m1]), "nvfp4": np.concatenate([-e2m1, e2m1]), "i4": np.arange(-7, 8), "u4": np.arange(16),
+        }
+        for kind, values in numbers.items():
+            for shape, options in (((2, 7, 2, 64), []), ((14, 2, 64), ["--cu-seqlens-k", "0,5,14"])):
+                with self.subTest(kind=kind, options=options):
+                    k, v = (rng.choice(values, shape).astype(np.float32) / 16 for _ in "kv")
+                    for x in (k, v):
+                        x[..., ::16], x[..., 1::16] = values.max() / 16, values.min() / 16
+                    self.save(q=rng.standard_normal((2, 3, 2, 64)).astype(np.float32), k=k, v=v)
+                    want, quantised = self.attention(*options), self.attention(*options, "--kv-type", kind)
+                    self.assert_out(quantised[0], want[0], LIMITS["float32"])
+                    self.assert_lse(quantised[1], want[1])
+                    self.save(k=k + 0.0137 * rng.standard_normal(shape).astype(np.float32))
+                    self.assertFalse(np.array_equal(self.attention(*options)[1], self.attention(*options, "--kv-type", kind)[1]))
+
+    def test_v_may_have_another_type(self):
+        rng = np.random.default_rng(7)
+        self.save(**{name: rng.standard_normal((1, 9, 2, 32)).astype(np.float32) for name in "qkv"})
+        for kind, other in (("q8_0", "q4_0"), ("i8", "nvfp4")):
+            both, of_v = self.attention("--kv-type", kind), self.attention("--kv-type", kind, "--v-type", other)
+            np.testing.assert_array_equal(both[1], of_v[1])  # LSE is k's
+            self.assertFalse(np.array_equal(both[0], of_v[0]))
+        refused = self.run_tool("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", "--v-type", "i8")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("--kv-type", refused.stderr)
+
     def test_explain_names_the_kernel(self):
         self.save(q=np.zeros((1, 2, 1, 4), "f4"), k=np.zeros((1, 5, 1, 4), "f4"), v=np.zeros((1, 5, 1, 4), "f4"))
         text = self.output_of("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "o.npy", "--explain", "--backend", "cpu")

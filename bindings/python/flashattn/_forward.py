@@ -21,6 +21,7 @@ ALIGNMENTS = {
     "explicit": _abi.FA_ALIGN_EXPLICIT,
 }
 PRECISIONS = {"default": _abi.FA_PRECISION_DEFAULT, "native": _abi.FA_PRECISION_NATIVE}
+LIST_SPACES = {"keys": _abi.FA_LIST_KEYS, "slots": _abi.FA_LIST_SLOTS}
 ALGORITHMS = {"flash": _abi.FA_ALGORITHM_FLASH, "standard": _abi.FA_ALGORITHM_STANDARD, "flash1": _abi.FA_ALGORITHM_FLASH1}
 STAGES = {
     "raw": _abi.FA_SCORES_RAW,
@@ -38,7 +39,8 @@ def build(q: ArrayLike, k: ArrayLike, v: ArrayLike | None, options: Mapping[str,
     request = Request(_abi.ForwardArgs())
     desc, order = request.desc, Order(given.layout)
     q = describe_queries(request, q, order, QUERIES, given.cu_seqlens_q, given.max_seqlen_q, "q")
-    ndim, axes = order.keys_axes(given.cu_seqlens_k, given.page_table)
+    desc.list_space = choice("list_space", given.list_space, LIST_SPACES)
+    ndim, axes = order.keys_axes(given.cu_seqlens_k, given.page_table, desc.list_space == _abi.FA_LIST_SLOTS)
     k = order.tensor("k", k, ndim, axes)
     v = None if v is None else order.tensor("v", v, ndim, axes)
     names = ("dim_v", "cu_seqlens_k", "max_seqlen_k", "kv_batch_idx", "page_table")
@@ -206,6 +208,8 @@ def _scores(request: Request, given: SimpleNamespace) -> None:
         )
         request.operand(_abi.FA_OPERAND_ALIBI, "alibi_slopes", slopes)
         desc.alibi_batch_stride = desc.heads_q if slopes.ndim == 2 else 0
+    if given.o_scale is not None:
+        request.operand(_abi.FA_OPERAND_O_SCALE, "o_scale", float32_array("o_scale", given.o_scale, ((),), "one number"))
     if sinks is not None:
         request.operand(_abi.FA_OPERAND_SINKS, "sinks", float32_array("sinks", sinks, ((desc.heads_q,),), "(heads,)"))
 
@@ -231,8 +235,8 @@ def _key_lists(request: Request, given: SimpleNamespace) -> None:
     desc.list_rows, desc.list_keys = integer("list_rows", given.list_rows, 64), integer("list_keys", given.list_keys, 64)
     lists = {name: getattr(given, name) for name in ("key_list", "full_list") if getattr(given, name) is not None}
     if not lists:
-        if given.list_rows != 1 or given.list_keys != 1:
-            raise ValueError("list_rows and list_keys say nothing without key_list or full_list")
+        if given.list_rows != 1 or given.list_keys != 1 or desc.list_space != _abi.FA_LIST_KEYS:
+            raise ValueError("list_rows, list_keys and list_space say nothing without key_list or full_list")
         desc.list_rows = desc.list_keys = 0
     packed = bool(desc.operands & _abi.FA_OPERAND_CU_SEQLENS_Q)
     rows = desc.total_q if packed else desc.seqlen_q

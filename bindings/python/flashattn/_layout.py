@@ -36,10 +36,10 @@ class Order:
     def tensor(self, name: str, value: ArrayLike, ndim: int, axes: str) -> Array:
         return self.seen(tensor(name, value, ndim, axes), ndim)
 
-    def keys_axes(self, cu_seqlens_k: Any, page_table: Any) -> tuple[int, str]:
-        """Axes that k and v must have."""
-        if page_table is not None:
-            return 4, f"{self.paged}, because page_table is given"
+    def keys_axes(self, cu_seqlens_k: Any, page_table: Any, by_slots: bool = False) -> tuple[int, str]:
+        """Axes that k and v must have. by_slots: do lists name slots of a cache?"""
+        if page_table is not None or by_slots:
+            return 4, f"{self.paged}, because {'list_space is slots' if by_slots else 'page_table is given'}"
         if cu_seqlens_k is not None:
             return 3, f"{PACKED}, because cu_seqlens_k is given"
         return 4, f"{self.dense}; a packed {PACKED} needs cu_seqlens_k"
@@ -103,6 +103,8 @@ def describe_keys(
         raise ValueError(f"k has heads and dimensions {k.shape[-2:]} and v {v.shape[-2:]}: expected at least one of each")
     desc.heads_k = k.shape[-2]
     request.integers("kv_batch_idx", kv_batch_idx, (desc.batch,))
+    if desc.list_space == _abi.FA_LIST_SLOTS:
+        desc.num_pages, desc.page_size = k.shape[:2]
     if page_table is not None:
         if cu_seqlens_k is not None:
             raise ValueError("cu_seqlens_k and page_table are both given: pages are not packed")
@@ -112,6 +114,8 @@ def describe_keys(
         desc.seqlen_k = longest("max_seqlen_k", max_seqlen_k, cu_seqlens_k)
         request.integers("cu_seqlens_k", cu_seqlens_k, (desc.batch + 1,), "(batch + 1,)")
         return desc.batch, k.shape[0]
+    if desc.list_space == _abi.FA_LIST_SLOTS:
+        return k.shape[0], k.shape[1]
     if max_seqlen_k is not None:
         raise ValueError(f"max_seqlen_k is {max_seqlen_k}: it belongs with cu_seqlens_k or page_table; k has {k.shape[1]} rows")
     desc.seqlen_k = k.shape[1]

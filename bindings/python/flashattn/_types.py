@@ -17,6 +17,7 @@ Causal = Union[Alignment, Literal[False]]
 Layout = Literal["bshd", "bhsd"]
 Algorithm = Literal["flash", "standard", "flash1"]
 Precision = Literal["default", "native"]
+ListSpace = Literal["keys", "slots"]
 Stage = Literal["raw", "capped", "biased", "probability"]
 
 
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     full_list_count: ArrayLike | None
     list_rows: int
     list_keys: int
+    list_space: ListSpace
     alibi_slopes: ArrayLike | None
     sinks: ArrayLike | None
     cu_seqlens_q: ArrayLike | None
@@ -74,4 +76,5 @@ class Options(TypedDict, total=False):
     split_size: int
     algorithm: Algorithm
     precision: Precision
+    o_scale: float | None
     out_dtype: DTypeLike | None

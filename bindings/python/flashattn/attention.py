@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from ._dlpack import exchanged, room
 from ._forward import build, results
 from ._gpu import also_on_gpu
-from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, Options, Precision, Stage
+from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
 from .handle import Handle, handle_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def attention(
     full_list_count: ArrayLike | None = None,
     list_rows: int = 1,
     list_keys: int = 1,
+    list_space: ListSpace = "keys",
     alibi_slopes: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
     cu_seqlens_q: ArrayLike | None = None,
@@ -131,6 +132,7 @@ def attention(
     split_size: int = 0,
     algorithm: Algorithm = "flash",
     precision: Precision = "default",
+    o_scale: float | None = None,
     out_dtype: DTypeLike | None = None,
     return_lse: bool = False,
     return_scores: Stage | None = None,
@@ -170,6 +172,8 @@ def attention(
         key_list, full_list: integers (batch, list heads, blocks of list_rows rows, entries), packed without the batch: the blocks of list_keys
             keys that rows see, in any order, −1 for none; in those of full_list no mask but the bias acts. List heads divide heads. The
             indices of FlexAttention's BlockMask, with its block size, or with 1 and 1 the keys of each row.
+        list_space: "slots": key_list holds places of a cache, page · page_size + row in the page, and k and v are (num_pages, page_size,
+            heads_k, dim). No position of a key is known then, so that no other mask goes with it.
         key_list_count, full_list_count: (batch, list heads, blocks of rows): so many entries count; None: all.
         bias: added to the scores, unscaled; float32, float16, bfloat16 (float64 is converted), broadcast like mask; −inf removes.
         bias_scale: (heads,) factors of the bias. alibi_slopes(heads) and a bias of distances are ALiBi over any mask.
@@ -185,6 +189,7 @@ def attention(
         q_descale_block, k_descale_block, v_descale_block: (rows, dims) that share a factor (0: one row, all dims), which then broadcast to
             (sequence or page, block of rows, head, block of dims): (0, 32) is MXFP8's and, of two in a byte, MXFP4's.
         k_shift, v_shift: added to stored · factor; as the factors, and of their type.
+        o_scale: what the output is multiplied by before it is rounded; 8-bit outputs saturate.
         dropout_p: probability of dropping in [0, 1), by (dropout_seed, dropout_offset); see flashattn.dropout_mask.
 
     Lengths, as integers

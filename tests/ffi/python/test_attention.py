@@ -73,7 +73,7 @@ def random_problem(rng, longest=90):
         ends = np.sort(rng.integers(-2, keys + 3, (*outer, 2 * int(rng.integers(1, 4)))), axis=-1)
         options["key_ranges"] = ends.reshape(*outer, -1, 2)
     if one_in(4):
-        block_rows, block_keys = ((1, 16)[one_in(2)], (1, 16, 32)[rng.integers(3)])
+        block_rows, block_keys = ((1, 16)[int(one_in(2))], (1, 16, 32)[rng.integers(3)])
         blocks, most = -(-keys // block_keys), int(rng.integers(1, 6))
         shape = (batch, heads if one_in(2) else 1, -(-rows // block_rows), most)
         options["list_rows"], options["list_keys"] = block_rows, block_keys
@@ -119,6 +119,34 @@ class Random(Case):
         self.assertEqual(out.dtype, np.float32)
         self.assert_out(out, expected.out, LIMIT)
         self.assert_lse(lse, expected.lse)
+
+
+class Scaled(Case):
+    def test_o_scale_multiplies_the_output(self):
+        rng = np.random.default_rng(4)
+        q, k, v = (random(rng, (2, 5, 2, 16)) for _ in "qkv")
+        for scale in (0.25, 8, -2):
+            out = flashattn.attention(q, k, v, o_scale=scale)
+            np.testing.assert_array_equal(out, flashattn.attention(q, k, v) * np.float32(scale))
+
+
+class Slots(Case):
+    def test_lists_of_slots_gather_from_a_cache(self):
+        rng = np.random.default_rng(5)
+        cache_k, cache_v = random(rng, (7, 8, 2, 16)), random(rng, (7, 8, 2, 16))
+        q = random(rng, (2, 3, 4, 16))
+        slots = np.stack([rng.permutation(56)[:20] for _ in range(6)]).reshape(2, 1, 3, 20)
+        out = flashattn.attention(q, cache_k, cache_v, key_list=slots, list_space="slots")
+        for b in range(2):
+            for i in range(3):
+                k, v = (x.reshape(56, 2, 16)[slots[b, 0, i]][None] for x in (cache_k, cache_v))
+                expected = reference.attention(q[b : b + 1, i : i + 1], k, v)
+                self.assert_out(out[b : b + 1, i : i + 1], expected.out, LIMIT)
+
+    def test_say_nothing_without_a_list(self):
+        rng = np.random.default_rng(6)
+        with self.assertRaisesRegex(ValueError, "say nothing without key_list"):
+            flashattn.attention(random(rng, (1, 1, 1, 8)), random(rng, (2, 4, 1, 8)), random(rng, (2, 4, 1, 8)), list_space="slots")
 
 
 class Outputs(Case):
