@@ -64,9 +64,10 @@ class Request:
         self._alive.append(owner)
 
     def pointers(self) -> Iterator[tuple[str, int | None, int]]:
-        """Field, address and bytes of each array behind a pointer of the args."""
-        for field, room in self._room.items():
-            yield field, getattr(self.args, field), room
+        """Field, address and bytes of each array behind a pointer of the args, and of its inputs' args."""
+        for request in (self._inputs, self):
+            if request:
+                yield from ((field, getattr(request.args, field), room) for field, room in request._room.items())
 
     def operand(self, bit: int, field: str, array: Array) -> None:
         self.desc.operands |= bit

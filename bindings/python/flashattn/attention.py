@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import ArrayLike, DTypeLike
 
-from ._dlpack import exchanged, room
+from ._dlpack import exchanged
 from ._forward import build, results
-from ._gpu import also_on_gpu
+from ._place import ATTENTION, also_on_gpu, place_of
 from ._types import Algorithm, Alignment, Array, BackendName, Causal, Floats, Layout, ListSpace, Options, Precision, Stage
 from .handle import Handle, handle_of
 
@@ -73,7 +73,7 @@ def attention(
     backend: BackendName | Handle | None = ...,
     **options: Unpack[Options],
 ) -> Array | tuple[Array, ...]: ...
-@also_on_gpu
+@also_on_gpu(ATTENTION)
 @exchanged
 def attention(
     q: ArrayLike,
@@ -209,10 +209,10 @@ def attention(
         NumPy's, what NumPy makes an array of, and whatever exports DLPack from ordinary memory (tensors of torch, arrays of JAX):
         read where it lies, too. Where q is such, results are of its kind, on memory that the call made; so with every function
         here and its first argument. Gradients are flashattn.torch's and flashattn.jax's.
-        On a GPU: arrays of a library with DLPack, CuPy's for example, all on one device, dense but q, k, v, bias and mask, integers int32,
-        lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift and v_shift. The call goes into the library's current stream, and
-        nobody waits, where __cuda_array_interface__ names it; else it waits. Results are arrays of that library. Tensors of torch and
-        arrays of JAX are flashattn.torch's and flashattn.jax's there.
+        On a GPU, so do attention, attention_backward and append_kv: arrays of a library with DLPack, CuPy's for example, all on one device,
+        dense but tensors of heads, bias and mask, integers int32, lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift and
+        v_shift. The call goes into the library's current stream, and nobody waits, where __cuda_array_interface__ names it; else it
+        waits. Results are arrays of that library. Tensors of torch and arrays of JAX are flashattn.torch's and flashattn.jax's there.
 
     Returns out, or a tuple of out, lse (with return_lse) and scores (with return_scores), in this order.
         out: q's shape with v's head dimension, in out_dtype (default q's; bfloat16 for 8-bit q). A row without a key is 0.
@@ -224,8 +224,9 @@ def attention(
     """
     given = dict(locals())
     request, dtype = build(q, k, v, given)
-    outputs = results(request, given, dtype, room)
-    request.call(handle_of(backend))
+    place = place_of(backend)
+    outputs = results(request, given, dtype, place.room)
+    place.run(request)
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

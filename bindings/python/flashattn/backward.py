@@ -9,18 +9,20 @@ from numpy.typing import ArrayLike
 
 from . import _abi
 from ._arrays import readable, strides_of, tensor
-from ._dlpack import exchanged, full
+from ._dlpack import exchanged
 from ._forward import build, repeating
 from ._layout import Order
+from ._place import BACKWARD, Gpu, Host, also_on_gpu, place_of
 from ._request import Request, literal
 from ._types import Array, BackendName, Options
 from .attention import keywords
-from .handle import Handle, handle_of
+from .handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@also_on_gpu(BACKWARD)
 @exchanged
 def attention_backward(
     dout: ArrayLike,
@@ -80,13 +82,14 @@ def attention_backward(
         request.point("dlse", np.ascontiguousarray(_like("dlse", dlse, sums, np.dtype(np.float32))))
 
     tensors = (("dq", q, packed_q), ("dk", k, packed_k), ("dv", v, packed_k))
-    gradients = [_gradient(request, order, field, x, packed) for field, x, packed in tensors]
+    place = place_of(backend)
+    gradients = [_gradient(place, request, order, field, x, packed) for field, x, packed in tensors]
     if return_dbias:
-        gradients.append(_bias_gradient(request, np.shape(given["bias"])))
+        gradients.append(_bias_gradient(place, request, np.shape(given["bias"])))
     if return_dsinks:
-        gradients.append(full((desc.heads_q,), 0, np.float32))
+        gradients.append(place.room((desc.heads_q,), np.float32, 0))
         request.point("dsinks", gradients[-1])
-    request.call(handle_of(backend))
+    place.run(request)
     return tuple(gradients)
 
 
@@ -99,18 +102,18 @@ def _like(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype[A
     return array
 
 
-def _gradient(request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
+def _gradient(place: Host | Gpu, request: Request, order: Order, field: str, like: Array, packed: bool) -> Array:
     """A dense array of its own, also where the input is broadcast; the library does not touch the gaps of a packed one."""
-    array: Array = full(like.shape, 0, like.dtype)
+    array: Array = place.room(like.shape, like.dtype, 0)
     seen = order.seen(array, array.ndim)
     request.point(field, seen)
     setattr(request.args, f"{field}_stride", literal(tuple(step // array.itemsize for step in seen.strides), packed=packed))
     return array
 
 
-def _bias_gradient(request: Request, shape: tuple[int, ...]) -> Array:
+def _bias_gradient(place: Host | Gpu, request: Request, shape: tuple[int, ...]) -> Array:
     desc = request.desc
-    array = full(shape, 0, np.float32)
+    array = place.room(shape, np.float32, 0)
     seen = np.broadcast_to(array, repeating(desc, desc.bias_period))
     request.point("dbias", seen)
     request.args.dbias_stride = strides_of(seen, unit=False)

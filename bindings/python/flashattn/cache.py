@@ -12,6 +12,7 @@ from . import _abi
 from ._arrays import FLOATS, dim_of, dtype_code, int32_array, integer, readable, real, writable
 from ._dlpack import exchanged, full
 from ._layout import PACKED, Order, describe_keys, describe_queries
+from ._place import APPEND, also_on_gpu, place_of
 from ._request import Request, batch_of, literal, longest
 from ._types import Array, BackendName, Layout
 from .handle import Handle, handle_of
@@ -71,6 +72,7 @@ def rotary(
     return out
 
 
+@also_on_gpu(APPEND)
 @exchanged
 def append_kv(
     k_new: ArrayLike,
@@ -157,7 +159,7 @@ def append_kv(
             request.descale(tensor, factors, shape, "(sequence or page, slot, head)", dim=dim, block=block, shift=shift)
     if cos is not None or sin is not None:
         _angles(request, cos, sin, interleaved, rotary_begin)
-    request.call(handle_of(backend))
+    place_of(backend).run(request)
 
 
 def _new_tokens(

@@ -98,8 +98,8 @@ class Gpu(Case):
     def normal(self, *shape, dtype=np.float32):
         return self.random.standard_normal(shape, np.float32).astype(dtype)
 
-    def call(self, *arrays, **options):
-        """flashattn.attention on copies of the arrays, in closed memory that is opened where the library is called."""
+    def call(self, *arrays, function=flashattn.attention, **options):
+        """The function on copies of the arrays, in closed memory that is opened where the library is called."""
         put = lambda x: OnGpu(memory.array(x)) if isinstance(x, np.ndarray) else x  # noqa: E731
         arrays, options = [put(x) for x in arrays], {name: put(x) for name, x in options.items()}
         run = _request.Request.run
@@ -113,16 +113,16 @@ class Gpu(Case):
         memory.open(False)
         try:
             with mock.patch.object(_request.Request, "run", opened), mock.patch.dict(sys.modules, torch=None):  # not to be imported
-                result = flashattn.attention(*arrays, **options)
+                result = function(*arrays, **options)
         finally:
             memory.open(True)
         self.given = [x for x in (*arrays, *options.values()) if isinstance(x, OnGpu)]
         return result
 
-    def same(self, *arrays, **options):
+    def same(self, *arrays, function=flashattn.attention, **options):
         """As the CPU has it on NumPy's arrays."""
-        found = self.call(*arrays, **options)
-        wanted = flashattn.attention(*arrays, **options, backend="cpu")
+        found = self.call(*arrays, function=function, **options)
+        wanted = function(*arrays, **options, backend="cpu")
         found, wanted = (x if isinstance(x, tuple) else (x,) for x in (found, wanted))
         self.assertEqual(len(found), len(wanted))
         for got, want in zip(found, wanted):
@@ -181,6 +181,44 @@ class Gpu(Case):
         self.same(self.normal(2, 1, 4, 16), *pages, page_table=table, seqused_k=np.array([17, 24], np.int32), return_lse=True)
         self.same(self.normal(1, 1, 4, 16), *pages, page_table=table[1:].copy())
 
+    def test_gradients(self):
+        for dtype in (np.float32, np.float16):
+            q, k, v = self.qkv(dtype)
+            options = {"causal": "bottom-right", "sinks": self.normal(4), "bias": self.normal(4, 9, 20)}
+            out, lse = flashattn.attention(q, k, v, **options, return_lse=True)
+            more = {"return_dbias": True, "return_dsinks": True, "dlse": self.normal(*lse.shape)}
+            dout = self.normal(*out.shape, dtype=dtype)
+            found = self.same(dout, q, k, v, out, lse, function=flashattn.attention_backward, **options, **more)
+            self.assertEqual(len(found), 5)
+        self.assertGreater(self.requests[-1].args.workspace_size, 0)
+        packed = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)]
+        cu = {"cu_seqlens_q": np.array([0, 7, 18], np.int32), "cu_seqlens_k": np.array([0, 25, 40], np.int32), "max_seqlen_q": 11, "max_seqlen_k": 25}
+        out, lse = flashattn.attention(*packed, **cu, return_lse=True)
+        self.same(out, *packed, out, lse, function=flashattn.attention_backward, **cu)
+
+    def test_cache(self):
+        """Tokens are appended to pages, turned by a rotary embedding, and attended to."""
+        cache = [np.zeros((6, 4, 2, 16), np.float16) for _ in "kv"]
+        new = self.normal(2, 3, 2, 16, dtype=np.float16), self.normal(2, 3, 2, 16, dtype=np.float16)
+        where = {"page_table": np.array([[5, 1], [2, 4]], np.int32), "seqused_k": np.array([0, 4], np.int32)}
+        angles = self.normal(8, 4)
+        turn = {"cos": np.cos(angles), "sin": np.sin(angles)}
+        self.assertIsNone(self.call(*new, *cache, function=flashattn.append_kv, **where, **turn))
+        found = [x.array for x in self.given[2:4]]
+        self.assertEqual([np.abs(x).max() for x in cache], [0, 0])
+        flashattn.append_kv(*new, *cache, **where, **turn, backend="cpu")
+        for got, want in zip(found, cache):
+            self.assert_out(got, want.astype(np.float64), LIMITS["float16"])
+        self.assertEqual({tuple(x.asked) for x in self.given}, {(7,)})
+        scales = [np.zeros((6, 4, 2), np.float32) for _ in "kv"]
+        cache = [np.zeros((6, 4, 2, 16), np.int8) for _ in "kv"]
+        dynamic = {"k_descale": scales[0], "v_descale": scales[1], "dynamic_scale": True}
+        self.call(*new, *cache, function=flashattn.append_kv, **where, **dynamic)
+        given = self.given
+        flashattn.append_kv(*new, *cache, **where, **dynamic, backend="cpu")
+        for got, want in zip((x.array for x in (*given[2:4], *given[-2:])), (*cache, *scales)):
+            np.testing.assert_array_equal(got, want)
+
     def test_streams(self):
         q, k, v = self.qkv()
         out = self.call(q, k, v)
@@ -200,9 +238,9 @@ class Gpu(Case):
         on_gpu = OnGpu(memory.array(q))
         for name, array in (("k", k), ("v", v), ("sinks", self.normal(4)), ("seqused_k", [3, 4])):
             others = {"k": OnGpu(memory.array(k)), "v": OnGpu(memory.array(v)), name: array}
-            with self.assertRaisesRegex(TypeError, f"{name} is not on q's device: expected an array on ROCm device 0"):
+            with self.assertRaisesRegex(TypeError, f"{name} is not where the others are: expected an array on ROCm device 0"):
                 flashattn.attention(on_gpu, **others)
-        with self.assertRaisesRegex(TypeError, "k is not on q's device"):
+        with self.assertRaisesRegex(TypeError, "k is not where the others are"):
             flashattn.attention(on_gpu, OnGpu(k, (10, 1)), on_gpu)
         with self.assertRaisesRegex(TypeError, "argument 2 is on ROCm device 0: expected ordinary memory"):
             flashattn.attention(q, on_gpu, v)
@@ -219,9 +257,9 @@ class Gpu(Case):
             self.call(q, k, v, backend="cpu")
         with flashattn.Handle("cpu") as handle, self.assertRaisesRegex(ValueError, "backend is a handle of cpu"):
             self.call(q, k, v, backend=handle)
-        with mock.patch.object(OnGpu, "made_on", (10, 1)), self.assertRaisesRegex(ValueError, "makes arrays on ROCm device 1"):
+        with mock.patch.object(OnGpu, "made_on", (10, 1)), self.assertRaisesRegex(ValueError, "makes new ones on ROCm device 1"):
             self.call(q, k, v)
-        with mock.patch.object(OnGpu, "__module__", "jaxlib.xla"), self.assertRaisesRegex(TypeError, "flashattn.jax.attention takes"):
+        with mock.patch.object(OnGpu, "__module__", "jaxlib.xla"), self.assertRaisesRegex(TypeError, "flashattn.jax takes these"):
             self.call(q, k, v)
 
     def test_a_handle_of_ones_own(self):

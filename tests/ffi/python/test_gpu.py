@@ -127,11 +127,27 @@ class CupyOnGpu(Case):
         found = flashattn.attention(*map(cupy.asarray, (q, k, v)), bias=cupy.asarray(bias), seqused_k=cupy.asarray(used))
         self.assert_out(cupy.asnumpy(found), want.astype(np.float64), 2 * LIMITS["float16"])
 
+    def test_gradients_and_cache(self):
+        q, k, v = arrays(11, "float16")
+        out, lse = flashattn.attention(q, k, v, causal="bottom-right", return_lse=True, backend="cpu")
+        given = (out, q, k, v, out, lse)
+        want = flashattn.attention_backward(*given, causal="bottom-right", backend="cpu")
+        found = flashattn.attention_backward(*map(cupy.asarray, given), causal="bottom-right")
+        for got, one in zip(found, want):
+            self.assert_out(cupy.asnumpy(got), one.astype(np.float64), 6 * LIMITS["float16"])
+        caches = [np.zeros((2, 400, 2, 64), np.float16) for _ in "kv"]
+        theirs = [cupy.asarray(x) for x in caches]
+        used = np.array([3, 100], np.int32)
+        flashattn.append_kv(k, v, *caches, seqused_k=used, backend="cpu")
+        flashattn.append_kv(cupy.asarray(k), cupy.asarray(v), *theirs, seqused_k=cupy.asarray(used))
+        for got, one in zip(theirs, caches):
+            np.testing.assert_array_equal(cupy.asnumpy(got), one)
+
     def test_other_functions_refuse(self):
         q, k, v = map(cupy.asarray, arrays(8, "float32"))
         with self.assertRaisesRegex(TypeError, "is on CUDA device 0: expected ordinary memory"):
             flashattn.explain(q, k, v)
-        with self.assertRaisesRegex(TypeError, "sinks is not on q's device"):
+        with self.assertRaisesRegex(TypeError, "sinks is not where the others are"):
             flashattn.attention(q, k, v, sinks=np.zeros(4, np.float32))
 
 
