@@ -31,6 +31,7 @@ class Operand(NamedTuple):
 
     dtypes: tuple[str, ...] | None  # None: the function's own check comes before it could copy
     strides: str = ""  # "": dense; "rows": any, but elements of a head side by side; "any"
+    is_number: bool = False  # an array without axes
 
 
 _TENSOR = Operand(None, "rows")
@@ -40,6 +41,7 @@ _DESCALES = dict.fromkeys(("q_descale", "k_descale", "v_descale"), Operand(FACTO
 ATTENTION = {
     **dict.fromkeys(("q", "k", "v", "q_tail", "k_tail"), _TENSOR),
     **{"bias": Operand(FLOATS, "any"), "mask": Operand(("bool", "uint8"), "any")},
+    "o_scale": Operand(("float32",), is_number=True),
     **dict.fromkeys(("bias_scale", "alibi_slopes", "sinks"), _REALS),
     **dict.fromkeys(("key_ranges", "key_list", "key_list_count", "full_list", "full_list_count"), Operand(("int32",))),
     **dict.fromkeys(("causal_offset", "cu_seqlens_q", "cu_seqlens_k", "seqused_q"), Operand(("int32",))),
@@ -113,7 +115,7 @@ class Gpu:
         if operand.dtypes and array.dtype.name not in operand.dtypes:
             raise TypeError(f"{name} has dtype {array.dtype}: expected {', '.join(operand.dtypes)} on a GPU")
         taken = strides_of(array, unit=operand.strides == "rows") is not None if operand.strides else array.flags.c_contiguous
-        if array.ndim == 0 or not taken:
+        if (array.ndim == 0) != operand.is_number or not taken:
             raise ValueError(
                 f"{name} has shape {array.shape} and byte strides {array.strides}: on a GPU nothing is copied, expected "
                 + ("none negative, elements of a head side by side" if operand.strides else "a dense array")

@@ -169,6 +169,7 @@ class Gpu(Case):
         self.same(q, k, v, key_ranges=ranges, return_lse=True)
         lists = np.tile(np.array([1, -1], np.int32), (2, 4, 1, 1))
         self.same(q, k, v, key_list=lists, list_rows=16, list_keys=16)
+        self.same(q, k, v, o_scale=np.array(0.3, np.float32))
         self.same(q, k, v, q_tail=self.normal(2, 9, 4, 8), k_tail=self.normal(2, 20, 1, 8))
 
     def test_packed_and_paged(self):
@@ -253,6 +254,10 @@ class Gpu(Case):
             self.call(q.astype(np.float64), k, v)
         with self.assertRaisesRegex(ValueError, "seqused_k has shape .*: on a GPU nothing is copied, expected a dense array"):
             self.call(q, k, v, seqused_k=np.zeros(4, np.int32)[::2])
+        with self.assertRaisesRegex(TypeError, "o_scale is not where the others are"):
+            self.call(q, k, v, o_scale=0.3)
+        with self.assertRaisesRegex(ValueError, r"causal_offset has shape \(\) .* expected a dense array"):
+            self.call(q, k, v, causal="explicit", causal_offset=np.array(3, np.int32))
         with self.assertRaisesRegex(TypeError, "k_shift is given: it is not taken"):
             self.call(q, k, v, k_descale=np.ones((2, 20, 2), np.float32), k_shift=np.ones((2, 20, 2), np.float32))
         with self.assertRaisesRegex(ValueError, "backend is 'cpu': expected 'hip'"):
