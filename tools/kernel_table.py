@@ -22,7 +22,7 @@ USED = re.compile(r"Used (\d+) registers")
 STATIC_SHARED = re.compile(r"(\d+) bytes smem")
 # Waits that ptxas inserts between asynchronous matrix multiplications: each costs a kernel its overlap.
 SERIALISED = re.compile(r"\(C751[0-6]\)")
-HOPPER = re.compile(r"forward_sm90<(\w+), (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
+HOPPER = re.compile(r"forward_sm90<(?:Descaled<)?(\w+)>?, (\d+), (\d+), (\d+), (\d+), \(MaskKind\)\d, \w+, \(ScoreMod\)\d, (\d+), (\d+), \(PvProduct\)(\d)>")
 
 Listed = namedtuple("Listed", "rows columns keys threads resident shared")
 HEAD = """# Kernels of the CUDA backend

@@ -55,7 +55,7 @@ void check_benign(const Handle& handle, const Types& types, int64_t n, bool is_c
     const double limit = std::fmax(oracle::norm_limit(types.o), oracle::norm_limit(p_dtype));
     EXPECT_LE(e.norm, limit) << c.describe();
     EXPECT_LE(e.lse, c.short_products ? 2e-3 : 1e-5) << c.describe();
-    EXPECT_LE(e.norm, e.plain_norm * (types.q == FA_F32 ? 1.05 : 1)) << c.describe();
+    EXPECT_LE(e.norm, e.plain_norm * (types.q == FA_F32 ? 1.25 : 1)) << c.describe();
     printf("q %s, kv %s, o %s, n %lld%s: |error of o| %.2g (plain %.2g, limit %.2g), LSE %.2g\n", oracle::name_of(types.q),
            oracle::name_of(types.kv), oracle::name_of(types.o), (long long)n, is_causal ? ", causal" : "", e.norm, e.plain_norm,
            limit, e.lse);

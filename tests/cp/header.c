@@ -1,7 +1,7 @@
 /* Compiling is the test: C99 without extensions, and no padding in what an ABI freezes. */
 #include <flashattn_cp.h>
 
-typedef char frozen_transport[sizeof(fa_cp_transport_t) == 56 ? 1 : -1];
+typedef char frozen_transport[sizeof(fa_cp_transport_t) == 88 ? 1 : -1];
 typedef char frozen_message[sizeof(fa_cp_message_t) == 32 ? 1 : -1];
 typedef char frozen_info[sizeof(fa_cp_create_info_t) == 24 ? 1 : -1];
 typedef char frozen_desc[sizeof(fa_cp_desc_t) == 32 ? 1 : -1];

@@ -43,8 +43,9 @@ struct LatentConsumer {
     // Read anew: what is derived from the lane would otherwise be kept over the mainloop.
     FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
 
+    // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
+    FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
     FA_MEMBER void release(int w, int half) const {
-        __syncwarp();  // all lanes have read s.keys, which the producer may now overwrite
         if (lane == 0) rt::mbarrier_arrive(smem_addr(s.k_empty[w][half]));
     }
     template <int w, int from, int to>
@@ -161,8 +162,7 @@ struct LatentConsumer {
         }
         if (lane == 0) s.moved[w][warp] = moved;
         rt::fence_proxy_async_shared();
-        __syncwarp();
-        if (lane == 0) rt::mbarrier_arrive(smem_addr(s.p_full[w]));
+        rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
     }
     FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
@@ -181,7 +181,7 @@ struct LatentConsumer {
         rt::keep_in_registers(acc_s);
         for (int n = pairs - 1;; n--) {
             const bool first = n == pairs - 1;
-            const int keys = rt::warp_uniform(s.keys[0]);
+            const int keys = keys_of(0);
             if (keys < 64) zero_v_tail(0, keys);
             bool exact = first || keys < 64 || crosses_diagonal(n, 0);
             if (!exact) {
@@ -233,7 +233,7 @@ struct LatentConsumer {
             issue_other_pv<0>();
             rt::wgmma_wait<1>();
             rt::keep_in_registers(acc_s);
-            const int keys = rt::warp_uniform(s.keys[1]);
+            const int keys = keys_of(1);
             if (keys < 64) zero_v_tail(1, keys);
             float sum[2];
             make_p(sum);

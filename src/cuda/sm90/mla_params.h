@@ -54,7 +54,7 @@ struct LatentTraits {
         for (int w = 0; w < 2; w++) {
             for (const uint64_t& full : s.k_full[w]) rt::mbarrier_init(smem_addr(full), 1);
             for (const uint64_t& empty : s.k_empty[w]) rt::mbarrier_init(smem_addr(empty), 4);
-            rt::mbarrier_init(smem_addr(s.p_full[w]), 4);
+            rt::mbarrier_init(smem_addr(s.p_full[w]), 128);
         }
         rt::fence_mbarrier_init();
     }
