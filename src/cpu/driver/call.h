@@ -91,7 +91,7 @@ struct QueryTile {
     int rows, vectors, width;
     int panel_index;  // which tile of the panel
     float* q;         // packed as the method wants it; by pack_q(): [dim_qk][width]
-    const int32_t* slots;  // of the cache, of each key; NULL: keys have positions
+    const int32_t* slots = nullptr;  // of the cache, of each key; NULL: keys have positions
     int64_t position(int lane, int64_t group) const { return (first + lane) / group; }
     int64_t head(int lane, int64_t group) const { return kv_head * group + (first + lane) % group; }
 };
