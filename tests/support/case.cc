@@ -120,6 +120,7 @@ void Case::bind(Rng& rng) {
         give(this->*operand.buffer, wanted, wanted ? operand.bytes(r) : 0);
         point(a, operand.pointer, this->*operand.buffer);
     }
+    if (device_status.bytes() > 0) *device_status.as<uint32_t>() = 0;  // calls set bits in it
 }
 
 void Case::use_workspace(uint64_t bytes, Rng& rng) {
