@@ -1,12 +1,12 @@
 // The descriptor: what is known, what fits together, and what zero means.
 #include <math.h>
 #include <string.h>
+#include "core/belongings.h"
 #include "core/check.h"
 #include "core/factors.h"
 #include "core/lists.h"
 #include "core/operands.h"
 #include "core/overlap.h"
-#include "core/belongings.h"
 #include "core/rules.h"
 #include "spec/shape.h"
 

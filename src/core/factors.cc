@@ -1,6 +1,6 @@
 #include "core/factors.h"
-#include "core/dtype.h"
 #include "core/belongings.h"
+#include "core/dtype.h"
 #include "spec/shape.h"
 
 namespace fa {

@@ -38,6 +38,15 @@ const float* cosines(Memory* m) {
     return table;
 }
 
+// An append's or a rotation's.
+template <class C>
+void set_rotation(C* c) {
+    c->a.max_position = 5;
+    c->a.rotary_dim = 4;
+    c->a.cos = cosines(&c->memory);
+    c->a.sin = cosines(&c->memory);
+}
+
 }  // namespace
 
 void plain(Forward* f) {
@@ -303,10 +312,7 @@ void append_paged(Append* c) {
     c->a.kv_batch_idx = m.array<int32_t>({2, 1});
     c->a.page_table =
         m.array<int32_t>({-1, -1, -1, -1, 0, -1, -1, 1, -7});  // the pages of slots 2, 3 of row 2 and of slot 3 of row 1
-    c->a.max_position = 5;
-    c->a.rotary_dim = 4;
-    c->a.cos = cosines(&m);
-    c->a.sin = cosines(&m);
+    set_rotation(c);
 }
 
 void append_scaled(Append* c) {
@@ -353,10 +359,7 @@ void rotary_padded(Rotary* c) {
     c->d.operands = FA_OPERAND_SEQUSED_Q;
     c->a.x = m.make<float>(192, 1.0f);
     c->a.out = m.make<float>(192, 7.0f);
-    c->a.max_position = 5;
-    c->a.rotary_dim = 4;
-    c->a.cos = cosines(&m);
-    c->a.sin = cosines(&m);
+    set_rotation(c);
     c->a.seqused = m.array<int32_t>({3, 2});
     c->a.position_offset = m.array<int32_t>({2, 3});
 }
@@ -367,10 +370,7 @@ void rotary_of_k(Rotary* c) {
     c->d.k_dtype = FA_F16;
     c->a.flags = FA_ROTARY_OF_K;
     c->a.x = c->a.out = m.make<uint16_t>(160);
-    c->a.max_position = 5;
-    c->a.rotary_dim = 4;
-    c->a.cos = cosines(&m);
-    c->a.sin = cosines(&m);
+    set_rotation(c);
 }
 
 void rotary_packed(Rotary* c) {
@@ -381,10 +381,7 @@ void rotary_packed(Rotary* c) {
     c->d.total_q = 6;
     c->a.flags = FA_ROTARY_INTERLEAVED;
     c->a.x = c->a.out = m.make<uint16_t>(192);
-    c->a.max_position = 5;
-    c->a.rotary_dim = 4;
-    c->a.cos = cosines(&m);
-    c->a.sin = cosines(&m);
+    set_rotation(c);
     c->a.cu_seqlens = m.array<int32_t>({0, 2, 5});
     c->a.positions = m.array<int32_t>({4, 0, 1, 2, 3, -9});  // the last row is nobody's
 }
