@@ -260,6 +260,12 @@ struct Attention : fa_attention_desc_t {
     Attention& lse_strides(int64_t batch_, int64_t head, int64_t row) {
         return literal(FA_STRIDED_LSE, lse_stride, batch_, head, row);
     }
+    Attention& q_tail_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_Q_TAIL, q_tail_stride, batch_, row, head, unit);
+    }
+    Attention& k_tail_strides(int64_t batch_, int64_t row, int64_t head, int64_t unit) {
+        return literal(FA_STRIDED_K_TAIL, k_tail_stride, batch_, row, head, unit);
+    }
 
   private:
     template <size_t n, class... Strides>
@@ -421,7 +427,33 @@ struct AppendKvArgs {
     Span<char> workspace{}; /* none: the handle's own scratch memory */
 };
 
+/* fa_convert: fa_conversion_t of flashattn.h. Sizes count elements, strides units, the last of which is 1. */
+struct Conversion {
+    ConstTensor x{}; /* none: zeros */
+    Tensor out{};
+    int64_t size[4] = {1, 1, 1, 1}; /* (batch, row, head, dim), or whatever is to be stepped along */
+    int64_t x_stride[4] = {0, 0, 0, 1};
+    int64_t out_stride[4] = {0, 0, 0, 1};
+    uint64_t flags = 0; /* FA_CONVERT_… */
+};
+
 namespace detail {
+
+/* Bytes to the end of the last element, UINT64_MAX where they are more; 0 of what the library refuses. */
+inline uint64_t reach(int32_t dtype, const int64_t (&size)[4], const int64_t (&stride)[4]) {
+    int64_t elements = 0, bytes = 0;
+    if (fa_dtype_unit(dtype, &elements, &bytes) != FA_OK) return 0;
+    uint64_t last = 0;
+    for (int i = 0; i < 4; i++) {
+        const int64_t units = i < 3 ? size[i] : size[i] / elements;
+        if (units <= 0 || stride[i] < 0) return 0;
+        const uint64_t steps = static_cast<uint64_t>(units) - 1, step = static_cast<uint64_t>(stride[i]);
+        if (step != 0 && steps > (UINT64_MAX - last) / step) return UINT64_MAX;
+        last += steps * step;
+    }
+    const uint64_t unit = static_cast<uint64_t>(bytes);
+    return last >= UINT64_MAX / unit ? UINT64_MAX : (last + 1) * unit;
+}
 
 /* Sets the pointers of an args struct, the descriptor's operand bits and types, and remembers how much memory is behind each pointer. */
 class Binding {
@@ -610,14 +642,14 @@ inline fa_rotary_args_t blank(const RotaryArgs& given) {
     return args;
 }
 inline void bind(Binding& b, fa_rotary_args_t& args, const RotaryArgs& given) {
-    b.set("x", args.x, given.x, 0, &fa_attention_desc_t::q_dtype);
-    b.set("out", args.out, given.out, 0, &fa_attention_desc_t::q_dtype);
+    b.set("x", args.x, given.x, 0, given.flags & FA_ROTARY_OF_K ? &fa_attention_desc_t::k_dtype : &fa_attention_desc_t::q_dtype);
+    b.set("out", args.out, given.out, 0, given.flags & FA_ROTARY_OF_K ? &fa_attention_desc_t::k_dtype : &fa_attention_desc_t::q_dtype);
     b.set("cos", args.cos, given.cos, 0);
     b.set("sin", args.sin, given.sin, 0);
     b.set("positions", args.positions, given.positions, 0);
     b.set("position_offset", args.position_offset, given.position_offset, 0);
-    b.set("cu_seqlens", args.cu_seqlens, given.cu_seqlens, FA_OPERAND_CU_SEQLENS_Q);
-    b.set("seqused", args.seqused, given.seqused, FA_OPERAND_SEQUSED_Q);
+    b.set("cu_seqlens", args.cu_seqlens, given.cu_seqlens, given.flags & FA_ROTARY_OF_K ? FA_OPERAND_CU_SEQLENS_K : FA_OPERAND_CU_SEQLENS_Q);
+    b.set("seqused", args.seqused, given.seqused, given.flags & FA_ROTARY_OF_K ? FA_OPERAND_SEQUSED_K : FA_OPERAND_SEQUSED_Q);
 }
 inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const fa_rotary_args_t& args) {
     return fa_rotary(handle, &desc, &args);
@@ -768,6 +800,11 @@ class Handle {
     Done rotary(const Attention& attention, const RotaryArgs& args) { return detail::finish(call(attention, args)); }
     Done append_kv(const Attention& attention, const AppendKvArgs& args) { return detail::finish(call(attention, args)); }
 
+    /* Copies, converts, sums or clears tensors with strides. stream: with FA_ARGS_STREAM in flags. */
+    Done convert(const std::vector<Conversion>& list, uint32_t flags = 0, void* stream = nullptr) {
+        return detail::finish(call(list, flags, stream));
+    }
+
     /* FA_PARAM_…, FA_INFO_…, FA_STAT_… */
     Done set(int32_t key, int64_t value) { return detail::finish(said(fa_param_set(get(), key, value))); }
     Result<int64_t> get(int32_t key) const {
@@ -816,8 +853,15 @@ class Handle {
     /* Between any two of host and device memory; `to` has at least as many elements as `from`. */
     template <class T>
     Done copy(Span<T> to, Span<const std::common_type_t<T>> from) {
-        Status status = to.size() < from.size() ? Status(FA_INVALID_ARGUMENT, "to has fewer elements than from")
-                                                : said(fa_copy(get(), to.data(), from.data(), from.size() * sizeof(T)));
+        Status status = fits(to, from);
+        if (status) status = said(fa_copy(get(), to.data(), from.data(), from.size() * sizeof(T)));
+        return detail::finish(std::move(status));
+    }
+    /* The same in the order of a stream: the handle's, or, with FA_ARGS_STREAM in flags, this one. Both stay until it has come by. */
+    template <class T>
+    Done copy_async(Span<T> to, Span<const std::common_type_t<T>> from, uint32_t flags = 0, void* stream = nullptr) {
+        Status status = fits(to, from);
+        if (status) status = said(fa_copy_async(get(), to.data(), from.data(), from.size() * sizeof(T), flags, stream));
         return detail::finish(std::move(status));
     }
     Done synchronize() { return detail::finish(said(fa_synchronize(get()))); }
@@ -841,6 +885,31 @@ class Handle {
         (void)fa_explain(get(), desc, op, text, sizeof text);
         rethrow();
         return text;
+    }
+    template <class T>
+    static Status fits(Span<T> to, Span<const std::common_type_t<T>> from) {
+        return to.size() < from.size() ? Status(FA_INVALID_ARGUMENT, "to has fewer elements than from") : Status();
+    }
+    Status call(const std::vector<Conversion>& list, uint32_t flags, void* stream) {
+        std::vector<fa_conversion_t> raw;
+        for (const Conversion& given : list) {
+            fa_conversion_t one = {given.x.data(), given.out.data(), {}, {}, {}, given.x.dtype(), given.out.dtype(), given.flags};
+            for (int i = 0; i < 4; i++)
+                one.size[i] = given.size[i], one.x_stride[i] = given.x_stride[i], one.out_stride[i] = given.out_stride[i];
+            const struct {
+                const char* name;
+                uint64_t has, used;
+            } rooms[] = {
+                {"x", given.x.data() ? given.x.bytes() : Tensor::kUnknown, detail::reach(one.x_dtype, one.size, one.x_stride)},
+                {"out", given.out.bytes(), detail::reach(one.out_dtype, one.size, one.out_stride)}};
+            for (const auto& room : rooms)
+                if (room.has != Tensor::kUnknown && room.used > room.has)
+                    return {FA_INVALID_ARGUMENT, "list[" + std::to_string(raw.size()) + "]." + room.name + " has " +
+                                                     std::to_string(room.has) + " bytes: the call would use " +
+                                                     std::to_string(room.used)};
+            raw.push_back(one);
+        }
+        return said(fa_convert(get(), raw.data(), static_cast<int64_t>(raw.size()), flags, stream));
     }
     template <class Args>
     Status call(Attention desc, const Args& given) {
@@ -876,6 +945,13 @@ inline int32_t version() { return fa_version(); }
 inline Status backend_status(int32_t backend) {
     char text[FA_TEXT_MAX];
     const fa_status_t status = fa_backend_status(backend, text, sizeof text);
+    return {status, text};
+}
+
+/* Would the call work on a handle of this backend and device, all else at its default? The message is what fa_explain would say. */
+inline Status backend_supports(int32_t backend, int32_t device, const Attention& attention, int32_t op) {
+    char text[FA_TEXT_MAX];
+    const fa_status_t status = fa_backend_supports(backend, device, &attention, op, text, sizeof text);
     return {status, text};
 }
 

@@ -1,5 +1,6 @@
 """The calls of the ABI as every binding sees them: a descriptor and an args struct, whose pointers have names, element types and operand
 bits. A field that the header gains is in each language when generate_abi.py has run."""
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,10 @@ class Option:
     doc: list[str]
 
 
+# What stands for a name of q's in a call whose tensor has k's half of the descriptor by a flag.
+OF_K = {"q_dtype": "k_dtype", "FA_OPERAND_CU_SEQLENS_Q": "FA_OPERAND_CU_SEQLENS_K", "FA_OPERAND_SEQUSED_Q": "FA_OPERAND_SEQUSED_K"}
+
+
 @dataclass(frozen=True)
 class Call:
     name: str  # "forward"
@@ -49,6 +54,11 @@ class Call:
     doc: list[str]
     tensors: list[Tensor]
     options: list[Option]  # all else that a caller sets but stream and workspace
+    of_k_flag: str = ""  # by which its tensor has k's half of the descriptor
+
+    def of_k(self, text):
+        """The text with k's names in the place of q's, where the call has such a flag."""
+        return functools.reduce(lambda t, q: t.replace(q, OF_K[q]), OF_K, text) if self.of_k_flag else text
 
 
 def files(abi, header):
@@ -62,6 +72,7 @@ def files(abi, header):
 
 def calls(abi, docs):
     operands = {c.name for group in abi.constants for c in group if c.kind == "operand"}
+    flags = {c.name for group in abi.constants for c in group}
     types = {name for name, _ in abi.structs["fa_attention_desc_t"] if name.endswith("_dtype")}
     found = []
     for struct, (function, op) in CALLS.items():
@@ -76,7 +87,8 @@ def calls(abi, docs):
                                       dtype if element == "void" and dtype in types else "", doc))
             elif name not in NO_TENSORS | {"struct_size", "workspace_size"}:
                 options.append(Option(name, kind, doc))
-        found.append(Call(op.removeprefix("FA_OP_").lower(), struct, function, op, docs[struct], tensors, options))
+        flag = f"{struct[:-len('_args_t')].upper()}_OF_K"
+        found.append(Call(op.removeprefix("FA_OP_").lower(), struct, function, op, docs[struct], tensors, options, flag if flag in flags else ""))
     untyped = [f"{call.struct}.{t.name}" for call in found for t in call.tensors if t.element == "void" and not t.dtype]
     if untyped:
         raise SystemExit(f"TYPED_AS does not say which field of the descriptor has the type of {', '.join(untyped)}")

@@ -43,6 +43,12 @@ def args_struct(call):
     return f"\n/* {call.function}: {call.struct} of flashattn.h. */\nstruct {camel(call.name)}Args {{\n" + "\n".join(fields) + "\n};\n"
 
 
+def of_half(call, of_q):
+    """Where the call has a tensor of q's or of k's, by its flag."""
+    of_k = call.of_k(of_q)
+    return of_q if of_k == of_q else f"given.flags & {call.of_k_flag} ? {of_k} : {of_q}"
+
+
 def functions(call):
     given, out = f"{camel(call.name)}Args", []
     out.append(f"inline int32_t op_of(const {given}&) {{ return {call.op}; }}")
@@ -56,8 +62,8 @@ def functions(call):
             "    args.workspace_size = given.workspace.size();", "    return args;", "}"]
     out.append(f"inline void bind(Binding& b, {call.struct}& args, const {given}& given) {{")
     for t in call.tensors:
-        type_ = f", &fa_attention_desc_t::{t.dtype}" if t.dtype else ""
-        out.append(f'    b.set("{t.name}", args.{t.name}, given.{t.name}, {t.operand or 0}{type_});')
+        type_ = f", {of_half(call, f'&fa_attention_desc_t::{t.dtype}')}" if t.dtype else ""
+        out.append(f'    b.set("{t.name}", args.{t.name}, given.{t.name}, {of_half(call, t.operand or "0")}{type_});')
     out.append("}")
     out.append(f"inline fa_status_t run(fa_handle_t handle, const fa_attention_desc_t& desc, const {call.struct}& args) {{")
     out.append(f"    return {call.function}(handle, &desc, &args);\n}}")

@@ -172,6 +172,13 @@ type room struct {
 
 func (b *binding) begin(op C.int32_t, args unsafe.Pointer) { b.op, b.args = op, args }
 
+func either[T any](first bool, one, other T) T {
+	if first {
+		return one
+	}
+	return other
+}
+
 func (b *binding) pointer(name string, field uintptr, operand C.uint64_t, data unsafe.Pointer, bytes uint64) {
 	b.pointers = append(b.pointers, data)
 	if data != nil {

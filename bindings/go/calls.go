@@ -260,14 +260,14 @@ func (x *Rotary) bind(b *binding, args *C.fa_rotary_args_t) {
 	args.max_position = C.int64_t(x.MaxPosition)
 	args.rotary_begin = C.int64_t(x.RotaryBegin)
 	args.rotary_dim = C.int64_t(x.RotaryDim)
-	b.tensor("x", unsafe.Offsetof(args.x), 0, x.X, &b.desc.q_dtype, false)
-	b.tensor("out", unsafe.Offsetof(args.out), 0, x.Out, &b.desc.q_dtype, true)
+	b.tensor("x", unsafe.Offsetof(args.x), 0, x.X, either[*C.int32_t](x.OfK, &b.desc.k_dtype, &b.desc.q_dtype), false)
+	b.tensor("out", unsafe.Offsetof(args.out), 0, x.Out, either[*C.int32_t](x.OfK, &b.desc.k_dtype, &b.desc.q_dtype), true)
 	bindSlice(b, "cos", unsafe.Offsetof(args.cos), 0, x.Cos)
 	bindSlice(b, "sin", unsafe.Offsetof(args.sin), 0, x.Sin)
 	bindSlice(b, "positions", unsafe.Offsetof(args.positions), 0, x.Positions)
 	bindSlice(b, "position_offset", unsafe.Offsetof(args.position_offset), 0, x.PositionOffset)
-	bindSlice(b, "cu_seqlens", unsafe.Offsetof(args.cu_seqlens), C.FA_OPERAND_CU_SEQLENS_Q, x.CuSeqlens)
-	bindSlice(b, "seqused", unsafe.Offsetof(args.seqused), C.FA_OPERAND_SEQUSED_Q, x.Seqused)
+	bindSlice(b, "cu_seqlens", unsafe.Offsetof(args.cu_seqlens), either[C.uint64_t](x.OfK, C.FA_OPERAND_CU_SEQLENS_K, C.FA_OPERAND_CU_SEQLENS_Q), x.CuSeqlens)
+	bindSlice(b, "seqused", unsafe.Offsetof(args.seqused), either[C.uint64_t](x.OfK, C.FA_OPERAND_SEQUSED_K, C.FA_OPERAND_SEQUSED_Q), x.Seqused)
 }
 
 // AppendKV is where the data of a call is. An operand that is given takes part in the call.

@@ -227,6 +227,60 @@ func TestRotaryTurnsPairsAlsoInPlace(t *testing.T) {
 	near(t, x, []float64{1, 2, 3, 4, -7, -6, 5, -8}, 0)
 }
 
+func TestRotaryOfPackedKeysOfATypeOfTheirOwn(t *testing.T) {
+	x, out := []float32{1, 2, 3, 4, 5, 6}, make([]float32, 6)
+	a := &Attention{QDtype: DtypeF16, Batch: 2, HeadsQ: 4, HeadsK: 1, TotalK: 3, SeqlenK: 2, DimQK: 2}
+	turn := &Rotary{X: Of(x), Out: Of(out), Cos: []float32{1, 0}, Sin: []float32{0, 1}, MaxPosition: 2, RotaryDim: 2, CuSeqlens: []int32{0, 2, 3}}
+	h := open(t, CPU)
+	refused(t, h.Rotary(a, turn), InvalidArgument, "x has type f32: expected f16")
+	turn.OfK = true
+	works(t, h.Rotary(a, turn))
+	near(t, out, []float64{1, 2, -4, 3, 5, 6}, 0)
+}
+
+func TestListsNameSlotsOfACache(t *testing.T) {
+	q, cache, o, word := random(8, 1), random(24, 2), make([]float32, 8), []uint32{0}
+	a := &Attention{Batch: 1, HeadsQ: 2, HeadsK: 1, SeqlenQ: 1, DimQK: 4, PageSize: 2, NumPages: 3,
+		ListSpace: ListSpaceSlots, ListMax: 3, ListHeads: 1, ListStride: [4]int64{0, 0, 3, 1}}
+	x := &Forward{Q: Of(q), K: Of(cache), V: Of(cache), O: Of(o), KeyList: []int32{4, 1, -1}, DeviceStatus: word}
+	h := open(t, CPU)
+	works(t, h.Forward(a, x))
+	for head := 0; head < 2; head++ {
+		near(t, o[4*head:], plainRow(q[4*head:4*head+4], cache, cache, 6, 4, func(slot int) bool { return slot == 4 || slot == 1 }), 1e-6)
+	}
+	x.KeyList[0] = 6
+	refused(t, h.Forward(a, x), InvalidArgument, "key_list")
+	if word[0] != 0 {
+		t.Errorf("the status word is %d: a CPU refuses", word[0])
+	}
+}
+
+func TestConversionsStayWithinTheirSlices(t *testing.T) {
+	x, out, zeros := []F16{0x3c00, 0x4000, 0x4200}, []float32{1, 1, 1}, []int8{7, 7}
+	h := open(t, CPU)
+	add := &Conversion{X: Of(x), Out: Of(out), Size: [4]int64{1, 3, 1, 1}, XStride: [4]int64{0, 1, 0, 1}, OutStride: [4]int64{0, 1, 0, 1}, Accumulate: true}
+	works(t, h.Convert(add))
+	near(t, out, []float64{2, 3, 4}, 0)
+	works(t, h.Convert(&Conversion{Out: Of(zeros), Size: [4]int64{1, 1, 1, 2}, OutStride: [4]int64{0, 0, 0, 1}}))
+	if zeros[0] != 0 || zeros[1] != 0 {
+		t.Errorf("got %v", zeros)
+	}
+	with := func(size, stride int64, sentence string) {
+		t.Helper()
+		wrong := *add
+		wrong.Size[1], wrong.OutStride[1] = size, stride
+		refused(t, h.Convert(&wrong), InvalidArgument, sentence)
+	}
+	with(4, 0, "x has 6 bytes: the call would use 8")
+	with(3, 2, "out has 12 bytes: the call would use 20")
+	with(3, math.MaxInt64, "out has 12 bytes")
+	with(3, 0, "out_stride")
+	with(-1, 1, "size[1] is -1")
+	refused(t, h.Convert(nil), InvalidArgument, "nil")
+	refused(t, h.Convert(&Conversion{Size: [4]int64{1, 1, 1, 1}}), UnsupportedField, "out_dtype")
+	near(t, out, []float64{2, 3, 4}, 0)
+}
+
 func TestATensorThatDoesNotFitIsRefusedUntouched(t *testing.T) {
 	h := open(t, CPU)
 	names := []string{"q", "k", "v", "o", "lse"}

@@ -129,6 +129,23 @@ func ExampleHandle_Rotary() {
 	// Output: [1 2 -4 3]
 }
 
+// A transposed matrix in another type.
+func ExampleHandle_Convert() {
+	h, err := flashattn.New(flashattn.CPU)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Close()
+	x, out := []float32{1, 2, 3, 4, 5, 6}, make([]flashattn.BF16, 6) // 3 rows of 2
+	err = h.Convert(&flashattn.Conversion{X: flashattn.Of(x), Out: flashattn.Of(out), Size: [4]int64{1, 3, 2, 1},
+		XStride: [4]int64{0, 2, 1, 1}, OutStride: [4]int64{0, 1, 3, 1}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%x\n", out)
+	// Output: [3f80 4040 40a0 4000 4080 40c0]
+}
+
 func ExampleDevices() {
 	devices, err := flashattn.Devices(flashattn.CPU)
 	if err != nil {

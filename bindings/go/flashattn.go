@@ -51,7 +51,7 @@ type Options struct {
 	BackendDir string   // absolute folder of backend modules, searched before all others; "": none
 }
 
-// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. Calls of several goroutines
+// Handle owns backend, device, threads and scratch memory. It takes ordinary memory on every backend: Go has no other. Calls of several goroutines
 // wait for one another. New makes one, and it stays where it is: a copy would use what the other has freed, so go vet points at it and
 // every call on it fails. A handle that is forgotten is closed by the garbage collector.
 type Handle struct {
@@ -116,27 +116,6 @@ func (h *Handle) check(status C.fa_status_t) error {
 	}
 	return &Error{Status(status), C.GoString(C.fa_last_error(h.raw))}
 }
-
-// Param is a parameter, a fact or a figure of a handle.
-type Param int32
-
-// Parameters are set and read; facts and figures are read. The header says what each is.
-const (
-	ParamThreads     Param = C.FA_PARAM_THREADS
-	ParamMaxISA      Param = C.FA_PARAM_MAX_ISA
-	ParamLogLevel    Param = C.FA_PARAM_LOG_LEVEL
-	ParamCountWork   Param = C.FA_PARAM_COUNT_WORK
-	ParamThreadPool  Param = C.FA_PARAM_THREAD_POOL
-	InfoBackend      Param = C.FA_INFO_BACKEND
-	InfoDevice       Param = C.FA_INFO_DEVICE
-	InfoISA          Param = C.FA_INFO_ISA
-	StatTileRows     Param = C.FA_STAT_TILE_ROWS
-	StatTileKeys     Param = C.FA_STAT_TILE_KEYS
-	StatFlops        Param = C.FA_STAT_FLOPS
-	StatBytesRead    Param = C.FA_STAT_BYTES_READ
-	StatBytesWritten Param = C.FA_STAT_BYTES_WRITTEN
-	StatExtraBytes   Param = C.FA_STAT_EXTRA_BYTES
-)
 
 // Set sets a parameter.
 func (h *Handle) Set(param Param, value int64) error {

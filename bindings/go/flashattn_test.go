@@ -57,6 +57,9 @@ func TestParametersAreSetAndRead(t *testing.T) {
 		t.Errorf("got %v, %v", threads, err)
 	}
 	refused(t, h.SetThreads(-1), InvalidArgument, "threads")
+	if stream, err := h.Get(InfoStream); err != nil || stream != 0 {
+		t.Errorf("got %v, %v", stream, err)
+	}
 }
 
 func TestQuestionsAreAnsweredWithoutData(t *testing.T) {
@@ -197,6 +200,16 @@ func TestBackendsAndDevicesAreAskedWithoutAHandle(t *testing.T) {
 	if d := devices[0]; d.Backend != CPU || d.Index != 0 || d.ComputeUnits < 1 || d.MemoryBytes == 0 || d.Name == "" || d.Arch == "" {
 		t.Errorf("got %+v", d)
 	}
+	a := shape()
+	a.QDtype = DtypeF32
+	if how, err := BackendSupports(CPU, 0, a, OpForward); err != nil || !strings.Contains(how, "cpu") {
+		t.Errorf("got %q, %v", how, err)
+	}
+	a.QDtype = DtypeE4m3
+	_, err = BackendSupports(CPU, 0, a, OpBackward)
+	refused(t, err, Unsupported, "e4m3")
+	_, err = BackendSupports(CPU, 0, nil, OpForward)
+	refused(t, err, InvalidArgument, "nil")
 	if BackendStatus(CUDA) != nil {
 		devices, err = Devices(CUDA)
 		var e *Error

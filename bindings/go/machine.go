@@ -28,6 +28,21 @@ func BackendStatus(backend Backend) error {
 	return nil
 }
 
+// BackendSupports says how a call would be computed by a handle on this backend and device with everything else at its default, or why it
+// cannot be. Types and operands are those of the Attention itself.
+func BackendSupports(backend Backend, device int32, a *Attention, op Op) (string, error) {
+	if a == nil {
+		return "", &Error{InvalidArgument, "the attention is nil"}
+	}
+	desc := a.descriptor()
+	text := make([]C.char, C.REASON_MAX)
+	status := C.fa_backend_supports(C.int32_t(backend), C.int32_t(device), &desc, C.int32_t(op), &text[0], C.REASON_MAX)
+	if status != C.FA_OK {
+		return "", &Error{Status(status), C.GoString(&text[0])}
+	}
+	return C.GoString(&text[0]), nil
+}
+
 // Device is what a backend computes on.
 type Device struct {
 	Backend      Backend

@@ -215,3 +215,43 @@ const (
 	// Internal: a defect of the library: please report it
 	Internal Status = C.FA_INTERNAL
 )
+
+// Param is a parameter, a fact or a figure of a handle.
+type Param int32
+
+// Parameters are set and read; facts and figures are read.
+const (
+	// ParamThreads: CPU threads, the caller's included; 0: as many as OpenMP's maximum and the thread's affinity allow
+	ParamThreads Param = C.FA_PARAM_THREADS
+	// ParamMaxISA: FA_ISA_…: highest instruction set to use; 0: the best there is. One that the CPU lacks: FA_UNSUPPORTED
+	ParamMaxISA Param = C.FA_PARAM_MAX_ISA
+	// ParamLogLevel: FA_LOG_…
+	ParamLogLevel Param = C.FA_PARAM_LOG_LEVEL
+	// ParamCountWork: 1: forward calls count work and memory traffic into the FA_STAT_ figures, and are computed by f32 tiles
+	// one by one, where others may take faster ways that round otherwise (CPU backend)
+	ParamCountWork Param = C.FA_PARAM_COUNT_WORK
+	// ParamThreadPool: FA_POOL_…: whose CPU threads
+	ParamThreadPool Param = C.FA_PARAM_THREAD_POOL
+	// InfoBackend: FA_BACKEND_… that the handle resolved to
+	InfoBackend Param = C.FA_INFO_BACKEND
+	// InfoDevice is as in flashattn.h.
+	InfoDevice Param = C.FA_INFO_DEVICE
+	// InfoMemory: FA_MEMORY_HOST or _DEVICE
+	InfoMemory Param = C.FA_INFO_MEMORY
+	// InfoISA: FA_ISA_… that runs; 0 on a GPU
+	InfoISA Param = C.FA_INFO_ISA
+	// InfoStream: the native stream of fa_create_info_t, as an integer; 0 on the CPU
+	InfoStream Param = C.FA_INFO_STREAM
+	// StatTileRows: query rows of a tile (Br)
+	StatTileRows Param = C.FA_STAT_TILE_ROWS
+	// StatTileKeys: keys of a tile (Bc)
+	StatTileKeys Param = C.FA_STAT_TILE_KEYS
+	// StatFlops: floating-point operations of the products q·k and p·v
+	StatFlops Param = C.FA_STAT_FLOPS
+	// StatBytesRead: bytes moved from memory into tiles
+	StatBytesRead Param = C.FA_STAT_BYTES_READ
+	// StatBytesWritten: … and from tiles to memory
+	StatBytesWritten Param = C.FA_STAT_BYTES_WRITTEN
+	// StatExtraBytes: extra memory of the algorithm besides inputs, outputs and one thread's tiles
+	StatExtraBytes Param = C.FA_STAT_EXTRA_BYTES
+)

@@ -210,6 +210,71 @@ TEST_F(Calls, RotaryTurnsPairsByTheirPosition) {
     EXPECT_EQ(refusal([&] { handle.rotary(a, args); }), "cos has 12 bytes: the call would use 16");
 }
 
+// Packed keys, of another type and other heads than q.
+TEST_F(Calls, RotaryOfTheKeysOfADescriptor) {
+    Attention a;
+    a.q_dtype = FA_F16, a.batch = 2, a.heads_q = 4, a.heads_k = 1, a.total_k = 3, a.seqlen_k = 2, a.dim_qk = 2;
+    const float x[] = {1, 2, 3, 4, 5, 6}, cosine[] = {1, 0}, sine[] = {0, 1};  // position 1: a quarter turn
+    const int32_t cu_seqlens[] = {0, 2, 3};
+    float out[6];
+    flashattn::RotaryArgs args;
+    args.flags = FA_ROTARY_OF_K;
+    args.x = x, args.out = out, args.cos = cosine, args.sin = sine, args.max_position = 2, args.rotary_dim = 2;
+    args.cu_seqlens = cu_seqlens;
+    handle.rotary(a, args);
+    const float expected[] = {1, 2, -4, 3, 5, 6};
+    for (int i = 0; i < 6; i++) EXPECT_EQ(out[i], expected[i]) << i;
+    args.flags = 0;
+    EXPECT_EQ(refusal([&] { handle.rotary(a, args); }), "x has type f32: expected f16");
+}
+
+// The best slots of a paged cache; a CPU refuses what a GPU's status word would tell of.
+TEST_F(Calls, ForwardOverListsOfSlots) {
+    Attention a;
+    a.batch = 1, a.heads_q = 2, a.heads_k = 1, a.seqlen_q = 1, a.dim_qk = 4;
+    a.list_space = FA_LIST_SLOTS, a.page_size = 2, a.num_pages = 3, a.list_max = 3, a.list_heads = 1;
+    a.list_stride[2] = 3, a.list_stride[3] = 1;
+    const auto q = normal(2 * 4, 1), cache = normal(6 * 4, 2);
+    int32_t slots[] = {4, 1, -1};
+    uint32_t word = 0;
+    std::vector<float> o(2 * 4), by_hand(2 * 4);
+    flashattn::ForwardArgs args;
+    args.q = q, args.k = cache, args.v = cache, args.o = o, args.key_list = slots, args.device_status = {&word, 1};
+    handle.forward(a, args);
+    EXPECT_EQ(word, 0u);
+
+    Attention plain;
+    plain.batch = 1, plain.heads_q = 2, plain.heads_k = 1, plain.seqlen_q = 1, plain.seqlen_k = 2, plain.dim_qk = 4;
+    std::vector<float> keys(cache.begin() + 4 * 4, cache.begin() + 5 * 4);
+    keys.insert(keys.end(), cache.begin() + 4, cache.begin() + 2 * 4);
+    handle.forward(plain, q, keys, keys, by_hand);
+    for (int i = 0; i < 8; i++) EXPECT_NEAR(o[i], by_hand[i], 1e-6) << i;
+    slots[0] = 6;
+    EXPECT_NE(refusal([&] { handle.forward(a, args); }).find("key_list"), std::string::npos);
+}
+
+TEST_F(Calls, ConversionsOfLayoutsAndTypes) {
+    const std::vector<F16> x{{0x3c00}, {0x4000}, {0x4200}, {0x4400}, {0x4500}, {0x4600}};  // 1 … 6
+    std::vector<float> out(6, 1), zeros(2, 7);
+    flashattn::Conversion turn, clear;
+    turn.x = x, turn.out = out, turn.size[1] = 3, turn.size[2] = 2;  // (3, 2) to (2, 3)
+    turn.x_stride[1] = 2, turn.x_stride[2] = 1, turn.out_stride[1] = 1, turn.out_stride[2] = 3;
+    clear.out = zeros, clear.size[3] = 2;
+    handle.convert({turn, clear});
+    EXPECT_EQ(out, (std::vector<float>{1, 3, 5, 2, 4, 6}));
+    EXPECT_EQ(zeros, (std::vector<float>{0, 0}));
+    turn.flags = FA_CONVERT_ACCUMULATE;
+    handle.convert({turn});
+    EXPECT_EQ(out, (std::vector<float>{2, 6, 10, 4, 8, 12}));
+    turn.x_stride[1] = 3;
+    EXPECT_EQ(refusal([&] { handle.convert({clear, turn}); }), "list[1].x has 12 bytes: the call would use 16");
+    turn.x_stride[1] = 2, turn.out_stride[2] = INT64_MAX / 2;
+    EXPECT_NE(refusal([&] { handle.convert({turn}); }).find("list[0].out has 24 bytes"), std::string::npos);
+    turn.out_stride[2] = 3, turn.size[1] = -1;
+    EXPECT_NE(refusal([&] { handle.convert({turn}); }).find("size[1] is -1"), std::string::npos);
+    EXPECT_EQ(out, (std::vector<float>{2, 6, 10, 4, 8, 12}));
+}
+
 // v within k is left out.
 TEST_F(Calls, LatentAttention) {
     Attention a;

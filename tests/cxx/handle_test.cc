@@ -124,6 +124,14 @@ TEST(Handle, GivesMemoryAndTakesItBack) {
     handle.synchronize();
     handle.copy<float>(o, out);
     EXPECT_EQ(o, x);
+    std::vector<float> later(24);
+    handle.copy_async<float>(later, out);
+    handle.copy_async<float>(later, out, FA_ARGS_STREAM, nullptr);
+    handle.synchronize();
+    EXPECT_EQ(later, x);
+    EXPECT_EQ(handle.get(FA_INFO_STREAM), 0);
+    EXPECT_NE(thrown_by([&] { handle.copy_async<float>(flashattn::Span<float>(o.data(), 3), x); }).find("fewer"),
+              std::string::npos);
     EXPECT_NE(thrown_by([&] { handle.copy<float>(flashattn::Span<float>(o.data(), 3), x); }).find("fewer"), std::string::npos);
     EXPECT_EQ(thrown_by([&] { handle.allocate<float>(SIZE_MAX / 2); }).find("FA_OUT_OF_MEMORY"), 0u);
     EXPECT_EQ(handle.allocate<float>(0).data(), nullptr);
@@ -132,6 +140,15 @@ TEST(Handle, GivesMemoryAndTakesItBack) {
 TEST(Handle, IsNotNeededForTheseAnswers) {
     EXPECT_TRUE(flashattn::backend_status(FA_BACKEND_CPU));
     EXPECT_FALSE(flashattn::backend_status(99));
+    Attention a = two_heads();
+    a.q_dtype = FA_F32;
+    const flashattn::Status yes = flashattn::backend_supports(FA_BACKEND_CPU, 0, a, FA_OP_FORWARD);
+    EXPECT_TRUE(yes) << yes.message();
+    EXPECT_NE(yes.message().find("cpu"), std::string::npos);
+    a.q_dtype = FA_E4M3;
+    const flashattn::Status no = flashattn::backend_supports(FA_BACKEND_CPU, 0, a, FA_OP_BACKWARD);
+    EXPECT_EQ(no.code(), FA_UNSUPPORTED);
+    EXPECT_NE(no.message().find("e4m3"), std::string::npos);
     ASSERT_EQ(flashattn::devices(FA_BACKEND_CPU).size(), 1u);
     EXPECT_GT(flashattn::devices(FA_BACKEND_CPU)[0].compute_units, 0);
     EXPECT_THROW((void)flashattn::devices(99), flashattn::Error);

@@ -86,7 +86,7 @@ fn name(dtype: i32) -> String {
     unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
-fn size(value: usize) -> i64 {
+pub(crate) fn size(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
@@ -232,10 +232,24 @@ impl<'a> Rotary<'a> {
         self
     }
 
-    /// (reserved) x has k's shape, type, strides and lengths instead of q's.
+    /// x has k's shape, type, strides and lengths instead of q's.
     pub fn of_k(mut self) -> Self {
         self.args.flags |= FA_ROTARY_OF_K;
         self
+    }
+
+    /// As [`Bounds::settle`], of the half of the descriptor that x has.
+    pub(crate) fn settle(&self, desc: &mut fa_attention_desc_t) -> Result<()> {
+        if self.args.flags & FA_ROTARY_OF_K == 0 {
+            return self.bounds.settle(desc, false);
+        }
+        let mut half = fa_attention_desc_t { q_dtype: desc.k_dtype, operands: 0, ..*desc };
+        self.bounds.settle(&mut half, false)?;
+        desc.k_dtype = half.q_dtype;
+        for (of_q, of_k) in [(FA_OPERAND_CU_SEQLENS_Q, FA_OPERAND_CU_SEQLENS_K), (FA_OPERAND_SEQUSED_Q, FA_OPERAND_SEQUSED_K)] {
+            desc.operands |= if half.operands & of_q != 0 { of_k } else { 0 };
+        }
+        Ok(())
     }
 
     /// x and out in one: the tensor is turned where it is.

@@ -38,13 +38,13 @@ elements! {
     E4M3(u8) = E4m3,
     /// The bits of an 8-bit float with 5 exponent bits.
     E5M2(u8) = E5m2,
-    /// (reserved) Two 4-bit floats, the even dim in the low half.
+    /// Two 4-bit floats, the even dim in the low half.
     E2M1x2(u8) = E2m1,
-    /// (reserved) A factor that is a power of two.
+    /// A factor that is a power of two.
     E8M0(u8) = E8m0,
-    /// (reserved) Two 4-bit integers in two's complement, the even dim in the low half.
+    /// Two 4-bit integers in two's complement, the even dim in the low half.
     I4x2(u8) = I4,
-    /// (reserved) Two 4-bit integers 0 … 15.
+    /// Two 4-bit integers 0 … 15.
     U4x2(u8) = U4,
 }
 

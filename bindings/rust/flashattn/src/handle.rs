@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::Mutex;
 
 use crate::error::{check, invalid};
-use crate::{sys, AppendKv, Attention, Backend, Backward, Forward, LogLevel, Merge, Op, Result, Rotary};
+use crate::{sys, AppendKv, Attention, Backend, Backward, Conversion, Forward, LogLevel, Merge, Op, Result, Rotary};
 
 type Log = Box<dyn Fn(i32, &str) + Send + Sync>;
 type ParallelFor = Box<dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync>;
@@ -160,7 +160,8 @@ impl Builder {
     }
 }
 
-/// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend. It has one owner:
+/// Owns backend, device, threads and scratch memory. It takes ordinary memory on every backend; for memory of a device and its streams,
+/// [`sys`] has a handle with `FA_MEMORY_DEVICE`. It has one owner:
 ///
 /// ```compile_fail
 /// fn clone<T: Clone>() {}
@@ -302,7 +303,7 @@ impl Handle {
     /// ```
     pub fn rotary(&mut self, attention: &Attention, call: &Rotary<'_>) -> Result<()> {
         let mut desc = attention.desc;
-        call.bounds.settle(&mut desc, false)?;
+        call.settle(&mut desc)?;
         call.bounds.check(&desc, Rotary::OP, &call.args)?;
         // SAFETY: as in `forward`; x may be out itself.
         let status = unsafe { sys::fa_rotary(self.raw, &desc, &call.args) };
@@ -316,6 +317,23 @@ impl Handle {
         call.bounds.check(&desc, AppendKv::OP, &call.args)?;
         // SAFETY: as in `forward`.
         let status = unsafe { sys::fa_append_kv(self.raw, &desc, &call.args) };
+        self.said(status)
+    }
+
+    /// Copies, converts, sums or clears tensors with strides, one after the other. Here two rows of f32 become columns of bfloat16:
+    ///
+    /// ```
+    /// # use flashattn::{Bf16, Conversion, Handle};
+    /// let (x, mut out) = ([1.0f32, 2.0, 3.0, 4.0], [Bf16(0); 4]);
+    /// let turn = Conversion::new([1, 2, 2, 1]).x(&x, [0, 2, 1, 1]).out(&mut out, [0, 1, 2, 1]);
+    /// Handle::new()?.convert(&[turn])?;
+    /// assert_eq!(out.map(|y| f32::from_bits((y.0 as u32) << 16)), [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), flashattn::Error>(())
+    /// ```
+    pub fn convert(&mut self, list: &[Conversion<'_>]) -> Result<()> {
+        let raw = list.iter().map(Conversion::checked).collect::<Result<Vec<_>>>()?;
+        // SAFETY: the handle is live, and no conversion touches more than its slices, of which outputs are borrowed alone.
+        let status = unsafe { sys::fa_convert(self.raw, raw.as_ptr(), raw.len() as i64, 0, ptr::null_mut()) };
         self.said(status)
     }
 

@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::error::{check, invalid};
 use crate::handle::text_of;
-use crate::{sys, Backend, Error, Result};
+use crate::{sys, Attention, Backend, Error, Op, Result};
 
 /// Version of the library that runs: major * 10000 + minor * 100 + patch.
 pub fn version() -> i32 {
@@ -18,6 +18,20 @@ pub fn backend_status(backend: Backend) -> Result<String> {
     let mut text = [0u8; sys::FA_TEXT_MAX as usize];
     // SAFETY: text is writable for so many bytes.
     let status = unsafe { sys::fa_backend_status(backend as i32, text.as_mut_ptr().cast(), text.len() as u64) };
+    match status {
+        sys::FA_OK => Ok(text_of(&text)),
+        _ => Err(Error::of(status, text_of(&text))),
+    }
+}
+
+/// Would the call work on a handle of this backend and device with everything else at its default? How it would be computed, or the error.
+/// Types and operands are those that the descriptor itself has.
+pub fn backend_supports(backend: Backend, device: i32, attention: &Attention, op: Op) -> Result<String> {
+    let mut text = [0u8; sys::FA_TEXT_MAX as usize];
+    let room = text.len() as u64;
+    // SAFETY: the descriptor is live, text is writable for so many bytes.
+    let status =
+        unsafe { sys::fa_backend_supports(backend as i32, device, &attention.desc, op as i32, text.as_mut_ptr().cast(), room) };
     match status {
         sys::FA_OK => Ok(text_of(&text)),
         _ => Err(Error::of(status, text_of(&text))),

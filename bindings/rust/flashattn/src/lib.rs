@@ -39,6 +39,7 @@ pub use flashattn_sys as sys;
 
 mod attention;
 mod calls;
+mod convert;
 #[cfg(feature = "cp")]
 pub mod cp;
 mod element;
@@ -48,9 +49,10 @@ mod helpers;
 
 pub use attention::{Algorithm, Alignment, Attention, Backend, Dtype, ListSpace, LogLevel, Op, Precision, ScoresStage, ThreadPool};
 pub use calls::{AppendKv, Backward, Forward, Merge, Rotary};
+pub use convert::Conversion;
 pub use element::{
     Bf16, BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, E2M1x2, Element, I4x2, U4x2, E4M3, E5M2, E8M0, F16,
 };
 pub use error::{Error, Result};
 pub use handle::{Builder, Handle};
-pub use helpers::{alibi_slopes, backend_status, devices, dropout_mask, version, Device};
+pub use helpers::{alibi_slopes, backend_status, backend_supports, devices, dropout_mask, version, Device};

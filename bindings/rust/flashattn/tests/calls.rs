@@ -1,7 +1,8 @@
 //! Each call against attention as the textbook writes it, in f64; and what is refused.
 
 use flashattn::{
-    sys, Alignment, AppendKv, Attention, Backend, Backward, Bf16, Element, Forward, Handle, Merge, Rotary, ScoresStage, F16,
+    sys, Alignment, AppendKv, Attention, Backend, Backward, Bf16, Conversion, Element, Forward, Handle, ListSpace, Merge, Rotary,
+    ScoresStage, F16,
 };
 
 fn cpu() -> Handle {
@@ -213,6 +214,51 @@ fn rotary_turns_pairs_also_in_place() {
     assert_eq!(out, [1.0, 2.0, 3.0, 4.0, -7.0, -6.0, 5.0, -8.0]);
     cpu().rotary(&shape, &tables().in_place(&mut x)).unwrap();
     assert_eq!(x, out);
+}
+
+#[test]
+fn rotary_of_packed_keys_of_a_type_of_their_own() {
+    let shape = Attention::new().q_dtype(F16::DTYPE).batch(2).heads_q(4).heads_k(1).total_k(3).seqlen_k(2).dim_qk(2);
+    let (x, mut out, starts) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0.0f32; 6], [0, 2, 3]);
+    let turn =
+        Rotary::new().cos(&[1.0, 0.0]).sin(&[0.0, 1.0]).max_position(2).rotary_dim(2).x(&x).out(&mut out).cu_seqlens(&starts);
+    assert_eq!(cpu().rotary(&shape, &turn).unwrap_err().message(), "x has type f32: expected f16");
+    cpu().rotary(&shape, &turn.of_k()).unwrap();
+    assert_eq!(out, [1.0, 2.0, -4.0, 3.0, 5.0, 6.0]);
+}
+
+#[test]
+fn lists_name_slots_of_a_cache() {
+    let (q, cache, mut o, mut word) = (random(8, 1), random(24, 2), [0.0f32; 8], [0u32]);
+    let shape = Attention::new().batch(1).heads_q(2).heads_k(1).seqlen_q(1).dim_qk(4).page_size(2).num_pages(3);
+    let shape = shape.list_space(ListSpace::Slots).list_max(3).list_heads(1).list_stride([0, 0, 3, 1]);
+    let call = Forward::new().q(&q).k(&cache).v(&cache).o(&mut o).device_status(&mut word);
+    cpu().forward(&shape, &call.key_list(&[4, 1, -1])).unwrap();
+    for h in 0..2 {
+        let row = plain_row(&q[4 * h..4 * h + 4], &cache, &cache, 6, 4, |slot| slot == 4 || slot == 1);
+        assert_near(&o[4 * h..4 * h + 4], &row, 1e-6);
+    }
+    let call = Forward::new().q(&q).k(&cache).v(&cache).o(&mut o);
+    assert!(cpu().forward(&shape, &call.key_list(&[6, 1, -1])).unwrap_err().message().contains("key_list"));
+    assert_eq!(word, [0]);
+}
+
+#[test]
+fn conversions_stay_within_their_slices() {
+    let (x, mut out, mut zeros) = ([F16(0x3c00), F16(0x4000), F16(0x4200)], [1.0f32; 3], [7i8; 2]);
+    let add = |x| Conversion::new([1, 1, 1, 3]).x(x, [0, 0, 0, 1]).accumulate();
+    let clear = Conversion::new([1, 1, 1, 2]).out(&mut zeros, [0, 0, 0, 1]);
+    cpu().convert(&[add(&x).out(&mut out, [0, 0, 0, 1]), clear]).unwrap();
+    assert_eq!((out, zeros), ([2.0, 3.0, 4.0], [0, 0]));
+    let mut refused = |x, size, stride| {
+        let one = Conversion::new([1, size, 1, 1]).x(x, [0, 1, 0, 1]).out(&mut out, [0, stride, 0, 1]);
+        cpu().convert(&[one]).unwrap_err().message().to_string()
+    };
+    assert_eq!(refused(&x[..], 4, 0), "x has 6 bytes: the call would use 8");
+    assert_eq!(refused(&x, 3, 2), "out has 12 bytes: the call would use 20");
+    assert!(refused(&x, 3, usize::MAX).contains("out has 12 bytes"));
+    assert!(refused(&x, 3, 0).contains("out_stride"));
+    assert_eq!(out, [2.0, 3.0, 4.0]);
 }
 
 #[test]

@@ -39,6 +39,7 @@ fn parameters_are_set_and_read() {
     assert_eq!(handle.backend().unwrap(), Backend::Cpu);
     handle.set(sys::FA_PARAM_THREADS, 2).unwrap();
     assert_eq!(handle.get(sys::FA_PARAM_THREADS).unwrap(), 2);
+    assert_eq!(handle.get(sys::FA_INFO_STREAM).unwrap(), 0);
     assert_eq!(handle.set(sys::FA_PARAM_THREADS, -1).unwrap_err().status(), sys::FA_INVALID_ARGUMENT);
 }
 
@@ -68,6 +69,10 @@ fn questions_are_answered_without_data() {
 fn what_needs_no_handle() {
     flashattn::backend_status(Backend::Cpu).unwrap();
     assert!(flashattn::devices(Backend::Cpu).unwrap()[0].compute_units > 0);
+    let how = flashattn::backend_supports(Backend::Cpu, 0, &shape().q_dtype(Dtype::F32), Op::Forward).unwrap();
+    assert!(how.contains("cpu"), "{how}");
+    let why = flashattn::backend_supports(Backend::Cpu, 0, &shape().q_dtype(Dtype::E4m3), Op::Backward).unwrap_err();
+    assert!(matches!(why, Error::Unsupported(_)) && why.message().contains("e4m3"), "{why}");
     assert_eq!(flashattn::alibi_slopes(2, 0.0).unwrap(), [0.0625, 0.00390625]);
     assert_eq!(flashattn::alibi_slopes(2, -1.0).unwrap_err().status(), sys::FA_INVALID_ARGUMENT);
     assert_eq!(flashattn::dropout_mask(0.0, (1, 2), 0, 0..2, 3..6).unwrap(), [true; 6]);
