@@ -1,11 +1,10 @@
-// The transport over NCCL on real devices: with one, its functions by themselves; with several, every method against the oracle, and a rank
-// that does not come. Where no device is, every test says so and is skipped.
+// The transport over NCCL on a real device: its functions by themselves. Where no device is, every test says so and is skipped.
 #include <flashattn_cp_nccl.h>
 #include <gtest/gtest.h>
 #include <atomic>
 #include <chrono>
 #include <thread>
-#include "../problems.h"
+#include <vector>
 
 namespace test {
 namespace {
@@ -152,89 +151,6 @@ TEST_F(OneRank, AnAbortedTransportGivesStatuses) {
     EXPECT_EQ(FA_PEER_FAILED, transport_.gather_host(transport_.user, &byte, &byte, 1, 1000));
     EXPECT_EQ(FA_PEER_FAILED, transport_.synchronize(transport_.user, 1000));
     EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
-}
-
-// Ranks are threads, each with a device.
-class Ranks : public testing::TestWithParam<Way> {
-  protected:
-    void SetUp() override {
-        if (devices() < 2) GTEST_SKIP() << "fewer than two CUDA devices";
-        ASSERT_EQ(ncclSuccess, ncclGetUniqueId(&id_));
-    }
-    // Over a communicator that is made anew for each call.
-    Spread over_nccl(Spread s) {
-        s.ranks = std::min(devices(), way_needs_a_divisor(s) ? (devices() < 4 ? 2 : 4) : 3);
-        EXPECT_EQ(ncclSuccess, ncclGetUniqueId(&id_));
-        comms_.assign(size_t(s.ranks), nullptr);
-        const int ranks = s.ranks;
-        s.own_devices = true;
-        s.open = [this, ranks](int32_t rank, fa_handle_t, fa_cp_transport_t* transport) {
-            EXPECT_EQ(cudaSuccess, cudaSetDevice(rank));
-            EXPECT_EQ(ncclSuccess, ncclCommInitRank(&comms_[size_t(rank)], ranks, id_, rank));
-            return fa_cp_nccl_open(comms_[size_t(rank)], transport);
-        };
-        s.close = [this](int32_t rank, fa_cp_transport_t* transport) {
-            if (rank == silent_) {  // it is there, and says nothing
-                std::this_thread::sleep_for(std::chrono::seconds(4));
-                transport->abandon(transport->user);
-            }
-            fa_cp_nccl_close(transport);
-            ncclCommDestroy(comms_[size_t(rank)]);
-        };
-        return s;
-    }
-    static bool way_needs_a_divisor(const Spread& s) { return s.desc.method == FA_CP_METHOD_ULYSSES; }
-    ncclUniqueId id_;
-    std::vector<ncclComm_t> comms_;
-    int32_t silent_ = -1;
-};
-
-TEST_P(Ranks, AgreeWithTheOracle) {
-    const Way way = GetParam();
-    for (uint64_t seed = 1; seed <= 4; seed++) {
-        Case c = problem(derive(27, seed), way.method != FA_CP_METHOD_ULYSSES, way.method != FA_CP_METHOD_RING, false);
-        Rng rng(derive(28, seed));
-        Spread s = over_nccl(spread_of(way, c, rng));
-        s.again = true;
-        ASSERT_EQ("", spread_and_check(c, s)) << way.name << ", seed " << seed << ", " << s.ranks << " ranks";
-    }
-}
-
-TEST_P(Ranks, GradientsAgreeWithTheOracle) {
-    const Way way = GetParam();
-    const Handle handle = make_handle();
-    for (uint64_t seed = 1; seed <= 4; seed++) {
-        Rng rng(derive(31, seed));
-        BackwardCase b(problem(derive(30, seed), way.method != FA_CP_METHOD_ULYSSES, way.method != FA_CP_METHOD_RING, true));
-        b.c.p_dtype = probability_dtype(handle, b.c.d);
-        ASSERT_EQ(FA_OK, b.run_forward(handle)) << handle.error();
-        b.wants_dbias = false, b.gives_dlse = rng.chance(0.3);
-        b.bind(rng);
-        b.fill_normal(rng);
-        ASSERT_EQ("", spread_and_check_backward(handle, b, over_nccl(spread_of(way, b.c, rng)))) << way.name << ", seed " << seed;
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Nccl, Ranks, testing::ValuesIn(kWays), name_of_way);
-
-TEST_P(Ranks, ARankThatDoesNotComeIsAStatus) {
-    Rng rng(3);
-    Case c = shaped({1, 8, 8, 64, 64, 16, 16}, FA_BF16);
-    fill(c, rng);
-    Spread s = over_nccl(by_rows(2, GetParam().method, GetParam().layout));
-    s.timeout_ms = 2000;
-    const int last = s.ranks - 1;
-    s.change = [last](int32_t rank, fa_attention_desc_t&, fa_cp_desc_t&, fa_forward_args_t& a) {
-        if (rank == last) a.struct_size = 0;  // it is refused, and tells the others
-    };
-    StandIn room(s.ranks);
-    const std::vector<RankResult> told = run_spread(c, s, room);
-    for (int r = 0; r < last; r++) EXPECT_EQ(FA_PEER_FAILED, told[size_t(r)].status) << told[size_t(r)].error;
-    Spread silent = over_nccl(by_rows(2, GetParam().method, GetParam().layout));
-    silent.timeout_ms = 2000;
-    silent.silent_rank = silent_ = last;
-    const std::vector<RankResult> waited = run_spread(c, silent, room);
-    for (int r = 0; r < last; r++) EXPECT_EQ(FA_TIMEOUT, waited[size_t(r)].status) << waited[size_t(r)].error;
 }
 
 }  // namespace

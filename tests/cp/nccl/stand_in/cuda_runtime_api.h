@@ -11,6 +11,7 @@ typedef struct StandInStream* cudaStream_t;
 typedef struct StandInEvent* cudaEvent_t;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
+cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);

@@ -1,4 +1,4 @@
-/* Of NCCL what flashattn_cp_nccl.h calls, between threads of one process. Its statuses are those of a communicator that never blocks: it has
+/* Of NCCL what flashattn_cp_nccl.h and its tests call, between threads of one process or, by ncclCommInitRank, between processes. Its statuses are those of a communicator that never blocks: it has
  * never taken at once what it was given. */
 #ifndef STAND_IN_NCCL_H
 #define STAND_IN_NCCL_H
@@ -13,7 +13,12 @@ typedef struct {
     int blocking;
 } ncclConfig_t;
 #define NCCL_CONFIG_INITIALIZER {1}
+typedef struct {
+    char internal[128]; /* the folder where processes meet */
+} ncclUniqueId;
 
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCount(ncclComm_t comm, int* count);
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device);

@@ -1,14 +1,21 @@
-// Streams are queues of tasks with a thread each; events are flags that tasks set and wait for; ranks have a box for each pair.
+// Streams are queues of tasks with a thread each; events are flags that tasks set and wait for; ranks have a box for each pair, or, where they are
+// processes, a named pipe.
+#include <fcntl.h>
 #include <nccl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 #include "comms.h"
@@ -17,7 +24,7 @@ namespace {
 
 std::mutex mutex;  // of all that follows
 std::condition_variable news;
-std::atomic<int> cut_rank{-1};
+std::atomic<int> cut_rank{-1}, patience_ms{-1};
 
 using Lock = std::unique_lock<std::mutex>;
 
@@ -65,6 +72,20 @@ struct World {
     int ranks;
     std::map<std::pair<int, int>, std::deque<std::vector<char>>> boxes;
     std::vector<std::shared_ptr<World>> split;
+    std::string folder;  // of the pipes between processes
+    std::map<std::pair<int, int>, int> pipes;
+
+    explicit World(int n, std::string where = "") : ranks(n), folder(std::move(where)) {}
+    ~World() {
+        for (const auto& pipe : pipes) close(pipe.second);
+    }
+    int pipe_of(int from, int to) {
+        const auto [at, is_new] = pipes.emplace(std::pair(from, to), -1);
+        if (!is_new) return at->second;
+        const std::string path = folder + "/" + std::to_string(from) + "-" + std::to_string(to);
+        mkfifo(path.c_str(), 0600);  // unless the other one has
+        return at->second = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    }
 };
 
 }  // namespace
@@ -94,7 +115,42 @@ struct Group {
 };
 thread_local Group group;
 
+// Between processes: of each pair's messages in one direction the first moves as far as its pipe lets it.
+bool move_through_pipes(ncclComm_t comm, std::vector<Operation>& operations) {
+    std::map<std::pair<int, bool>, bool> busy;
+    bool moved = false;
+    for (Operation& o : operations) {
+        bool& taken = busy[{o.peer, o.sends}];
+        if (taken || o.bytes == 0) continue;
+        taken = true;
+        const int pipe = o.sends ? comm->world->pipe_of(comm->rank, o.peer) : comm->world->pipe_of(o.peer, comm->rank);
+        const ssize_t n = o.sends ? write(pipe, o.data, o.bytes) : read(pipe, o.data, o.bytes);
+        if (n <= 0) continue;
+        moved = true;
+        o.data += n;
+        o.bytes -= size_t(n);
+    }
+    return moved;
+}
+void carry_out_through_pipes(ncclComm_t comm, std::vector<Operation> operations) {
+    Lock lock(mutex);
+    const auto all_done = [&] {
+        for (const Operation& o : operations)
+            if (o.bytes > 0) return false;
+        return true;
+    };
+    while (!comm->aborted && !all_done()) {
+        if (move_through_pipes(comm, operations)) continue;
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(500));
+        lock.lock();
+    }
+    comm->pending--;
+    news.notify_all();
+}
+
 void carry_out(ncclComm_t comm, const std::vector<Operation>& operations) {
+    if (!comm->world->folder.empty()) return carry_out_through_pipes(comm, operations);
     Lock lock(mutex);
     for (const Operation& o : operations)
         if (o.sends)
@@ -135,16 +191,28 @@ ncclResult_t add(bool sends, void* data, size_t bytes, int peer, ncclComm_t comm
 namespace test {
 
 std::vector<ncclComm_t> make_comms(int ranks) {
-    const auto world = std::make_shared<World>();
-    world->ranks = ranks;
+    const auto world = std::make_shared<World>(ranks);
     std::vector<ncclComm_t> comms;
     for (int r = 0; r < ranks; r++) comms.push_back(new StandInComm{world, r});
     return comms;
 }
 
 void cut_messages_of(int rank) { cut_rank = rank; }
+void go_on_after(int ms) { patience_ms = ms; }
+void forget(const ncclUniqueId& id) { std::filesystem::remove_all(id.internal); }
 
 }  // namespace test
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    const std::string folder = std::filesystem::temp_directory_path() / "stand_in_XXXXXX";
+    if (folder.size() >= sizeof id->internal) return ncclInternalError;
+    strcpy(id->internal, folder.c_str());
+    return mkdtemp(id->internal) ? ncclSuccess : ncclInternalError;
+}
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+    *comm = new StandInComm{std::make_shared<World>(ranks, id.internal), rank};
+    return ncclSuccess;
+}
 
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
 ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *count = comm->world->ranks, ncclSuccess; }
@@ -154,8 +222,10 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int, int, ncclComm_t* split, ncclCon
     Lock lock(mutex);
     auto& worlds = comm->world->split;
     if (worlds.size() == comm->splits) {
-        worlds.push_back(std::make_shared<World>());
-        worlds.back()->ranks = comm->world->ranks;
+        const std::string& folder = comm->world->folder;
+        const std::string part = folder.empty() ? "" : folder + "/" + std::to_string(comm->splits);
+        if (!part.empty()) mkdir(part.c_str(), 0700);  // unless another rank has
+        worlds.push_back(std::make_shared<World>(comm->world->ranks, part));
     }
     *split = new StandInComm{worlds[comm->splits++], comm->rank};
     (*split)->blocking = config->blocking != 0;
@@ -209,6 +279,7 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
     return give(comm, stream, std::move(all));
 }
 
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 8, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, cudaSuccess; }
@@ -227,9 +298,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     Lock lock(mutex);
     const std::shared_ptr<bool> come = event->come;
     lock.unlock();
-    enqueue(stream, [come] {
+    const int patience = stream ? -1 : patience_ms.load();
+    enqueue(stream, [come, patience] {
         Lock waiting(mutex);
-        news.wait(waiting, [&] { return *come; });
+        if (patience < 0) news.wait(waiting, [&] { return *come; });
+        else news.wait_for(waiting, std::chrono::milliseconds(patience), [&] { return *come; });
     });
     return cudaSuccess;
 }
