@@ -127,8 +127,16 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 m[i][r] = row_max[i][r];
                 exp2_offset[i][r] = Mma::kExponent - row_ref;
             }
+        // Beside a large reference the offset's exponent would be rounded: there the difference is taken first.
         if (rt::warp_any(large)) {
             scale_scores(score, unit);
+            if constexpr (Mma::kExponent != 0.f) {
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                        FA_UNROLL for (int i = 0; i < RowTiles; i++) score[i][n].x[e] -= safe_max(m[i][Acc::lane_row(e)]) * unit;
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int r = 0; r < Acc::kRows; r++) exp2_offset[i][r] = Mma::kExponent;
+            }
             unit = 1.f;
         }
     }

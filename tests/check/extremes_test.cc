@@ -145,7 +145,7 @@ TEST_P(Extremes, LargestAndSmallestFactorsOfTheBias) {
 TEST_P(Extremes, SteepestSlopes) {
     FA_USE_ISA(handle, GetParam());
     each_kernel([&](int32_t dtype, int64_t rows) {
-        for (const float slope : {1e20f, 1e30f, kWithin, 3e38f, FLT_MAX, -1e20f, -1e30f}) {
+        for (const float slope : {1e20f, 1e30f, kWithin, 3e38f, FLT_MAX, -1e6f, -1e20f, -1e30f}) {
             Case c = shaped({1, 2, 1, rows, 70, 32, 32}, dtype);
             c.d.operands |= FA_OPERAND_ALIBI;
             c.d.alignment = FA_ALIGN_TOP_LEFT;
@@ -326,7 +326,6 @@ TEST(ExtremesOfGradients, SteepestSlopes) {
     Rng rng(93);
     for (const int32_t dtype : {FA_F32, FA_F16, FA_BF16})
         for (const float slope : {1e20f, 1e30f, 2.35e38f, -1e6f, -1e20f, -1e30f, -1e36f}) {
-            if (slope < 0 && dtype == FA_F16 && !testing_the_cpu()) continue;  // README, Limits: scores of 2e7 to 4e8
             Case c = shaped({1, 2, 1, 40, 70, 32, 32}, dtype);
             c.d.operands |= FA_OPERAND_ALIBI;
             c.d.alignment = FA_ALIGN_TOP_LEFT;
