@@ -126,7 +126,10 @@ static inline fa_status_t fa_cp_mpi_all_gather(void* user, const void* from, voi
     return FA_OK;
 }
 
-/* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. */
+/* -------------------------------------------------------------------------------------------------------------- open and close */
+
+/* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. On failure *transport holds
+ * nothing to close. Errors: FA_OUT_OF_MEMORY, FA_PEER_FAILED. */
 static inline fa_status_t fa_cp_mpi_open(MPI_Comm comm, fa_cp_transport_t* transport) {
     fa_cp_mpi_t* mpi = (fa_cp_mpi_t*)calloc(1, sizeof *mpi);
     if (!mpi) return FA_OUT_OF_MEMORY;

@@ -256,6 +256,22 @@ static inline void fa_cp_nccl_abandon(void* user) {
     fa_cp_nccl_back(nccl, device, FA_OK);
 }
 
+/* What a transport has besides its communicator. Messages go before other work where both could run. */
+static inline FA_CP_GPU(Error_t) fa_cp_nccl_make(fa_cp_nccl_t* nccl) {
+    int least = 0, greatest = 0, i;
+    FA_CP_GPU(Event_t)* const events[] = {&nccl->before, &nccl->gathered, &nccl->asked, &nccl->end};
+    FA_CP_GPU(Error_t) error = FA_CP_GPU(DeviceGetStreamPriorityRange)(&least, &greatest);
+    if (error == FA_CP_GPU(Success))
+        error = FA_CP_GPU(StreamCreateWithPriority)(&nccl->messages, FA_CP_GPU(StreamNonBlocking), greatest);
+    for (i = 0; i < 4 && error == FA_CP_GPU(Success); i++)
+        error = FA_CP_GPU(EventCreateWithFlags)(events[i], FA_CP_GPU(EventDisableTiming));
+    if (error == FA_CP_GPU(Success)) error = FA_CP_GPU(Malloc)((void**)&nccl->room, FA_CP_NCCL_ROOM);
+    if (error == FA_CP_GPU(Success)) error = FA_CP_HOST_MALLOC((void**)&nccl->host_room, FA_CP_NCCL_ROOM);
+    return error;
+}
+
+/* -------------------------------------------------------------------------------------------------------------- open and close */
+
 /* After fa_cp_destroy. Collective, unless the transport failed. */
 static inline void fa_cp_nccl_close(fa_cp_transport_t* transport) {
     fa_cp_nccl_t* nccl = (fa_cp_nccl_t*)transport->user;
@@ -280,20 +296,6 @@ static inline void fa_cp_nccl_close(fa_cp_transport_t* transport) {
     fa_cp_nccl_back(nccl, device, FA_OK);
     free(nccl);
     transport->user = NULL;
-}
-
-/* What a transport has besides its communicator. Messages go before other work where both could run. */
-static inline FA_CP_GPU(Error_t) fa_cp_nccl_make(fa_cp_nccl_t* nccl) {
-    int least = 0, greatest = 0, i;
-    FA_CP_GPU(Event_t)* const events[] = {&nccl->before, &nccl->gathered, &nccl->asked, &nccl->end};
-    FA_CP_GPU(Error_t) error = FA_CP_GPU(DeviceGetStreamPriorityRange)(&least, &greatest);
-    if (error == FA_CP_GPU(Success))
-        error = FA_CP_GPU(StreamCreateWithPriority)(&nccl->messages, FA_CP_GPU(StreamNonBlocking), greatest);
-    for (i = 0; i < 4 && error == FA_CP_GPU(Success); i++)
-        error = FA_CP_GPU(EventCreateWithFlags)(events[i], FA_CP_GPU(EventDisableTiming));
-    if (error == FA_CP_GPU(Success)) error = FA_CP_GPU(Malloc)((void**)&nccl->room, FA_CP_NCCL_ROOM);
-    if (error == FA_CP_GPU(Success)) error = FA_CP_HOST_MALLOC((void**)&nccl->host_room, FA_CP_NCCL_ROOM);
-    return error;
 }
 
 /* Collective over comm, of which the transport takes a duplicate: its messages never meet the program's. The communicator's device is

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the manual pages of section 3 from the comments of include/flashattn.h and include/flashattn_cp.h: one for each function and
-struct, those that share a comment on one page with a page for each name that leads there; flashattn_constants(3) and
-flashattn_cp_constants(3); and flashattn(3) and flashattn_cp(3), the overviews.
+"""Writes the manual pages of section 3 from the comments of include/*.h: one for each function and struct, those that share a comment on one page with
+a page for each name that leads there; flashattn_constants(3) and flashattn_cp_constants(3); and an overview for each header.
 
 generate_man.py FOLDER
 """
@@ -23,8 +22,9 @@ class Book:
     name: str  # of the overview
     library: str
     what: str
-    last_error: str  # the function that has a call's sentence
+    last_error: str  # the function that has a call's sentence, if any
     see: list[str]
+    has_constants: bool = True
 
     @property
     def header(self):
@@ -32,12 +32,15 @@ class Book:
 
     @property
     def constants(self):
-        return f"{self.name}_constants"
+        return f"{self.name if self.has_constants else 'flashattn_cp'}_constants"
 
 
 BOOKS = [
     Book("flashattn", "libflashattn", "FlashAttention as a C library", "fa_last_error", ["flashattn_cp", "flashattn(1)"]),
-    Book("flashattn_cp", "libflashattn-cp", "FlashAttention over several processes", "fa_cp_last_error", ["flashattn"]),
+    Book("flashattn_cp", "libflashattn-cp", "FlashAttention over several processes", "fa_cp_last_error",
+         ["flashattn", "flashattn_cp_mpi", "flashattn_cp_nccl"]),
+    Book("flashattn_cp_mpi", "libflashattn-cp", "FlashAttention over MPI", "", ["flashattn_cp"], has_constants=False),
+    Book("flashattn_cp_nccl", "libflashattn-cp", "FlashAttention over NCCL or RCCL", "", ["flashattn_cp"], has_constants=False),
 ]
 
 
@@ -182,12 +185,11 @@ def topic_page(book, section, topic):
         text += fields(d) if text else fields(d)[1:]
     body += [".Sh DESCRIPTION", *(text or ["This is part of", f".Xr {book.name} 3 ."])]
     if any(d.text.startswith("fa_status_t") for d in functions):
+        sentence = ["or the status of what went wrong;", f".Xr {book.last_error} 3", "has the sentence."]
         body += [
             ".Sh RETURN VALUES",
             ".Dv FA_OK ,",
-            "or the status of what went wrong;",
-            f".Xr {book.last_error} 3",
-            "has the sentence.",
+            *(sentence if book.last_error else ["or the status of what went wrong."]),
             "Statuses are listed in",
             ".Xr flashattn_constants 3 .",
         ]
@@ -240,7 +242,8 @@ def main(folder):
     for book in BOOKS:
         manual = header_manual.read(book.header)
         (folder / f"{book.name}.3").write_text(overview_page(book, manual))
-        (folder / f"{book.constants}.3").write_text(constants_page(book, manual))
+        if book.has_constants:
+            (folder / f"{book.constants}.3").write_text(constants_page(book, manual))
         for section in manual.sections:
             for topic in section.topics:
                 made = topic_page(book, section, topic)

@@ -2,7 +2,8 @@
 constant.
 
 The form it relies on is the header's own. A comment before a declaration belongs to it and to all that follow without a blank
-line; a comment behind a field or a constant belongs to that one; a line of dashes begins a section.
+line; a comment behind a field or a constant belongs to that one; a line of dashes begins a section. Of a header of inline functions, what stands before its first line of dashes is
+its own affair.
 """
 
 import re
@@ -14,6 +15,7 @@ TOKEN = re.compile(
     re.S,
 )
 BANNER = re.compile(r"/\* -{20,} (.+?) \*/")
+INLINE = re.compile(r"^static inline (.+?\)) \{\n.*?^\}\n", re.S | re.M)
 SENTENCES_END = 100  # a line of a comment that is shorter ends its paragraph, where a capital follows
 
 
@@ -175,6 +177,8 @@ def read(path):
     text = path.read_text()
     text = re.sub(r"#ifdef __cplusplus\n.*?#endif\n", "", text, flags=re.S)
     overview, _, text = text.partition("*/")
+    if INLINE.search(text):
+        text = INLINE.sub(r"\1;\n", text[BANNER.search(text).start() :])
     manual, topic, last = Manual(comment_text(overview + "*/"), []), None, None
     for kind, piece, begins in tokens(text):
         if kind == "comment" and BANNER.fullmatch(piece):

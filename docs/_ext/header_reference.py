@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import header_manual  # noqa: E402
 
-HEADERS = ("flashattn.h", "flashattn_cp.h")  # the first is meant where none is named
+HEADERS = ("flashattn.h", "flashattn_cp.h", "flashattn_cp_mpi.h", "flashattn_cp_nccl.h")  # the first is meant where none is named
 IDENTIFIER = re.compile(r"\b(fa_\w+|FA_\w+)\b(?!…)")
 log = logging.getLogger(__name__)
 
