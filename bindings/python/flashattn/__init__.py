@@ -14,6 +14,7 @@ from ._arrays import block_dtype
 from .attention import attention, explain
 from .backward import attention_backward
 from .cache import append_kv, rotary
+from .conversion import convert
 from .errors import FlashAttnError, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 from .handle import Handle
 from .info import Backend, Device, alibi_slopes, backends, dropout_mask, version
@@ -35,6 +36,7 @@ __all__ = [
     "attention_backward",
     "backends",
     "block_dtype",
+    "convert",
     "dropout_mask",
     "explain",
     "merge",

@@ -202,6 +202,14 @@ def float32_array(name: str, value: ArrayLike, shapes: tuple[tuple[int, ...], ..
     return np.ascontiguousarray(array)
 
 
+def status_word(array: Any) -> Array:
+    """The one word of a GPU's remarks, which the call writes."""
+    array, _ = writable("device_status", array, unit=True)
+    if array.shape != (1,) or array.dtype != np.uint32:
+        raise ValueError(f"device_status has shape {array.shape} and dtype {array.dtype}: expected (1,) of uint32")
+    return array
+
+
 def factor_array(name: str, value: ArrayLike) -> Array:
     """Factors as they are, in a type that the library has for them, or as float32."""
     array = np.asarray(value)

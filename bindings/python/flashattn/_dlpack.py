@@ -85,8 +85,8 @@ def view(name: str, value: Any) -> Array:
     kind, index = map(int, value.__dlpack_device__())
     if kind in GPU:
         raise TypeError(
-            f"{name} is on {GPU[kind]} device {index}: expected ordinary memory. attention, attention_backward and append_kv take arrays "
-            "of a GPU where all are on one; flashattn.torch and flashattn.jax take their own"
+            f"{name} is on {GPU[kind]} device {index}: expected ordinary memory. attention, attention_backward, append_kv and "
+            "convert take arrays of a GPU where all are on one; flashattn.torch and flashattn.jax take their own"
         )
     if kind not in _HOST:
         raise TypeError(f"{name} is on a device of DLPack's kind {kind}: expected ordinary memory")

@@ -268,9 +268,11 @@ def _schedule(request: Request, given: SimpleNamespace) -> None:
     args.dropout_seed = integer("dropout_seed", given.dropout_seed, 64, signed=False)
     args.dropout_offset = integer("dropout_offset", given.dropout_offset, 64, signed=False)
     desc.num_splits = integer("num_splits", given.num_splits, 32)
+    desc.reserve_units = integer("reserve_units", given.reserve_units, 32)
     desc.split_size = integer("split_size", given.split_size, 64)
     desc.algorithm = choice("algorithm", given.algorithm, ALGORITHMS)
     desc.precision = choice("precision", given.precision, PRECISIONS)
+    request.status(given.device_status)
 
 
 def results(

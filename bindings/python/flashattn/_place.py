@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ._dlpack import GPU, is_foreign, library_of, room, seen
 from ._request import Request
 from ._types import Array, BackendName
 from .handle import Handle, handle_of
+
+if TYPE_CHECKING:
+    from .conversion import Conversion
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,6 +40,7 @@ class Operand(NamedTuple):
 _TENSOR = Operand(None, "rows")
 _REALS = Operand(("float32",))
 _ADDRESSES = dict.fromkeys(("leftpad_k", "kv_batch_idx", "page_table", "seqused_k"), Operand(("int32",)))
+_STATUS = {"device_status": Operand(("uint32",))}
 _DESCALES = dict.fromkeys(("q_descale", "k_descale", "v_descale"), Operand(FACTORS))
 ATTENTION = {
     **dict.fromkeys(("q", "k", "v", "q_tail", "k_tail"), _TENSOR),
@@ -45,6 +49,7 @@ ATTENTION = {
     **dict.fromkeys(("bias_scale", "alibi_slopes", "sinks"), _REALS),
     **dict.fromkeys(("key_ranges", "key_list", "key_list_count", "full_list", "full_list_count"), Operand(("int32",))),
     **dict.fromkeys(("causal_offset", "cu_seqlens_q", "cu_seqlens_k", "seqused_q"), Operand(("int32",))),
+    **_STATUS,
     **_ADDRESSES,
     **_DESCALES,
 }
@@ -53,9 +58,11 @@ APPEND = {
     **dict.fromkeys(("k_new", "v_new", "k", "v", "k_tail"), _TENSOR),
     **dict.fromkeys(("positions", "cu_seqlens_new", "seqused_new"), Operand(("int32",))),
     **{"cos": _REALS, "sin": _REALS},
+    **_STATUS,
     **_ADDRESSES,
     **_DESCALES,
 }
+CONVERT = {"out": _TENSOR, "x": _TENSOR}
 
 
 class Host:
@@ -65,7 +72,7 @@ class Host:
         self._backend = backend
         self.room = room
 
-    def run(self, request: Request) -> None:
+    def run(self, request: Request | Conversion) -> None:
         request.call(handle_of(self._backend))
 
 
@@ -142,12 +149,12 @@ class Gpu:
         self._made.append((view, made))
         return view
 
-    def run(self, request: Request) -> None:
+    def run(self, request: Request | Conversion) -> None:
         for field, address, size in request.pointers():
             if size and address not in self._addresses:
                 raise TypeError(f"{field} is in ordinary memory: expected an array on {_named(self._device)}")
         args = request.args
-        size = self._handle.workspace_size(request.desc, request.op) if hasattr(args, "workspace") else 0
+        size = self._handle.workspace_size(request.desc, request.op) if isinstance(request, Request) else 0
         if size:  # given back at once: what gets it next comes later in the stream
             address = self.room((size + _WORKSPACE_ALIGNMENT - 1,), np.uint8, None).ctypes.data
             args.workspace, args.workspace_size = -(-address // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT, size

@@ -20,6 +20,7 @@ from ._arrays import (
     integer,
     reach,
     readable,
+    status_word,
     strides_of,
     writable,
 )
@@ -133,6 +134,11 @@ class Request:
             field = name if hasattr(type(self.args), name) else name[: -len("_q")]
             self.operand(getattr(_abi, f"FA_OPERAND_{name.upper()}"), field, int32_array(name, value, shape, axes))
 
+    def status(self, word: Any) -> None:
+        """Where a GPU says what it found wrong in integer operands."""
+        if word is not None:
+            self.operand(_abi.FA_OPERAND_DEVICE_STATUS, "device_status", status_word(word))
+
     def page_table(self, value: ArrayLike) -> Array:
         """The table of page ids, rows by its own stride when it is int32 with dense entries."""
         table = np.asarray(value)
@@ -148,10 +154,7 @@ class Request:
 
     def call(self, handle: Handle) -> None:
         """On arrays: their memory is the host's."""
-        if handle.memory == "device" and handle.backend != "cpu":
-            raise ValueError(
-                f'the handle takes addresses of {handle.backend} device {handle.device}: expected one with memory="host"'
-            )
+        handle.check_host()
         self.run(handle)
 
     def run(self, handle: Handle) -> None:

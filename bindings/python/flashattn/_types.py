@@ -73,8 +73,10 @@ class Options(TypedDict, total=False):
     dropout_seed: int
     dropout_offset: int
     num_splits: int
+    reserve_units: int
     split_size: int
     algorithm: Algorithm
     precision: Precision
+    device_status: ArrayLike | None
     o_scale: float | None
     out_dtype: DTypeLike | None

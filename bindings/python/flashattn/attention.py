@@ -129,9 +129,11 @@ def attention(
     dropout_seed: int = 0,
     dropout_offset: int = 0,
     num_splits: int = 0,
+    reserve_units: int = 0,
     split_size: int = 0,
     algorithm: Algorithm = "flash",
     precision: Precision = "default",
+    device_status: ArrayLike | None = None,
     o_scale: float | None = None,
     out_dtype: DTypeLike | None = None,
     return_lse: bool = False,
@@ -200,7 +202,10 @@ def attention(
         page_table: (batch, pages) ids.
 
     Computing
-        num_splits: parts of the keys computed side by side, 0: chosen. split_size: keys of a part, fixed; 0: off.
+        num_splits: parts of the keys computed side by side, 0: chosen. split_size: keys of a part, fixed; 0: off. reserve_units: processors
+            of a GPU to leave free.
+        device_status: (1,) uint32, written: a GPU looks at lengths, pages, indices and lists first, and or-s into it 1 for a bad length, 2
+            for a page, 4 for an index. What is bad counts as absent or cut off; a CPU refuses it.
         precision: "native" permits a kernel to round q to the type of k, P to that of v, and q, P and the values of blocks to bfloat16.
         algorithm: "flash", or for study in float32 "standard" (all scores stored) or "flash1" (keys in the outer loop).
         backend: None or "auto", "cpu", "cuda", "hip", or a Handle.
@@ -209,7 +214,7 @@ def attention(
         NumPy's, what NumPy makes an array of, and whatever exports DLPack from ordinary memory (tensors of torch, arrays of JAX):
         read where it lies, too. Where q is such, results are of its kind, on memory that the call made; so with every function
         here and its first argument. Gradients are flashattn.torch's and flashattn.jax's.
-        On a GPU, so do attention, attention_backward and append_kv: arrays of a library with DLPack, CuPy's for example, all on one device,
+        On a GPU, so do attention, attention_backward, append_kv and convert: arrays of a library with DLPack, CuPy's for example, all on one device,
         dense but tensors of heads, bias and mask, integers int32, lengths bounded by max_seqlen_q and max_seqlen_k, no k_shift and
         v_shift. The call goes into the library's current stream, and nobody waits, where __cuda_array_interface__ names it; else it
         waits. Results are arrays of that library. Tensors of torch and arrays of JAX are flashattn.torch's and flashattn.jax's there.

@@ -101,6 +101,7 @@ def append_kv(
     sin: ArrayLike | None = None,
     interleaved: bool = False,
     rotary_begin: int = 0,
+    device_status: Array | None = None,
     layout: Layout = "bshd",
     backend: BackendName | Handle | None = None,
 ) -> None:
@@ -119,6 +120,7 @@ def append_kv(
         (sequence or page, slot, heads_k, block of dims), each with entries of its own; shifts of "u4" alone.
     k_tail: the cache of the last dims of k, (batch, slots, heads_k, dim) or in pages; k_new has all dims.
     cos, sin: (max_position, rotary_dim / 2): k_new is rotated first, position = slot − left padding. interleaved and rotary_begin as in `rotary`.
+    device_status: as in `attention`.
     """
     request, order = Request(_abi.AppendKvArgs()), Order(layout)
     desc, args = request.desc, request.args
@@ -159,6 +161,7 @@ def append_kv(
             request.descale(tensor, factors, shape, "(sequence or page, slot, head)", dim=dim, block=block, shift=shift)
     if cos is not None or sin is not None:
         _angles(request, cos, sin, interleaved, rotary_begin)
+    request.status(device_status)
     place_of(backend).run(request)
 
 

@@ -128,6 +128,11 @@ class Handle:
         self.call("fa_explain", desc, op, text, len(text), answers=refusals)
         return text.value.decode(errors="replace")
 
+    def check_host(self) -> None:
+        """Refuses a handle that takes no arrays of ordinary memory."""
+        if self.memory == "device" and self.backend != "cpu":
+            raise ValueError(f'the handle takes addresses of {self.backend} device {self.device}: expected one with memory="host"')
+
     def call(self, function: str, *arguments: Any, answers: Collection[int] = ()) -> None:
         """Calls a function of the library on the handle. answers: statuses that are no failure."""
         self._enter()

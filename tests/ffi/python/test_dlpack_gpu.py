@@ -1,6 +1,7 @@
 """Arrays of a GPU, without torch: a library of the test's own that speaks as CuPy does, on the emulator, which takes HIP's place. While
 the package prepares a call, the arrays' memory cannot be touched: who looks at an element ends the process."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -10,7 +11,7 @@ from unittest import mock
 
 import flashattn
 import numpy as np
-from flashattn import _dlpack, _request
+from flashattn import _dlpack, _request, conversion
 from support import LIMITS, Case, ml_dtypes
 
 _SIZE = 1 << 24
@@ -104,17 +105,22 @@ class Gpu(Case):
         """The function on copies of the arrays, in closed memory that is opened where the library is called."""
         put = lambda x: OnGpu(memory.array(x)) if isinstance(x, np.ndarray) else x  # noqa: E731
         arrays, options = [put(x) for x in arrays], {name: put(x) for name, x in options.items()}
-        run = _request.Request.run
         self.requests = []
 
-        def opened(request, handle):
-            self.requests.append(request)
-            memory.open(True)
-            run(request, handle)
+        def opened(run):
+            def running(request, handle):
+                self.requests.append(request)
+                memory.open(True)
+                run(request, handle)
+
+            return running
 
         memory.open(False)
         try:
-            with mock.patch.object(_request.Request, "run", opened), mock.patch.dict(sys.modules, torch=None):  # not to be imported
+            with contextlib.ExitStack() as stack:
+                for kind in (_request.Request, conversion.Conversion):
+                    stack.enter_context(mock.patch.object(kind, "run", opened(kind.run)))
+                stack.enter_context(mock.patch.dict(sys.modules, torch=None))  # not to be imported
                 result = function(*arrays, **options)
         finally:
             memory.open(True)
@@ -221,6 +227,37 @@ class Gpu(Case):
         flashattn.append_kv(*new, *cache, **where, **dynamic, backend="cpu")
         for got, want in zip((x.array for x in (*given[2:4], *given[-2:])), (*cache, *scales)):
             np.testing.assert_array_equal(got, want)
+
+    def test_conversions(self):
+        for out, x in (
+            (np.zeros((2, 3, 5, 8), np.float16).transpose(0, 2, 1, 3), self.normal(2, 5, 3, 8)),
+            (np.zeros((6, 4), np.float32)[::2], self.normal(3, 4, dtype=np.float16)),
+        ):
+            self.call(out, x, function=flashattn.convert)
+            flashattn.convert(out, x, backend="cpu")
+            np.testing.assert_array_equal(self.given[0].array, out)
+            self.assertEqual([x.asked for x in self.given], [[7]] * 2)
+        self.assertEqual((self.requests[-1].args.flags, self.requests[-1].args.stream), (flashattn._abi.FA_ARGS_STREAM, 7))
+
+    def test_what_a_gpu_finds_wrong(self):
+        """A CPU refuses such a call."""
+        q, k, v = self.qkv()
+        word = np.zeros(1, np.uint32)
+        self.same(q, k, v, seqused_k=np.array([3, 20], np.int32), device_status=word)
+        self.assertEqual(self.given[-1].array[0], 0)
+        self.call(q, k, v, seqused_k=np.array([3, 21], np.int32), device_status=word)
+        self.assertEqual(self.given[-1].array[0], flashattn._abi.FA_BAD_LENGTH)
+        with self.assertRaisesRegex(TypeError, "device_status has dtype int32: expected uint32 on a GPU"):
+            self.call(q, k, v, device_status=np.zeros(1, np.int32))
+        cache = [np.zeros((6, 4, 2, 16), np.float32) for _ in "kv"]
+        where = {"page_table": np.array([[5, 1], [2, 6]], np.int32), "seqused_k": np.array([0, 4], np.int32), "device_status": word}
+        self.call(self.normal(2, 3, 2, 16), self.normal(2, 3, 2, 16), *cache, function=flashattn.append_kv, **where)
+        self.assertEqual(self.given[-1].array[0], flashattn._abi.FA_BAD_PAGE)
+        with self.assertRaisesRegex(flashattn.InvalidArgumentError, "seqused_k"):
+            flashattn.attention(q, k, v, seqused_k=np.array([3, 21], np.int32), device_status=word)
+        with self.assertRaisesRegex(ValueError, r"device_status has shape \(2,\)"):
+            flashattn.attention(q, k, v, device_status=np.zeros(2, np.uint32))
+        self.assertEqual(word[0], 0)
 
     def test_streams(self):
         q, k, v = self.qkv()

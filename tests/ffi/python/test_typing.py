@@ -37,6 +37,7 @@ assert_type(flashattn.merge([out, out], [lse, lse]), Array)
 assert_type(flashattn.merge([out, out], [lse, lse], return_lse=True), tuple[Array, Floats])
 assert_type(flashattn.rotary(q, lse, lse, layout="bhsd"), Array)
 assert_type(flashattn.explain(q, q, q, chunk=3), str)
+flashattn.convert(q, q.astype(np.float16), accumulate=True)
 assert_type(flashattn.backends()["cpu"].devices[0].memory_bytes, int)
 with flashattn.Handle("cpu", threads=2, max_isa="generic") as handle:
     flashattn.append_kv(q, q, q, q, backend=handle)

@@ -1,0 +1,76 @@
+"""Copies between arrays of any strides and layouts, with conversion of types."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import _abi
+from ._arrays import KEYS, dim_of, dtype_code, reach, readable, writable
+from ._dlpack import exchanged
+from ._place import CONVERT, also_on_gpu, place_of
+from ._types import Array, BackendName
+from .handle import Handle
+
+_AXES = 4
+
+
+@also_on_gpu(CONVERT)
+@exchanged
+def convert(out: Array, x: ArrayLike | None, *, accumulate: bool = False, backend: BackendName | Handle | None = None) -> None:
+    """Writes x into out, in place: another layout, other strides, another type.
+
+    out, x: of one shape, of four axes at most. float32, float16 and bfloat16 are converted into each other, rounded once; any other dtype of
+        `attention`'s, flashattn.block_dtype's too, is copied bit for bit into its own. x None: zeros.
+    accumulate: x (float32, float16, bfloat16) is added to what is in out, which is float32.
+
+    On a GPU as `attention`: both are arrays of a library with DLPack, and the call goes into its stream. Here NumPy can do the same; there
+    it moves rows of caches and packed batches without a library for it.
+
+    Raises like `attention`.
+    """
+    out, _ = writable("out", out, unit=False)
+    if out.ndim > _AXES:
+        raise ValueError(f"out has shape {out.shape}: expected {_AXES} axes at most")
+    call = Conversion(accumulate)
+    call.tensor("out", *writable("out", _four(out), unit=True))
+    call.conversion.size = (*call.arrays["out"].shape[:-1], dim_of(call.arrays["out"]))
+    if x is not None:
+        x = np.asarray(x)
+        if x.shape != out.shape:
+            raise ValueError(f"x has shape {x.shape}: expected out's, {out.shape}")
+        call.tensor("x", *readable(_four(x), unit=True))
+    place_of(backend).run(call)
+
+
+def _four(array: Array) -> Array:
+    return array[(np.newaxis,) * (_AXES - array.ndim)]
+
+
+class Conversion:
+    """What a place runs, as a Request: the shapes have said already that nothing beyond the arrays is touched."""
+
+    def __init__(self, accumulate: bool) -> None:
+        self.args = SimpleNamespace(flags=0, stream=None)
+        self.conversion = _abi.Conversion(flags=_abi.FA_CONVERT_ACCUMULATE if accumulate else 0)
+        self.arrays: dict[str, Array] = {}
+
+    def tensor(self, name: str, array: Array, strides: tuple[int, ...]) -> None:
+        self.arrays[name] = array
+        setattr(self.conversion, name, array.ctypes.data)
+        setattr(self.conversion, f"{name}_dtype", dtype_code(name, array.dtype, KEYS))
+        setattr(self.conversion, f"{name}_stride", strides)
+
+    def pointers(self) -> Iterator[tuple[str, int, int]]:
+        yield from ((name, array.ctypes.data, reach(array)) for name, array in self.arrays.items())
+
+    def call(self, handle: Handle) -> None:
+        handle.check_host()
+        self.run(handle)
+
+    def run(self, handle: Handle) -> None:
+        handle.call("fa_convert", ctypes.byref(self.conversion), 1, self.args.flags, self.args.stream)
