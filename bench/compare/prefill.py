@@ -66,6 +66,12 @@ def e4m3(bench: Bench) -> Iterator[Group]:
             yield against_torch(bench, ("e4m3", TOKENS // n, n, HIDDEN // dim, dim, causal), rivals, dict.fromkeys(rivals, bounds))
 
 
+def wide(bench: Bench) -> Iterator[Group]:
+    for n in (1024, 4096, 16384):
+        for causal in (False, True):
+            yield against_torch(bench, ("bf16", TOKENS // n, n, HIDDEN // 512, 512, causal), ["EFFICIENT"], {"EFFICIENT": targets.WIDE})
+
+
 def over_8bit(bench: Bench) -> Iterator[Group]:
     batch, n, heads, heads_kv, dim = 4, 4096, 16, 4, 128
     for causal in (False, True):

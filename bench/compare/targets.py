@@ -27,6 +27,7 @@ FORWARD_E4M3 = {
     (256, True): {512: (1.00, 1.20), 1024: (1.00, 1.20), 4096: (1.08, 1.20), 16384: (1.08, 1.20)},
 }
 FORWARD_OTHER_CUDNN = {(96, None): (1.0, 1.1), (192, None): (0.95, 1.05), (192, 128): (0.95, 1.05)}  # by dim_qk and dim_v
+WIDE: Bounds = (4.0, 6.0)  # heads of 512 over EFFICIENT's
 FORWARD_F32 = {64: (1.0, 1.2), 128: (0.8, 0.95)}  # over EFFICIENT's
 
 # The backward's over cuDNN's. At 64 columns 0.97 and 1.05 times what FlashAttention-3 reaches of cuDNN's.

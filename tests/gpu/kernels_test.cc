@@ -55,7 +55,8 @@ std::set<std::string> listed_kernels() {
 #include "cuda/sm90/kernels.def"
 #undef FA_SM90
         for (const char* dtype : {" f16", " bf16"})
-            for (const char* width : {"576", "512"}) names.insert(std::string("fwd_sm90_") + width + "x512_latent_64x128" + dtype);
+            for (const char* kernel : {"576x512_latent_64x128", "512x512_latent_64x128", "512x512_64x64", "512x512_64x64_pair"})
+                names.insert(std::string("fwd_sm90_") + kernel + dtype);
     }
     return names;
 }
@@ -144,6 +145,45 @@ std::vector<Case> latent_cases() {
                         if (layout == in_pages || layout == in_long_pages) paged(c, layout == in_pages ? 64 : 192);
                         cases.push_back(std::move(c));
                     }
+    return cases;
+}
+
+// Heads of 257 to 512 dims, of k, of v and of both: one tile and several, an odd number of them, heads of a kv head that fill a tile's rows
+// evenly and not; blocks of keys that are one and two, or end in the middle; splits, pages with sequences that have no keys, packed
+// sequences of which one has no rows, and rows that see few keys or none.
+std::vector<Case> wide_cases() {
+    struct Shape {
+        int64_t batch, heads, heads_k, rows, keys, dim_qk, dim_v;
+    };
+    enum { alike, ragged, in_pages, windowed, packed, to_f32, layouts };
+    std::vector<Case> cases;
+    for (const int32_t dtype : {FA_BF16, FA_F16})
+        for (const Shape& shape : {Shape{2, 2, 2, 200, 300, 512, 512}, Shape{3, 4, 1, 1, 64, 512, 512}, Shape{3, 6, 1, 21, 129, 320, 264}, Shape{2, 12, 2, 40, 700, 512, 64},
+                                   Shape{1, 1, 1, 321, 1000, 264, 512}, Shape{1, 8, 2, 1, 5000, 512, 512}, Shape{3, 64, 1, 3, 90, 64, 512}, Shape{2, 5, 5, 64, 1, 512, 512}})
+            for (const int splits : {0, 1, 3})
+                for (int layout = alike; layout < layouts; layout++) {
+                    Case c = shaped({shape.batch, shape.heads, shape.heads_k, shape.rows, shape.keys, shape.dim_qk, shape.dim_v}, dtype);
+                    c.d.num_splits = splits;
+                    if (layout == windowed) window(c, 70, 20, FA_ALIGN_BOTTOM_RIGHT);
+                    else if (layout != alike) causal(c, FA_ALIGN_BOTTOM_RIGHT);
+                    if (layout == to_f32) c.d.o_dtype = FA_F32;
+                    if (layout == ragged || layout == in_pages) {
+                        c.d.operands |= FA_OPERAND_SEQUSED_K;
+                        for (int64_t b = 0; b < shape.batch; b++)
+                            c.metadata.seqused_k.push_back(int32_t(b == 2 ? 0 : shape.keys - b * shape.keys / 3));
+                    }
+                    if (layout == in_pages) paged(c, shape.keys > 200 ? 128 : 64);
+                    if (layout == packed) {
+                        c.d.operands |= FA_OPERAND_CU_SEQLENS_Q | FA_OPERAND_CU_SEQLENS_K;
+                        c.metadata.cu_seqlens_q = c.metadata.cu_seqlens_k = {0};
+                        for (int64_t b = 0; b < shape.batch; b++) {
+                            c.metadata.cu_seqlens_q.push_back(c.metadata.cu_seqlens_q.back() + int32_t(b == 1 ? shape.rows / 3 : shape.rows));
+                            c.metadata.cu_seqlens_k.push_back(c.metadata.cu_seqlens_k.back() + int32_t(b == 2 ? 0 : shape.keys - b));
+                        }
+                        c.d.total_q = c.metadata.cu_seqlens_q.back() + 3, c.d.total_k = c.metadata.cu_seqlens_k.back() + 5;
+                    }
+                    cases.push_back(std::move(c));
+                }
     return cases;
 }
 
@@ -241,8 +281,8 @@ std::vector<Case> worked_cases(const Handle& handle) {
 }
 
 // One of those for each kernel, layout and way to merge.
-std::vector<Case> some_latent_cases(const Handle& handle) {
-    std::vector<Case> cases, all = latent_cases();
+std::vector<Case> some_of(std::vector<Case> all, const Handle& handle) {
+    std::vector<Case> cases;
     std::set<std::tuple<std::vector<std::string>, uint64_t, int64_t, int32_t>> known;
     for (auto c = all.rbegin(); c != all.rend(); ++c)
         if (known.insert({kernels_of(handle, c->d), c->d.operands, c->d.page_size, c->d.o_dtype}).second)
@@ -355,6 +395,7 @@ TEST_P(EveryHopperKernel, AgreesWithTheOracle) {
     check(handle, of_part(tall_cases(handle)), met, 234);
     check(handle, of_part(worked_cases(handle)), met, 235);
     check(handle, of_part(latent_cases()), met, 236);
+    check(handle, of_part(wide_cases()), met, 237);
 }
 const Part kParts[] = {{"64", "bf16"},  {"96", "bf16"},  {"128", "bf16"}, {"192", "bf16"}, {"256", "bf16"}, {"64", "f16"},
                        {"128", "f16"},  {"256", "f16"},  {"64", "e4m3"},  {"128", "e4m3"}, {"192", "e4m3"}, {"256", "e4m3"},
@@ -396,7 +437,8 @@ TEST_F(EveryKernel, GivesTheSameBitsAThousandTimes) {
     for (Case& c : tall_cases(handle)) cases.push_back(std::move(c));
     for (Case& c : worked_cases(handle)) cases.push_back(std::move(c));
     if (is_hopper())
-        for (Case& c : some_latent_cases(handle)) cases.push_back(std::move(c));
+        for (auto all : {latent_cases, wide_cases})
+            for (Case& c : some_of(all(), handle)) cases.push_back(std::move(c));
     for (Case& c : cases) {
         for (const std::string& name : kernels_of(handle, c.d)) seen.insert(name);
         fill(c, rng);

@@ -241,10 +241,10 @@ rt::Status launch_arch_backward(const ArchBackwardPlan& plan, const Problem& p, 
     Sm90BackwardParams a = planned.params;
     a.x = x;
     const int64_t dout_stride[] = {x.dout_strides.batch, x.dout_strides.row, x.dout_strides.head, 1};
-    if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
-        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), rows) ||
-        !encode_tensor_map(&a.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), keys) ||
-        !encode_tensor_map(&a.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), keys))
+    if (!encode_tensor_map(&a.q, tensors.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&a.dout, x.dout, d.q_dtype, dout_stride, d.dim_v, rows_of_q(p), d.heads_q, sequences_of_q(p), {rows}) ||
+        !encode_tensor_map(&a.k, tensors.k, d.q_dtype, d.k_stride, d.dim_qk, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}) ||
+        !encode_tensor_map(&a.v, tensors.v, d.q_dtype, d.v_stride, d.dim_v, rows_of_k(p), d.heads_k, sequences_of_k(p), {keys}))
         return cudaErrorInvalidValue;
     a.preprocess.rows_ready = static_cast<uint32_t*>(memory);
     a.preprocess.dout_step = x.dout_strides.row * 2 * 256 / h.max_dim;

@@ -7,6 +7,7 @@
 #include "cuda/sm90/mla_dispatch.h"
 #include "cuda/sm90/pack_mask.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/wide_dispatch.h"
 #include "cuda/sm90/widen_kv.h"
 
 namespace fa {
@@ -135,12 +136,6 @@ bool can_implement(const rt::Device& device, const Problem& p) {
            tma_compatible(d.k_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            tma_compatible(d.v_stride, d.q_dtype, rows_of_k(p), d.heads_k, sequences_of_k(p)) &&
            (d.o_stride[0] | d.o_stride[1] | d.o_stride[2]) % 8 == 0;
-}
-
-Window window_of(const Problem& p) {
-    const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
-    const MaskRule rule = mask_rule(p);
-    return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
 }
 
 // The mask operand as it will be packed. In a call's workspace it lies behind the tile counter: spans, then bits.
@@ -285,6 +280,8 @@ rt::Status widen(WidenKvParams x, const Problem& p, const fa_forward_args_t& arg
 ArchPlan plan_arch_kernel(const rt::Device& device, const Problem& asked) {
     ArchPlan plan = plan_latent_kernel(device, asked);
     if (plan.kernel) return plan;
+    plan = plan_wide_kernel(device, asked);
+    if (plan.kernel) return plan;
     plan = {};
     Sm90Plan planned{};
     planned.k = widening_of(asked, asked.d.k_dtype, asked.d.k_stride, asked.d.heads_k, asked.d.dim_qk);
@@ -344,7 +341,7 @@ rt::Status arch_kernel_memory(ArchKernelMemory* memory, rt::Stream stream, void*
 rt::Status prepare_arch_kernels(const rt::Device& device) {
     if (!device.sm90) return rt::kSuccess;
     if (!tensor_map_encoder()) return cudaErrorInsufficientDriver;
-    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels()};
+    const rt::Status others[] = {rt::prepare(pack_mask, device), prepare_latent_kernels(), prepare_wide_kernels()};
     for (const int32_t from : {FA_E4M3, FA_E5M2, FA_I8})
         for (const auto kernel : {widen_kernel<F16>(from), widen_kernel<Bf16>(from)})
             if (const rt::Status s = rt::prepare(kernel, device); s != rt::kSuccess) return s;
@@ -365,6 +362,7 @@ rt::Status prepare_arch_kernels(const rt::Device& device) {
 rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_forward_args_t& args, char* memory, bool zeroed,
                               rt::Stream stream) {
     if (is_latent_kernel(*plan.kernel)) return launch_latent_kernel(plan, p, args, memory, stream);
+    if (is_wide_kernel(*plan.kernel)) return launch_wide_kernel(plan, p, args, memory, stream);
     const Sm90Kernel& h = sm90_kernel(*plan.kernel);
     const fa_attention_desc_t& d = p.d;
     const int64_t kv_sequences = sequences_of_k(p);
@@ -388,11 +386,11 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
         v = copy, v_stride = strides_of_copy(planned.v);
     }
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
-    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), h.block_m) ||
-        !encode_tensor_map(&a.k, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, k_box_rows) ||
-        !encode_tensor_map(&a.v, v, d.q_dtype, v_stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, v_box_rows) ||
+    if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {h.block_m}) ||
+        !encode_tensor_map(&a.k, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
+        !encode_tensor_map(&a.v, v, d.q_dtype, v_stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
         (a.page_chunk && !encode_tensor_map(&a.k_missing, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
-                                            kv_sequences, k_box_rows, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
+                                            kv_sequences, {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
         a.tile_counter = reinterpret_cast<int*>(memory);

@@ -1,47 +1,27 @@
 // A consumer warpgroup of the latent kernel. Warpgroup w makes S and P of block w of each pair of blocks of keys, and owns 256
 // columns of O: its own P multiplies from registers, the other's from shared memory, to which it crosses in the panel of the block
-// that is no part of v. Both measure scores from one row_ref, which moves only when a thread's part of a block's row sum has outgrown
-// it: the mainloop exchanges P and one flag a warp, no maxima, and who moves row_ref leaves it beside P.
+// that is no part of v.
 #pragma once
 #include "cuda/sm90/mla_params.h"
 #include "cuda/sm90/mla_wgmma.h"
+#include "cuda/sm90/split_o.h"
 
 namespace fa {
 namespace gpu {
 
-template <int i>
-struct Constant {
-    __host__ __device__ constexpr operator int() const { return i; }
-};
-template <int from, int to, class F>
-FA_DEVICE void for_constants(const F& f) {
-    if constexpr (from < to) f(Constant<from>{}), for_constants<from + 1, to>(f);
-}
-
 template <class Traits>
-struct LatentConsumer {
+struct LatentConsumer : SplitOConsumer<Traits> {
+    using Base = SplitOConsumer<Traits>;
+    using Base::acc_o, Base::acc_s, Base::lane, Base::p, Base::row_ref, Base::row_sum, Base::s, Base::start, Base::warp;
+    using Base::adopt_row_ref, Base::any_has_moved, Base::has_moved, Base::make_p, Base::needs_exact, Base::row_in_tile;
     using Wgmma = LatentWgmma<Traits::f16>;
     static constexpr int kPanelBytes = Traits::kPanelBytes, kPanels = Traits::kPanels;
     static constexpr int kEarlyPanels = 2;  // of the next product, issued before the one under way is waited for
 
     const LatentParams& a;
-    typename Traits::Shared& s;
-    const int lane, warp;  // warp: of the warpgroup
-    const float scale_log2;
-    const uint32_t start;
-    float acc_s[32] = {}, acc_o[128] = {}, row_ref[2] = {kNegInf, kNegInf}, row_sum[2] = {};  // row_ref: in log2 units
-    uint32_t p[16] = {}, phase = 0;
+    uint32_t phase = 0;
 
-    FA_MEMBER explicit LatentConsumer(const LatentParams& params)
-        : a(params),
-          s(Traits::shared()),
-          lane(int(threadIdx.x) % 32),
-          warp(rt::warp_uniform(int(threadIdx.x) / 32 % 4)),
-          scale_log2(params.x.scale * kLog2e),
-          start(uint32_t(rt::warp_uniform(int(Traits::q_tile() >> 4)))) {}
-
-    // Read anew: what is derived from the lane would otherwise be kept over the mainloop.
-    FA_MEMBER int row_in_tile() const { return warp * 16 + rt::read_laneid() / 4; }
+    FA_MEMBER explicit LatentConsumer(const LatentParams& params) : Base(params.x.scale), a(params) {}
 
     // Of block w that there are. Lane 0 alone reads, which alone tells the producer that this may be overwritten.
     FA_MEMBER int keys_of(int w) const { return rt::warp_uniform(lane == 0 ? s.keys[w] : 0); }
@@ -91,30 +71,7 @@ struct LatentConsumer {
         rt::named_barrier_sync(1 + w, 128);
     }
 
-    FA_MEMBER void scale_rows(int r, float alpha) {
-        row_sum[r] *= alpha;
-        FA_UNROLL for (int i = 0; i < 128; i++) if (i / 2 % 2 == r) acc_o[i] *= alpha;
-    }
-    // P of the scores, and this thread's part of the block's row sums.
-    FA_MEMBER void make_p(float (&sum)[2]) {
-        float other[2] = {}, from[2];
-        FA_UNROLL for (int r = 0; r < 2; r++) from[r] = Traits::kPScaleLog2 - (row_ref[r] == kNegInf ? 0.f : row_ref[r]),
-                                              sum[r] = 0.f;
-        FA_UNROLL for (int i = 0; i < 16; i++) {
-            const float first = rt::exp2_fast(fmaf(acc_s[2 * i], scale_log2, from[i % 2])),
-                        second = rt::exp2_fast(fmaf(acc_s[2 * i + 1], scale_log2, from[i % 2]));
-            sum[i % 2] += first;
-            other[i % 2] += second;
-            p[i] = Traits::f16 ? rt::pack_f16(first, second) : rt::pack_bf16(first, second);
-        }
-        FA_UNROLL for (int r = 0; r < 2; r++) sum[r] += other[r];
-    }
-    // Must the block be made by exact_p? A row without row_ref has seen no key yet.
-    FA_MEMBER bool needs_exact(const float (&sum)[2]) const {
-        return rt::warp_any(!(sum[0] <= Traits::kRescaleThreshold && sum[1] <= Traits::kRescaleThreshold) ||
-                            row_ref[0] == kNegInf || row_ref[1] == kNegInf);
-    }
-    // P with the mask, and row_ref moved to the true maxima, which the other warpgroup's warp of the same rows is told of.
+    // P with the mask, and row_ref moved to the true maxima.
     FA_MEMBER void exact_p(int w, int n, int keys, bool first) {
         const int c = rt::read_laneid() % 4, place = row_in_tile(), key0 = s.range.x + (2 * n + 1 - w) * 64;
         FA_UNROLL for (int r = 0; r < 2; r++) {
@@ -125,48 +82,24 @@ struct LatentConsumer {
                 if (i / 4 * 8 + i % 2 > last) acc_s[i] = kNegInf;
                 row_max = fmaxf(row_max, acc_s[i]);
             }
-            FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) row_max = fmaxf(row_max, rt::shuffle_xor16(row_max, lanes));
-            row_max = fmaxf(row_ref[r], row_max * scale_log2);
-            const float alpha = row_max == kNegInf ? 1.f : rt::exp2_fast(row_ref[r] - row_max);
-            row_ref[r] = row_max;
-            if (!first) scale_rows(r, alpha);
-            if (c == 0) s.row_ref[w][place + 8 * r] = row_max, s.alpha[w][place + 8 * r] = alpha;
+            const float alpha = Base::move_row_ref(w, r, row_max);
+            if (!first) Base::scale_rows(r, alpha);
         }
         float sum[2];
         make_p(sum);
         FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
     }
-    FA_MEMBER bool has_moved(int w) const { return rt::warp_uniform(*const_cast<volatile int*>(&s.moved[w][warp])) != 0; }
-    FA_MEMBER bool any_has_moved(int w) const {
-        const int4 moved = *reinterpret_cast<const int4*>(s.moved[w]);
-        return rt::warp_uniform(moved.x | moved.y | moved.z | moved.w) != 0;
-    }
-    FA_MEMBER void adopt_row_ref(int w, bool first) {
-        const int place = row_in_tile();
-        FA_UNROLL for (int r = 0; r < 2; r++) {
-            row_ref[r] = s.row_ref[w][place + 8 * r];
-            if (!first) scale_rows(r, s.alpha[w][place + 8 * r]);
-        }
-    }
     // P to the other warpgroup, and with the last one the row sums.
     FA_MEMBER void publish_p(int w, bool moved, bool last) {
-        const uint32_t row = Traits::k_tile(w) + Traits::kProbPanel * kPanelBytes + (warp * 16 + lane % 16) * 128;
-        FA_UNROLL for (int i = 0; i < 4; i++) rt::stmatrix(row + (((2 * i + lane / 16) ^ (lane % 8)) << 4), p + 4 * i);
-        if (last) {
-            const int c = rt::read_laneid() % 4, place = row_in_tile();
-            FA_UNROLL for (int r = 0; r < 2; r++) {
-                float sum = row_sum[r];
-                FA_UNROLL for (int lanes = 1; lanes < 4; lanes *= 2) sum += rt::shuffle_xor16(sum, lanes);
-                if (c == 0) s.row_sum[w][place + 8 * r] = sum;
-            }
-        }
-        if (lane == 0) s.moved[w][warp] = moved;
+        Base::store_p(Traits::k_tile(w) + Traits::kProbPanel * kPanelBytes);
+        if (last) Base::publish_row_sum(w);
+        if (lane == 0) s.exchange.moved[w][warp] = moved;
         rt::fence_proxy_async_shared();
         rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
     }
     FA_MEMBER void add_row_sum(int w) {
         const int place = row_in_tile();
-        if (rt::read_laneid() % 4 == 0) FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += s.row_sum[w][place + 8 * r];
+        if (rt::read_laneid() % 4 == 0) FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += s.exchange.row_sum[w][place + 8 * r];
     }
     FA_MEMBER void keep_operands() {
         rt::keep_in_registers(acc_o);

@@ -1,6 +1,6 @@
 // What the latent kernel is called with, and how a CTA's shared memory is laid out. mla_kernel.h begins the tour.
 #pragma once
-#include "cuda/sm90/params.h"
+#include "cuda/sm90/split_o.h"
 
 namespace fa {
 namespace gpu {
@@ -37,11 +37,10 @@ struct LatentTraits {
 
     struct Shared {
         uint64_t q_full, k_full[2][kProbPanel + 1], k_empty[2][2], p_full[2];
-        int4 source;                                         // of keys: k_begin, kv_index; the tile's first row's diagonal, off
-        int4 range;                                          // first key of the split, one past its last, pairs of blocks, split
-        int keys[2];                                         // of the two blocks, that there are
-        float row_ref[2][64], alpha[2][64], row_sum[2][64];  // from one consumer to the other
-        alignas(16) int moved[2][4];                         // by warps: has the reference moved with this P?
+        int4 source;  // of keys: k_begin, kv_index; the tile's first row's diagonal, off
+        int4 range;   // first key of the split, one past its last, pairs of blocks, split
+        int keys[2];  // of the two blocks, that there are
+        SplitOExchange exchange;
     };
     static constexpr int kSharedBytes = 3 * kMatrixBytes + int(sizeof(Shared));
     static_assert(kSharedBytes <= 232448, "what a CTA may have");

@@ -7,31 +7,20 @@
 namespace fa {
 namespace gpu {
 
-// Where a block of keys lies, and how many of them there are; a page that does not exist holds none, and comes as zeros.
-struct LatentBlock {
-    int outer, row, keys;
-};
-FA_DEVICE LatentBlock find_latent_block(const LatentParams& a, int4 source, int end, int key) {
-    LatentBlock block{source.y, source.x + key, min(max(end - key, 0), 64)};
-    if (!a.x.pages.table || block.keys == 0) return block;
-    const PagedRow at = find_paged_row(a, source.y, key);
-    return at.exists(a) ? LatentBlock{at.page, at.row, block.keys} : LatentBlock{-1, at.row, 0};
-}
-
 template <class Traits>
 FA_DEVICE void latent_producer(const LatentParams& a) {
     typename Traits::Shared& s = Traits::shared();
     const int tile = a.tile(), batch = a.batch();
     const int4 source = s.source, range = s.range;
     uint32_t phase = 0;
-    LatentBlock next[2];
+    KeyBlock next[2];
     const auto find = [&](int n) {
-        FA_UNROLL for (int w = 0; w < 2; w++) next[w] = find_latent_block(a, source, range.y, range.x + (2 * n + 1 - w) * 64);
+        FA_UNROLL for (int w = 0; w < 2; w++) next[w] = find_key_block(a, source, range.y, range.x + (2 * n + 1 - w) * 64);
     };
     find(range.z - 1);
     FA_UNROLL_BY(1)
     for (int n = range.z - 1; n >= 0; n--) {
-        const LatentBlock block[2] = {next[0], next[1]};
+        const KeyBlock block[2] = {next[0], next[1]};
         if (n > 0) find(n - 1);
         FA_UNROLL for (int w = 0; w < 2; w++) {
             const auto load = [&](int panel) {

@@ -22,5 +22,18 @@ FA_DEVICE PagedRow find_paged_row(const Params& a, int kv_batch, int key) {
     return {a.x.pages.table[kv_batch * a.x.pages.row_stride + column], key - column * size};
 }
 
+// Where a block of 64 keys lies, in one page where there are pages, and how many of them there are before `end`; a page that does not
+// exist holds none, and comes as zeros. `source`: k_begin and kv_index.
+struct KeyBlock {
+    int outer, row, keys;
+};
+template <class Params>
+FA_DEVICE KeyBlock find_key_block(const Params& a, int4 source, int end, int key) {
+    KeyBlock block{source.y, source.x + key, min(max(end - key, 0), 64)};
+    if (!a.x.pages.table || block.keys == 0) return block;
+    const PagedRow at = find_paged_row(a, source.y, key);
+    return at.exists(a) ? KeyBlock{at.page, at.row, block.keys} : KeyBlock{-1, at.row, 0};
+}
+
 }  // namespace gpu
 }  // namespace fa

@@ -37,6 +37,11 @@ enum class PvProduct { wide, p8, p8_lse };
 // Of a band: how many keys a row sees on either side of the diagonal, −1: all; and the length of the chunks that confine it, 0:
 // none.
 struct Window { int left, right, chunk; };
+inline Window window_of(const Problem& p) {
+    const auto narrow = [](int64_t n) { return int(min_of(n, INT32_MAX)); };
+    const MaskRule rule = mask_rule(p);
+    return {narrow(rule.left), narrow(rule.right), narrow(rule.chunk)};
+}
 
 // What the kernel reads of a call, beside the tensors that TMA loads.
 struct Sm90Call : RowParams {

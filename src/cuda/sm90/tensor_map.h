@@ -30,17 +30,22 @@ static inline PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
     return found;
 }
 
-// Boxes of 128 bytes and `box` rows of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN. Pairs of 8-bit
-// elements go as one of 16 bits: both bytes of its NaN are NaN in e4m3, and there is none of 8 bits.
+// Of how many rows, and of each how many heads, a TMA load brings 128 bytes.
+struct TensorBox {
+    int rows, heads = 1;
+};
+
+// Boxes of a tensor (sequence, row, head, column); what lies outside comes as 0, or as NaN. Pairs of 8-bit elements go as one of 16
+// bits: both bytes of its NaN are NaN in e4m3, and there is none of 8 bits.
 static inline bool encode_tensor_map(CUtensorMap* map, const void* base, int32_t dtype, const int64_t stride[4], int64_t dim,
-                                     int64_t rows, int64_t heads, int64_t sequences, int box,
+                                     int64_t rows, int64_t heads, int64_t sequences, TensorBox box,
                                      CUtensorMapFloatOOBfill outside = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
                                      CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
     const int64_t size = type_bytes(dtype);
     const cuuint64_t extent[] = {cuuint64_t(dim * size / 2), cuuint64_t(rows), cuuint64_t(heads), cuuint64_t(sequences)};
     const auto bytes = [&](int64_t n, int64_t count) { return cuuint64_t(count > 1 ? n * size : round_up(dim * size, 16)); };
     const cuuint64_t strides[] = {bytes(stride[1], rows), bytes(stride[2], heads), bytes(stride[0], sequences)};
-    const cuuint32_t boxes[] = {64, cuuint32_t(box), 1, 1}, ones[] = {1, 1, 1, 1};
+    const cuuint32_t boxes[] = {64, cuuint32_t(box.rows), cuuint32_t(box.heads), 1}, ones[] = {1, 1, 1, 1};
     const CUtensorMapDataType type = dtype == FA_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return tensor_map_encoder()(map, type, 4, const_cast<void*>(base), extent, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                 CU_TENSOR_MAP_SWIZZLE_128B, promotion, outside) == CUDA_SUCCESS;

@@ -1,0 +1,195 @@
+// A consumer warpgroup of the kernel of wide heads. Warpgroup w makes S and P of every second block of keys and owns columns
+// 256 · w … of O, so that it multiplies the P of every block, its own and the other's, with its half of v.
+//
+//   a step:   P(t) beside O += P(t−2) v  ·  publish P(t)  ·  issue O += P(t−1) v | S(t+2) | O += P(t) v  ·  wait for S
+//
+// The warpgroups are half a step apart, so that softmax of one runs beside products of the other. Between two products with k, and
+// between two with a half of v, lies another: that is the time in which TMA replaces the panels.
+#pragma once
+#include "cuda/sm90/mla_wgmma.h"
+#include "cuda/sm90/tile_scheduler.h"
+#include "cuda/sm90/wide_params.h"
+
+namespace fa {
+namespace gpu {
+
+template <class Traits_, int w>
+struct WideConsumer : SplitOConsumer<Traits_> {
+    using Traits = Traits_;
+    using Base = SplitOConsumer<Traits>;
+    using Base::acc_o, Base::acc_s, Base::lane, Base::p, Base::row_sum, Base::s, Base::start, Base::warp;
+    using Wgmma = LatentWgmma<Traits::f16>;
+    static constexpr int kUnits = Traits::kPanelBytes / 16, kMatrixUnits = Traits::kMatrixBytes / 16;
+    static constexpr int kHalf = Traits::kPanels / 2;
+
+    const WideParams& a;
+    int keys = 0;  // of the block whose S there is
+
+    FA_MEMBER explicit WideConsumer(const WideParams& params) : Base(params.x.scale), a(params) {}
+
+    FA_MEMBER void release(const uint64_t& empty) const {
+        if constexpr (!Traits::kPair) {
+            if (lane == 0) rt::mbarrier_arrive(smem_addr(empty));
+        } else if (lane < 2) rt::mbarrier_arrive_remote(smem_addr(empty), lane);
+    }
+    FA_MEMBER int row_of_tile(int r) const { return s.tile.row0 + (Base::row_in_tile() + 8 * r) / a.head_group; }
+
+    // Half of the k-steps of S(t).
+    template <int half>
+    FA_MEMBER void issue_qk(int t) {
+        for_constants<half * kHalf, (half + 1) * kHalf>([&](auto i) {
+            constexpr int n = i;
+            rt::mbarrier_wait(smem_addr(s.k_full[w][n]), t >> 1 & 1);
+            rt::wgmma_fence();
+            for_constants<0, 4>([&](auto k) {
+                Wgmma::template qk<n * kUnits + 2 * k, kMatrixUnits + n * kUnits + 2 * k>(acc_s, start, n + k > 0);
+            });
+        });
+        rt::wgmma_commit();
+    }
+    // O += P(t) v, with P of warpgroup `from`.
+    template <int from>
+    FA_MEMBER void issue_pv(int t) {
+        rt::mbarrier_wait(smem_addr(s.p_full[from]), t >> 1 & 1);
+        rt::mbarrier_wait(smem_addr(s.v_full[w]), t & 1);
+        const int v_keys = rt::warp_uniform(lane == 0 ? s.v_keys[w] : 0);
+        if (v_keys < Traits::kBlock) zero_v_tail(v_keys);
+        rt::keep_in_registers(acc_o);
+        rt::wgmma_fence();
+        for_constants<0, 4>([&](auto i) {
+            Wgmma::template pv<3 * kMatrixUnits + from * kUnits + 2 * i, (2 * kMatrixUnits + w * kHalf * kUnits + 128 * i) | kUnits << 16>(acc_o, start);
+        });
+        rt::wgmma_commit();
+    }
+    FA_MEMBER void released_pv(int from) const {
+        release(s.v_empty[w]);
+        if (from != w && lane == 0) rt::mbarrier_arrive(smem_addr(s.p_empty[from]));
+    }
+    // What lies behind a sequence's last value may be anything, and 0 · NaN is NaN.
+    FA_MEMBER void zero_v_tail(int v_keys) const {
+        const int units = (Traits::kBlock - v_keys) * 8;  // of 16 bytes, in a panel
+        for (int i = int(threadIdx.x) % 128; i < units * kHalf; i += 128)
+            rt::st_shared_zero_v4(Traits::v_tile() + (w * kHalf + i / units) * Traits::kPanelBytes + v_keys * 128 + i % units * 16);
+        rt::fence_proxy_async_shared();
+        rt::named_barrier_sync(1 + w, 128);
+    }
+
+    // P(t) with the mask, and row_ref moved to the true maxima. O lacks the product of the block before, which is measured from the old
+    // one: it follows with rescale_o.
+    FA_MEMBER void exact_p(int key0) {
+        const int c = rt::read_laneid() % 4;
+        FA_UNROLL for (int r = 0; r < 2; r++) {
+            const int row = row_of_tile(r);
+            const KeyRange range = key_range_of<MaskKind::band>(a.x.window, row, s.off, s.source.w);
+            const int first = range.begin - key0 - 2 * c, last = min(keys, range.end - key0) - 1 - 2 * c;
+            float row_max = row < s.q_len ? kNegInf : 1e30f;  // rows that are not there get P of 0, which takes less power
+            FA_UNROLL for (int i = 0; i < 32; i++) if (i / 2 % 2 == r) {
+                const int key = i / 4 * 8 + i % 2;
+                if (key > last || key < first) acc_s[i] = kNegInf;
+                row_max = fmaxf(row_max, acc_s[i]);
+            }
+            row_sum[r] *= Base::move_row_ref(w, r, row_max);
+        }
+        float sum[2];
+        Base::make_p(sum);
+        FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
+    }
+    FA_MEMBER void rescale_o() {
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_o);
+        __syncwarp();
+        FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, s.exchange.alpha[w][Base::row_in_tile() + 8 * r]);
+    }
+    // Lane 0 alone reads, which alone tells the producer that this may be overwritten.
+    FA_MEMBER void read_keys() { keys = rt::warp_uniform(lane == 0 ? s.k_keys[w] : 0); }
+    FA_MEMBER void release_k(int half) const { release(s.k_empty[half]); }
+
+    // The first S of this warpgroup, block w.
+    FA_MEMBER void prologue() {
+        rt::keep_in_registers(acc_s);
+        issue_qk<0>(w);
+        issue_qk<1>(w);
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_s);
+        read_keys();
+        release_k(0), release_k(1);
+    }
+
+    // From S(t) on. `has_other`: is there a block t − 1? `has_next`: is there a block t + 2?
+    template <bool has_other, bool has_next>
+    FA_MEMBER void step(int t) {
+        const int key0 = s.range.w - t * Traits::kBlock;
+        if (has_other) {
+            rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), (t - 1) >> 1 & 1);
+            if (Base::any_has_moved(1 - w)) {
+                rt::wgmma_wait<0>();  // of all four warps or of none
+                rt::keep_in_registers(acc_o);
+                if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
+            }
+        }
+        float sum[2];
+        Base::make_p(sum);
+        const bool exact = keys < Traits::kBlock || key0 < s.all_see.x || key0 + Traits::kBlock > s.all_see.y || Base::needs_exact(sum);
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_o);
+        if (t >= 2) released_pv(w);
+        rt::mbarrier_wait(smem_addr(s.p_empty[w]), (t >> 1 & 1) ^ 1);
+        if (exact) exact_p(key0);
+        else row_sum[0] += sum[0], row_sum[1] += sum[1];
+        Base::store_p(Traits::p_tile(w));
+        if (lane == 0) s.exchange.moved[w][warp] = exact;
+        rt::fence_proxy_async_shared();
+        rt::mbarrier_arrive(smem_addr(s.p_full[w]));  // each lane for what it wrote
+
+        if (has_other) issue_pv<1 - w>(t - 1);
+        if (has_next) {
+            rt::keep_in_registers(acc_s);
+            issue_qk<0>(t + 2);
+            issue_qk<1>(t + 2);
+        }
+        if (has_other) {
+            rt::wgmma_wait<has_next ? 2 : 0>();
+            released_pv(1 - w);
+            if (exact) rescale_o();
+        }
+        issue_pv<w>(t);
+        if (has_next) {
+            rt::wgmma_wait<2>();
+            read_keys();
+            release_k(0);
+            rt::wgmma_wait<1>();
+            release_k(1);
+            rt::keep_in_registers(acc_s);
+        }
+    }
+
+    FA_MEMBER void mainloop() {
+        const int blocks = rt::warp_uniform(s.range.z);
+        int t = w;
+        if (t < blocks) {
+            prologue();
+            if (w == 0) {
+                if (blocks > 2) step<false, true>(t), t += 2;
+                else step<false, false>(t);
+            }
+            if (w == 1 || t > 0) {
+                for (; t + 2 < blocks; t += 2) step<true, true>(t);
+                step<true, false>(t);
+            }
+            t += 1;
+        } else t = 0;
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_o);
+        if (t < blocks) {  // the other's last
+            if (t > 0) released_pv(w);
+            rt::mbarrier_wait(smem_addr(s.p_full[1 - w]), t >> 1 & 1);
+            if (Base::has_moved(1 - w)) Base::adopt_row_ref(1 - w, false);
+            issue_pv<1 - w>(t);
+        }
+        rt::wgmma_wait<0>();
+        rt::keep_in_registers(acc_o);
+    }
+};
+
+}  // namespace gpu
+}  // namespace fa
