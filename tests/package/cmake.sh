@@ -49,3 +49,19 @@ expect_targets 'no such file' "has flashattn::flashattn" "has flashattn::flashat
 expect_targets libflashattn.a "has flashattn::flashattn" "found: 1"
 expect_targets 'libflashattn.so*' "has flashattn::flashattn_static" "found: 1"
 expect_targets 'libflashattn.*' "found: 0"
+
+# The sources as a folder of a project: the library alone, by the same names, and none of its tests and tools.
+mkdir "$scratch/part"
+cat >"$scratch/part/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.22)
+project(whole LANGUAGES C CXX)
+add_subdirectory("$SOURCE" flashattn)
+foreach(target flashattn::flashattn flashattn::flashattn_static flashattn_cli)
+  if(TARGET \${target})
+    message(STATUS "has \${target}")
+  endif()
+endforeach()
+CMAKE
+"$cmake" -G "$generator" -S "$scratch/part" -B "$scratch/part/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; fail "configure a whole"; }
+[ "$(grep -E '^-- has' "$scratch/log")" = $'-- has flashattn::flashattn\n-- has flashattn::flashattn_static' ] ||
+    { cat "$scratch/log"; fail "targets of a part"; }
