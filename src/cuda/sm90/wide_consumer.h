@@ -30,7 +30,7 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     FA_MEMBER void release(const uint64_t& empty) const {
         if constexpr (!Traits::kPair) {
             if (lane == 0) rt::mbarrier_arrive(smem_addr(empty));
-        } else if (lane < 2) rt::mbarrier_arrive_remote(smem_addr(empty), lane);
+        } else if (lane < 2) rt::mbarrier_arrive_remote(smem_addr(empty), lane ^ rt::cluster_rank());
     }
     FA_MEMBER int row_of_tile(int r) const { return s.tile.row0 + (Base::row_in_tile() + 8 * r) / a.head_group; }
 
@@ -75,8 +75,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
     }
 
     // P(t) with the mask, and row_ref moved to the true maxima. O lacks the product of the block before, which is measured from the old
-    // one: it follows with rescale_o.
-    FA_MEMBER void exact_p(int key0) {
+    // one: it is to be multiplied by alpha behind that.
+    FA_MEMBER void exact_p(int key0, float (&alpha)[2]) {
         const int c = rt::read_laneid() % 4;
         FA_UNROLL for (int r = 0; r < 2; r++) {
             const int row = row_of_tile(r);
@@ -88,19 +88,14 @@ struct WideConsumer : SplitOConsumer<Traits_> {
                 if (key > last || key < first) acc_s[i] = kNegInf;
                 row_max = fmaxf(row_max, acc_s[i]);
             }
-            row_sum[r] *= Base::move_row_ref(w, r, row_max);
+            alpha[r] = Base::move_row_ref(w, r, row_max);
+            row_sum[r] *= alpha[r];
         }
         float sum[2];
         Base::make_p(sum);
         FA_UNROLL for (int r = 0; r < 2; r++) row_sum[r] += sum[r];
     }
-    FA_MEMBER void rescale_o() {
-        rt::wgmma_wait<0>();
-        rt::keep_in_registers(acc_o);
-        __syncwarp();
-        FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, s.exchange.alpha[w][Base::row_in_tile() + 8 * r]);
-    }
-    // Lane 0 alone reads, which alone tells the producer that this may be overwritten.
+    // Lane 0 alone reads, which alone tells this CTA's producer that it may be overwritten.
     FA_MEMBER void read_keys() { keys = rt::warp_uniform(lane == 0 ? s.k_keys[w] : 0); }
     FA_MEMBER void release_k(int half) const { release(s.k_empty[half]); }
 
@@ -134,7 +129,8 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         rt::keep_in_registers(acc_o);
         if (t >= 2) released_pv(w);
         rt::mbarrier_wait(smem_addr(s.p_empty[w]), (t >> 1 & 1) ^ 1);
-        if (exact) exact_p(key0);
+        float alpha[2] = {1.f, 1.f};
+        if (exact) exact_p(key0, alpha);
         else row_sum[0] += sum[0], row_sum[1] += sum[1];
         Base::store_p(Traits::p_tile(w));
         if (lane == 0) s.exchange.moved[w][warp] = exact;
@@ -150,7 +146,11 @@ struct WideConsumer : SplitOConsumer<Traits_> {
         if (has_other) {
             rt::wgmma_wait<has_next ? 2 : 0>();
             released_pv(1 - w);
-            if (exact) rescale_o();
+            if (exact) {
+                rt::wgmma_wait<0>();
+                rt::keep_in_registers(acc_o);
+                FA_UNROLL for (int r = 0; r < 2; r++) Base::scale_o(r, alpha[r]);
+            }
         }
         issue_pv<w>(t);
         if (has_next) {

@@ -13,7 +13,8 @@ FA_DEVICE void wide_epilogue(Consumer& wg, int warpgroup) {
     const WideCall& x = a.x;
     const auto& s = wg.s;
     wg.publish_row_sum(warpgroup);
-    rt::named_barrier_sync(3, 256);
+    rt::mbarrier_arrive(smem_addr(s.row_sums_full));
+    rt::mbarrier_wait(smem_addr(s.row_sums_full), 0);
     const int place = wg.row_in_tile(), group = int(x.group);
     FA_UNROLL for (int r = 0; r < 2; r++) {
         const int row = wg.row_of_tile(r), head = s.tile.head0 + (place + 8 * r) % a.head_group;

@@ -64,6 +64,7 @@ FA_KERNEL void FA_BOUNDS((WideTraits<T, pair>::kThreads), 1) wide_sm90(FA_PARAM 
         rt::setmaxnreg_dec<Traits::kProducerRegisters>();
         if (threadIdx.x == 0) wide_q_and_k_producer<Traits>(a);
         else if (threadIdx.x == 32) wide_v_producer<Traits>(a);
+        else return;
     } else {
         rt::setmaxnreg_inc<Traits::kConsumerRegisters>();
         if (warp < 8) wide_consumer<Traits, 0>(a);
