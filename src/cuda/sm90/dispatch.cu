@@ -369,27 +369,27 @@ rt::Status launch_arch_kernel(const ArchPlan& plan, const Problem& p, const fa_f
     const Sm90Plan planned = plan.params.get<Sm90Plan>();
     Sm90ForwardParams a = planned.forward;
     set_call_tensors(p, args, &a.x);
-    const void *k = args.k, *v = args.v;
-    DenseStrides k_stride, v_stride;
-    memcpy(k_stride.at, d.k_stride, sizeof k_stride);
-    memcpy(v_stride.at, d.v_stride, sizeof v_stride);
-    char* copy = memory + plan.workspace - plan.widened;  // behind all else
-    if (planned.k.total > 0) {
-        const rt::Status s = widen(planned.k, p, args, d.k_dtype, k, copy, stream);
-        if (s != rt::kSuccess) return s;
-        k = copy, k_stride = strides_of_copy(planned.k);
-        copy += round_up(planned.k.bytes(), 256);
-    }
-    if (planned.v.total > 0) {
-        const rt::Status s = widen(planned.v, p, args, d.v_dtype, v, copy, stream);
-        if (s != rt::kSuccess) return s;
-        v = copy, v_stride = strides_of_copy(planned.v);
-    }
+    // k and v as the kernel reads them: as they came, or copies, which lie behind all else in the workspace.
+    struct Tensor {
+        const void* data;
+        DenseStrides stride;
+    } k{args.k, {}}, v{args.v, {}};
+    char* copy = memory + plan.workspace - plan.widened;
+    const auto prepare = [&](Tensor* t, const WidenKvParams& x, int32_t dtype, const int64_t* stride) {
+        memcpy(t->stride.at, stride, sizeof t->stride.at);
+        if (x.total == 0) return rt::kSuccess;
+        const rt::Status s = widen(x, p, args, dtype, t->data, copy, stream);
+        *t = {copy, strides_of_copy(x)};
+        copy += round_up(x.bytes(), 256);
+        return s;
+    };
+    if (const rt::Status s = prepare(&k, planned.k, d.k_dtype, d.k_stride); s != rt::kSuccess) return s;
+    if (const rt::Status s = prepare(&v, planned.v, d.v_dtype, d.v_stride); s != rt::kSuccess) return s;
     const int k_box_rows = a.page_chunk ? a.page_chunk : h.k_box_rows, v_box_rows = a.page_chunk ? a.page_chunk : h.v_box_rows;
     if (!encode_tensor_map(&a.q, args.q, d.q_dtype, d.q_stride, d.dim_qk, rows_of_q(p), d.heads_q, sequences_of_q(p), {h.block_m}) ||
-        !encode_tensor_map(&a.k, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
-        !encode_tensor_map(&a.v, v, d.q_dtype, v_stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
-        (a.page_chunk && !encode_tensor_map(&a.k_missing, k, d.q_dtype, k_stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
+        !encode_tensor_map(&a.k, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k, kv_sequences, {k_box_rows}) ||
+        !encode_tensor_map(&a.v, v.data, d.q_dtype, v.stride.at, d.dim_v, rows_of_k(p), d.heads_k, kv_sequences, {v_box_rows}) ||
+        (a.page_chunk && !encode_tensor_map(&a.k_missing, k.data, d.q_dtype, k.stride.at, d.dim_qk, rows_of_k(p), d.heads_k,
                                             kv_sequences, {k_box_rows}, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)))
         return cudaErrorInvalidValue;
     if (plan.zeroed > 0) {
