@@ -7,7 +7,7 @@ from typing import Iterator
 
 import torch
 
-from . import targets
+from . import blocks, targets
 from .bench import Bench, normal
 from .judge import Comparison, Contestant, Group
 from .problem import Problem
@@ -131,17 +131,24 @@ def eight_bit(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Pr
     return Problem(normal(batch, 1, heads, dim), k, v, k_descale=descale[0], v_descale=descale[1])
 
 
+def in_blocks(kind: str, batch: int, heads: int, heads_kv: int, keys: int) -> Problem:
+    """K and V in blocks of 32 dims, beside a bf16 q."""
+    k, v = (blocks.quantise(normal(batch, keys, heads_kv, 128), kind) for _ in range(2))
+    return Problem(normal(batch, 1, heads, 128), k, v, blocks=kind)
+
+
 def quantised(bench: Bench) -> Iterator[Group]:
     for shape in ((64, 32, 8, 4096), (16, 32, 8, 8192)):
 
         def make(shape=shape):
             contestants, comparisons = {"bf16": bench.ours(*rotating(cache, *shape), graph=True, work="bytes")}, []
             whole = contestants["bf16"].work
-            for kind in ("int8", "e4m3"):
-                c = contestants[kind] = bench.ours(*rotating(eight_bit, kind, *shape), graph=True, work="bytes")
+            for kind, bounds in targets.QUANTISED.items():
+                maker = in_blocks if kind in blocks.TYPES else eight_bit
+                c = contestants[kind] = bench.ours(*rotating(maker, kind, *shape), graph=True, work="bytes")
                 # The same calls of K and V are to be compared, not bytes: the rate is of what bf16 would have read.
                 c.work, c.unit = whole, "TB/s of bf16"
-                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", *targets.QUANTISED, ours=kind))
+                comparisons.append(Comparison(f"{kind}, {shape_text(*shape)}", "bf16", "time", *bounds, ours=kind))
             return contestants, comparisons
 
         yield Group(shape_text(*shape), make)

@@ -8,6 +8,7 @@ import torch
 from flashattn import _abi
 from flashattn._library import library
 
+from .blocks import TYPES
 from .problem import Problem
 
 DTYPES = {torch.float32: _abi.FA_F32, torch.float16: _abi.FA_F16, torch.bfloat16: _abi.FA_BF16, torch.float8_e4m3fn: _abi.FA_E4M3,
@@ -30,9 +31,10 @@ class Library:
             raise RuntimeError(self.lib.fa_last_error(self.handle).decode())
 
 
-def strides_of(x: torch.Tensor) -> tuple[int, ...]:
-    """(batch or page, row, head, element); packed tensors have no batch."""
-    return x.stride() if x.dim() == 4 else (0, *x.stride())
+def strides_of(x: torch.Tensor, unit: int = 1) -> tuple[int, ...]:
+    """(batch or page, row, head, element), of blocks of `unit` bytes if it is not 1; packed tensors have no batch."""
+    *strides, last = x.stride() if x.dim() == 4 else (0, *x.stride())
+    return *(n // unit for n in strides), last
 
 
 def unwritten(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
@@ -49,7 +51,7 @@ class Call:
     def __init__(self, ours: Library, p: Problem, captured: bool = True) -> None:
         self.ours, self.problem = ours, p
         self.function = getattr(ours.lib, self.FUNCTION)
-        self.o = unwritten((*p.q.shape[:-1], p.v.shape[-1]), p.q)
+        self.o = unwritten((*p.q.shape[:-1], p.dim_v), p.q)
         self.desc = self.describe()
         self.inputs = _abi.ForwardArgs(q=p.q.data_ptr(), k=p.k.data_ptr(), v=None if p.v_in_k else p.v.data_ptr(), o=self.o.data_ptr())
         for bit, names, tensor in self.operands():
@@ -72,17 +74,19 @@ class Call:
 
     def describe(self) -> _abi.AttentionDesc:
         p = self.problem
-        d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=DTYPES[p.k.dtype], batch=p.batch, heads_q=p.heads,
-                               heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.v.shape[-1],
+        k_dtype, unit = TYPES[p.blocks] if p.blocks else (DTYPES[p.k.dtype], 1)
+        d = _abi.AttentionDesc(q_dtype=DTYPES[p.q.dtype], k_dtype=k_dtype, batch=p.batch, heads_q=p.heads,
+                               heads_k=p.k.shape[-2], seqlen_k=p.most_keys, dim_qk=p.q.shape[-1], dim_v=p.dim_v,
                                seqlen_q=p.most_keys if p.offsets is not None else p.q.shape[1])
         d.strided = _abi.FA_STRIDED_Q | _abi.FA_STRIDED_K | _abi.FA_STRIDED_O
-        for stride, x in ((d.q_stride, p.q), (d.k_stride, p.k), (d.o_stride, self.o)):
+        for stride, x in ((d.q_stride, p.q), (d.o_stride, self.o)):
             stride[:] = strides_of(x)
+        d.k_stride[:] = strides_of(p.k, unit)
         if p.v_in_k:
             d.flags |= _abi.FA_V_IN_K
         else:
             d.strided |= _abi.FA_STRIDED_V
-            d.v_stride[:] = strides_of(p.v)
+            d.v_stride[:] = strides_of(p.v, unit)
         if p.causal or p.slopes is not None:
             d.alignment = _abi.FA_ALIGN_BOTTOM_RIGHT
         if p.causal:

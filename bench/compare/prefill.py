@@ -9,7 +9,7 @@ import torch
 
 from . import targets
 from .bench import DTYPES, Bench, normal
-from .decode import eight_bit
+from .decode import eight_bit, in_blocks
 from .judge import Comparison, Group
 from .problem import Problem
 from .rivals import FA3, beside_cudnn
@@ -83,6 +83,9 @@ def over_8bit(bench: Bench) -> Iterator[Group]:
             for kind in ("int8", "e4m3"):
                 contestants[kind] = bench.ours(replace(eight_bit(kind, batch, heads, heads_kv, n), q=q, causal=causal))
                 comparisons.append(Comparison(f"{kind}, {name}", "bf16", "speed", *targets.PREFILL_8BIT, ours=kind))
+            for kind in ("q8_0", "q4_0"):
+                contestants[kind] = bench.ours(replace(in_blocks(kind, batch, heads, heads_kv, n), q=q, causal=causal))
+                comparisons.append(Comparison(f"{kind}, {name}", "bf16", "speed", ours=kind))
             return contestants, comparisons
 
         yield Group(name, make)

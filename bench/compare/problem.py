@@ -27,6 +27,7 @@ class Problem:
     k_descale: torch.Tensor | None = None  # [heads_kv]
     v_descale: torch.Tensor | None = None
     v_in_k: bool = False                  # v is a view of k's first dims, and said to be
+    blocks: str | None = None             # k and v are bytes of blocks of this type, as blocks.py has them
     dout: torch.Tensor | None = None      # of a backward: the gradient of o, in its shape and q's type
 
     @property
@@ -36,6 +37,10 @@ class Problem:
     @property
     def heads(self) -> int:
         return self.q.shape[-2]
+
+    @property
+    def dim_v(self) -> int:
+        return self.q.shape[-1] if self.blocks else self.v.shape[-1]
 
     @property
     def most_keys(self) -> int:
@@ -55,7 +60,7 @@ class Problem:
         lengths = self.lengths()
         rows = lengths if self.offsets is not None else [self.q.shape[1]] * self.batch
         pairs = sum(kept_pairs(n, m, self.causal, self.left) for n, m in zip(rows, lengths))
-        return flops_of(pairs * self.heads, self.q.shape[-1], self.v.shape[-1], self.dout is not None)
+        return flops_of(pairs * self.heads, self.q.shape[-1], self.dim_v, self.dout is not None)
 
     def cache_bytes(self) -> float:
         """Of K and V, each once."""

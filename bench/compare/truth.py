@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .blocks import values as values_of_blocks
 from .problem import Problem
 
 SAMPLED_ROWS = 96
@@ -54,7 +55,7 @@ def relative_error(p: Problem, o: torch.Tensor) -> float:
         rows = torch.tensor(spread(len(q), SAMPLED_ROWS), device=q.device)
         for h in spread(p.heads, 3):
             kv = h // group
-            keys, values = k[:, kv].double(), v[:, kv].double()
+            keys, values = (values_of_blocks(x[:, kv], p.blocks) if p.blocks else x[:, kv].double() for x in (k, v))
             if p.k_descale is not None:
                 keys, values = keys * p.k_descale[kv].double(), values * p.v_descale[kv].double()
             want = weights(p, h, q[:, h].double()[rows], keys, rows + len(k) - len(q)) @ values

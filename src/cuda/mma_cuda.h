@@ -127,6 +127,12 @@ FA_DEVICE uint32_t and_or(uint32_t a, uint32_t mask, uint32_t rest) {
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(rest));
     return r;
 }
+// An f16 at an even address.
+FA_DEVICE float load_f16(const char* p) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(*reinterpret_cast<const uint16_t*>(p)));
+    return x;
+}
 FA_DEVICE void f16x2_to_f32(uint32_t pair, float& low, float& high) {
     asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(low), "=f"(high) : "r"(pair));
 }
@@ -148,16 +154,18 @@ FA_DEVICE float reciprocal_fast(float x) {
     return y;
 }
 
-// Copies 16 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. cp_async_wait<n>
+// Copies 16, 8 or 4 bytes to shared memory while the thread goes on; what is not copied becomes 0, and is not read. cp_async_wait<n>
 // waits until no more than the n latest groups of this thread's copies are under way.
 FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
     asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none; }" ::"r"(to),
                  "l"(from), "r"(int(copied)) : "memory");
 }
-FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) {
-    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, none; }" ::"r"(to), "l"(from),
-                 "r"(int(copied)) : "memory");
+template <int size>
+FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
+    asm volatile("{ .reg .pred none; setp.eq.s32 none, %2, 0; cp.async.ca.shared.global [%0], [%1], %3, none; }" ::"r"(to), "l"(from),
+                 "r"(int(copied)), "n"(size) : "memory");
 }
+FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
 FA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int n>
 FA_DEVICE void cp_async_wait() {

@@ -160,7 +160,15 @@ FA_DEVICE void compiler_fence() {}
 FA_DEVICE void cp_async16(uint32_t to, const char* from, bool copied) {
     copy_later(shared_memory() + to, from, copied ? 16 : 0, 16);
 }
-FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { copy_later(shared_memory() + to, from, copied ? 4 : 0, 4); }
+template <int size>
+FA_DEVICE void cp_async(uint32_t to, const char* from, bool copied) {
+    copy_later(shared_memory() + to, from, copied ? size : 0, size);
+}
+FA_DEVICE void cp_async4(uint32_t to, const char* from, bool copied) { cp_async<4>(to, from, copied); }
+FA_DEVICE float load_f16(const char* p) {
+    lockstep::check_aligned(p, 2);
+    return f16_to_f32(*reinterpret_cast<const uint16_t*>(p));
+}
 FA_DEVICE void cp_async_commit() { lockstep::copies().groups.push_back(lockstep::copies().all.size()); }
 template <int n>
 FA_DEVICE void cp_async_wait() {

@@ -5,8 +5,8 @@
 namespace fa {
 namespace gpu {
 
-template <class M, Kind kind>
-struct KvPipe<M, kind, true> {
+template <class M, Kind kind, class Type>
+struct KvPipe<M, kind, Type, Copies::async> {
     static constexpr bool general = kind == Kind::general;
     // Others have no registers for them between tiles.
     static constexpr bool kept_readers = !general && (M::key_warps > 1 || M::kHoldQ);
@@ -18,7 +18,7 @@ struct KvPipe<M, kind, true> {
 
     FA_MEMBER static const typename M::Source& source(bool value) { return value ? M::shared().tile.v : M::shared().tile.k; }
     FA_MEMBER static Reader reader(bool value) { return Reader(source(value), kind == Kind::paged); }
-    FA_MEMBER KvPipe(const MmaForwardParams& params, int first, int last)
+    FA_MEMBER KvPipe(const MmaForwardParams& params, Type, int first, int last)
         : x(params), begin(first), end(last), k(reader(false)), v(reader(true)) {}
     FA_MEMBER void load(bool value, int j, int i) {
         if (general && M::shared().tile.features & kUnalignedRows) return M::load_stage(x, source(value), j, i, begin, end);

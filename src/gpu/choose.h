@@ -12,16 +12,28 @@ namespace {
 // Bytes of a key's k and v of one head.
 int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_qk) + row_bytes(p.d.v_dtype, p.d.dim_v); }
 
-// The mma kernels that a device has for a type of q, beside k and v of the same type or of 8 bits.
-InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool bytes) {
+// What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value.
+enum class CacheType { like_q, bytes, blocks, other };
+CacheType cache_type(const fa_attention_desc_t& d) {
+    if (is_block_type(d.k_dtype)) return block_format(d.k_dtype).has_min ? CacheType::other : CacheType::blocks;
+    return is_byte_type(d.k_dtype) ? CacheType::bytes : d.k_dtype == d.q_dtype ? CacheType::like_q : CacheType::other;
+}
+
+// The mma kernels that a device has for a type of q, beside k and v of such types.
+template <class T>
+InstanceLists mma_sync_lists(CacheType cache) {
+    return cache == CacheType::bytes ? lists_of<MmaByte<T>>() : cache == CacheType::blocks ? lists_of<MmaQuantised<T>>() : lists_of<MmaSync<T>>();
+}
+InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, CacheType cache) {
+    if (cache == CacheType::other) return {};
     if (device.matrix == MatrixUnit::mma_sync) switch (q_dtype) {
-            case FA_F16: return bytes ? lists_of<MmaByte<F16>>() : lists_of<MmaSync<F16>>();
-            case FA_BF16: return bytes ? lists_of<MmaByte<Bf16>>() : lists_of<MmaSync<Bf16>>();
-            case FA_F32: return bytes ? InstanceLists{} : lists_of<MmaTf32>();
+            case FA_F16: return mma_sync_lists<F16>(cache);
+            case FA_BF16: return mma_sync_lists<Bf16>(cache);
+            case FA_F32: return cache == CacheType::like_q ? lists_of<MmaTf32>() : InstanceLists{};
             default: return {};
         }
     if constexpr (rt::kAmdKernels) {
-        if (bytes || (q_dtype != FA_F16 && q_dtype != FA_BF16)) return {};
+        if (cache != CacheType::like_q || (q_dtype != FA_F16 && q_dtype != FA_BF16)) return {};
         const bool f16 = q_dtype == FA_F16;
         switch (device.matrix) {
             case MatrixUnit::mfma: return f16 ? lists_of<MfmaKernels<F16>>() : lists_of<MfmaKernels<Bf16>>();
@@ -35,7 +47,7 @@ InstanceLists mma_instances_of(const rt::Device& device, int32_t q_dtype, bool b
     return {};
 }
 
-// What mma kernels implement: the forward's, with k and v of q's type or of 8 bits, and the backward's.
+// What mma kernels implement: the forward's, with k and v of q's type or in blocks, or of 8 bits, and the backward's.
 constexpr uint64_t kMmaScoreOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI | FA_OPERAND_SINKS | FA_OPERAND_RNG_STATE;
 constexpr uint64_t kMmaOptions = option::bands | option::schedule | option::softcap | option::dropout_p;
 constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
@@ -47,18 +59,19 @@ constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIA
                                      kMmaForward.options & ~(option::score_mods | option::dropout_p)};
 constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_O_SCALE, kMmaOptions};
 
-// The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, k or v in blocks, wide heads, sizes
+// The mma kernels that take a call; none: it has what they do not implement, a q of 8 bits, other types of k or v, wide heads, sizes
 // beyond 2^31, or it needs smaller probabilities than they keep: where dropout has removed the large ones, or coarse values below them are 0,
 // an output of wider range than the probabilities shows what has become of the small ones.
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
-    const bool bytes = is_byte_type(d.k_dtype), drops = d.dropout_p > 0;
-    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (d.k_dtype != d.q_dtype && !bytes) || (drops && d.q_dtype == FA_F32) ||
-        ((drops || bytes) && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
+    const CacheType cache = cache_type(d);
+    const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
+    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (drops && d.q_dtype == FA_F32) ||
+        ((drops || bytes) && cache != CacheType::blocks && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
         (p.paged() && d.num_pages >= limit))
         return {};
-    return mma_instances_of(device, d.q_dtype, bytes);
+    return mma_instances_of(device, d.q_dtype, cache);
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves
@@ -148,7 +161,7 @@ struct Splits {
 
 // The number of splits that should take the least time, in microseconds on an H200: what matters is their proportion. A block takes
 // kStart and, for each tile of keys, what memory needs for it while it serves all blocks that run at once, but no less than one
-// takes by itself, which is the more where bytes are widened, nor than arithmetic. Short blocks begin early where resources are
+// takes by itself, which is the more where values are widened, of whatever size, nor than arithmetic. Short blocks begin early where resources are
 // free, and slow each other down. Merging costs a kernel, something for each row, and the traffic of the partial sums. Blocks of
 // one length run in waves; in decode with lengths known to the device alone, the longest runs on for a while after the others have
 // filled the machine.
@@ -160,9 +173,11 @@ Splits num_splits_heuristic(const rt::Device& device, const Problem& p, const In
     constexpr int64_t kMaxSplits = 512;
     const fa_attention_desc_t& d = p.d;
     const int64_t keys = max_of(kernel.keys, kSplitQuantum), key_tiles = ceil_div(d.seqlen_k, keys);
+    const bool widened = is_byte_type(d.k_dtype) || is_block_type(d.k_dtype);
     const double room = double(device.multiprocessors) * kernel.resident, rows = double(d.batch * d.heads_q * d.seqlen_q);
     const double elements = double(keys) * double(d.dim_qk + d.dim_v), bytes = double(keys * kv_row_bytes(p));
-    const double alone = bytes * device.multiprocessors / (kBytesPerUs * (type_bytes(d.k_dtype) == 1 ? kAloneWidened : kAlone));
+    const double alone = widened ? elements * device.multiprocessors / (kBytesPerUs * kAloneWidened)
+                                 : bytes * device.multiprocessors / (kBytesPerUs * kAlone);
     const double arithmetic = room * elements * 2 * kernel.rows / kFlopsPerUs,
                  min_tile_time = alone > arithmetic ? alone : arithmetic;
     // Over pages a multiprocessor's memory is busy only while several blocks wait for it: 64k keys of 8 heads in pages of 64 and 16

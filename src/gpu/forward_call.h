@@ -47,8 +47,8 @@ rt::Status prepare_forward(const rt::Device& d) {
     const rt::Status simt = prepare_list(simt_instances(), d);
     if (simt != rt::kSuccess) return simt;
     for (const int32_t type : {FA_F16, FA_BF16, FA_F32})
-        for (const bool bytes : {false, true})
-            for (const Instances& list : mma_instances_of(d, type, bytes).width) {
+        for (const CacheType cache : {CacheType::like_q, CacheType::bytes, CacheType::blocks})
+            for (const Instances& list : mma_instances_of(d, type, cache).width) {
                 const rt::Status s = prepare_list(list, d);
                 if (s != rt::kSuccess) return s;
             }
@@ -145,9 +145,10 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
 }
 
 // Are rows of k and v as a plain call has them, or a paged one? See Kind.
-bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x) {
+bool kv_offsets_fit(const Problem& p, const MmaForwardParams& x, int columns) {
     const fa_attention_desc_t& d = p.d;
-    const int64_t bytes = type_bytes(d.k_dtype), limit = (int64_t(1) << 31) / bytes, paged_limit = (int64_t(1) << 36) / bytes;
+    const int64_t bytes = type_bytes(d.k_dtype), vec = is_block_type(d.k_dtype) ? columns / 16 : 16, limit = (int64_t(1) << 31) / bytes,
+                  paged_limit = (vec << 32) / bytes;
     const auto fits = [&](const int64_t stride[4]) {
         if (!p.paged()) return stride[1] < limit && stride[1] > -limit;
         return d.page_size < limit && stride[0] >= 0 && stride[1] >= 0 &&
@@ -176,8 +177,12 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
     x->q_width = copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype);
-    x->k.width = copy_width(a.k, row_strides(d.k_stride, p.packed_k()), d.dim_qk, d.k_dtype);
-    x->v.width = copy_width(a.v, row_strides(d.v_stride, p.packed_k()), d.dim_v, d.v_dtype);
+    const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
+        const RowStrides rows = row_strides(stride, p.packed_k());
+        return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);
+    };
+    x->k.width = width(a.k, d.k_stride, d.dim_qk, d.k_dtype);
+    x->v.width = width(a.v, d.v_stride, d.dim_v, d.v_dtype);
 }
 
 // The instance's kernel.
@@ -198,7 +203,7 @@ rt::Status launch_instance(const ForwardPlan& f, const fa_forward_args_t& a, cha
     const Problem& p = f.problem;
     const Instance& one = *f.instance;
     set_mma_forward_tensors(f, a, x);
-    const bool offsets_fit = kv_offsets_fit(p, *x), general = needs_score_mod(p) || p.d.dropout_p > 0 || !offsets_fit;
+    const bool offsets_fit = kv_offsets_fit(p, *x, one.columns), general = needs_score_mod(p) || p.d.dropout_p > 0 || !offsets_fit || p.d.k_dtype == FA_Q5_0;
     x->features = features_of(p, needs_score_mod(p), p.paged() || !offsets_fit);
     x->cluster_merge = f.cluster_merge && !general;
     void (*const kernel)(MmaForwardParams) = general ? one.general : p.paged() ? one.paged : one.plain;

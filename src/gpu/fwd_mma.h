@@ -1,5 +1,5 @@
-// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits beside f16 and bf16 queries, head dimensions
-// up to 256, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
+// The forward kernel on matrix cores (mma.sync): f16, bf16 and f32, k and v of 8 bits or in blocks beside f16 and bf16 queries, head
+// dimensions up to 256, every option. This file has the mainloop; mma_block.h what surrounds it, mma_scores.h masks and score mods, mma_sync.h
 // the products.
 //
 // A block takes `rows` group-major query rows (the heads that share a kv head share a tile) and iterates over the keys, `Keys` at a
@@ -25,7 +25,7 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
     using Block::kPrefetch, Block::kHoldQ, Block::kKeyTiles, Block::kRowBytes, Block::kSteps, Block::kTile, Block::kWidened,
         Block::remove_scores, Block::scale_scores, Block::shared;
 
-    // `type`: that of k and v of 8 bits, as a C++ type or, to keep one loop for all of them, as a number.
+    // `type`: that of k and v that are widened, as a C++ type or, to keep one loop for all of them, as a number.
     template <class Type>
     FA_MEMBER static void compute_qk(const MmaForwardParams& x, Type type,
                                      const typename Mma::FragmentA (&held)[RowTiles][kHoldQ ? kSteps : 1], const char* k, int row0,
@@ -37,7 +37,30 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
         const int lane = (Mma::kSplitTf32 && D == 64 ? rt::opaque(rt::thread()) : rt::thread()) % Mma::kLanes;
         const auto q_ptr = Block::q_ptr(x, row0, lane);
         const auto k_ptr = Mma::template k_ptr<kRowBytes>(k, key0);
-        if constexpr (Mma::kSplitTf32) {
+        if constexpr (Mma::kQuantised) {
+            // Products of a block are summed by themselves, for its factor.
+            const char* const pairs = Mma::template v_ptr<kRowBytes, Keys>(k, key0);
+            typename Mma::FragmentA q[RowTiles][kHoldQ ? 1 : 2];
+            FA_UNROLL for (int block = 0; block < kSteps / 2; block++) {
+                if constexpr (!kHoldQ)
+                    FA_UNROLL for (int m = 0; m < RowTiles; m++)
+                        FA_UNROLL for (int c = 0; c < 2; c++) Block::load_q_tile(q[m][c], q_ptr, m, 2 * block + c);
+                FA_UNROLL for (int n = 0; n < kKeyTiles; n++)
+                    Mma::in_loop(type, [&](auto known) {
+                        typename Mma::FragmentB right[2];
+                        float factor[4];
+                        Mma::template load_k<decltype(known), kRowBytes>(right, k_ptr + kTile * n * kRowBytes, block);
+                        Mma::template load_factors<decltype(known), kRowBytes>(factor, pairs + kTile * n * kRowBytes, block);
+                        FA_UNROLL for (int m = 0; m < RowTiles; m++) {
+                            Acc products{};
+                            FA_UNROLL for (int c = 0; c < 2; c++)
+                                Mma::mma(products, kHoldQ ? held[m][kHoldQ ? 2 * block + c : 0] : q[m][kHoldQ ? 0 : c], right[c]);
+                            FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
+                                score[m][n].x[e] = fmaf(products.x[e], factor[Mma::factor_of(e)], score[m][n].x[e]);
+                        }
+                    });
+            }
+        } else if constexpr (Mma::kSplitTf32) {
             constexpr int chain = 2;  // of steps
             for (int step = 0; step < kSteps; step += chain) {
                 typename Mma::FragmentA q[RowTiles][chain];
@@ -173,7 +196,26 @@ struct MmaForward : MmaScores<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages
                 FA_UNROLL for (int i = 0; i < RowTiles; i++) remove_scores(kept[i], n, 0.f, score[i][n]);
         };
         const auto ptr = Mma::template v_ptr<kRowBytes, Keys>(v, key0);
-        if constexpr (Mma::kSplitTf32) {
+        if constexpr (Mma::kQuantised) {
+            compute_probs(0);
+            FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
+                FA_UNROLL for (int i = 0; i < RowTiles; i++)
+                    FA_UNROLL for (int e = 0; e < Acc::kElements; e++) score[i][n].x[e] *= Mma::kProbScale;
+                if (n + 1 < kKeyTiles) compute_probs(n + 1);
+                FA_UNROLL for (int block = 0; block < kSteps / 2; block++)
+                    Mma::in_loop(type, [&](auto known) {
+                        typename Mma::FragmentB right[2];
+                        float factor[4];
+                        Mma::template load_v<decltype(known), kRowBytes>(right, ptr + kTile * n * kRowBytes, block);
+                        Mma::template load_factors<decltype(known), kRowBytes>(factor, ptr + kTile * n * kRowBytes, block);
+                        FA_UNROLL for (int i = 0; i < RowTiles; i++) {
+                            typename Mma::FragmentA left, rest;
+                            Mma::round_products(left, rest, score[i][n], factor);
+                            FA_UNROLL for (int c = 0; c < 2; c++) Mma::mma_v(o[i][2 * block + c], left, rest, right[c]);
+                        }
+                    });
+            }
+        } else if constexpr (Mma::kSplitTf32) {
             typename Mma::FragmentA left[RowTiles][kKeyTiles];
             FA_UNROLL for (int n = 0; n < kKeyTiles; n++) {
                 compute_probs(n);
@@ -254,8 +296,8 @@ struct WarpPart {
 
 // How tiles of k and v come to the stages of shared memory while a block computes: load(value, j, i) begins to load tile j of k, or of
 // v, into stage i; wait<n>() returns when all but the n latest loads of this thread have arrived, and those of others have behind a
-// barrier. See async_pipe.h and register_pipe.h.
-template <class M, Kind kind, bool async = M::Policy::kAsyncCopies>
+// barrier. See async_pipe.h, block_pipe.h and register_pipe.h.
+template <class M, Kind kind, class Type, Copies copies = M::Policy::kCopies>
 struct KvPipe;
 // Merges the splits of a cluster; see mma_cluster.h.
 template <class M>
@@ -270,7 +312,7 @@ FA_DEVICE float forward_mainloop(const MmaForwardParams& x, Type type, const War
     using Mma = typename M::Policy;
     constexpr bool general = kind == Kind::general;
     const typename M::Shared& s = M::shared();
-    KvPipe<M, kind> pipe(x, begin, end);
+    KvPipe<M, kind, Type> pipe(x, type, begin, end);
     const auto find = [&](int key) { return general ? M::find_location(x, key, end) : M::find_vec_offsets(x, key, end); };
     int64_t location = 0;  // of tile j + stages / 2, loaded one tile before it is needed
     if (kind == Kind::paged || (general && s.tile.features & kPaged)) {
@@ -415,7 +457,7 @@ FA_DEVICE void run_forward_mma(const MmaForwardParams& x) {
     const float product = kind == Kind::general && t.features & kBaseE ? 1.f : x.scale * kLog2e * Mma::kScoreUnit;
     const auto pass = [&](auto type) { return forward_mainloop<M, kind>(x, type, w, begin, end, product, k_factor, m, l, o); };
     float unit;
-    if constexpr (!Mma::kKv8bit || kind == Kind::general) unit = pass(x.k_dtype);
+    if constexpr (!Mma::kWidens || kind == Kind::general) unit = pass(x.k_dtype);
     else unit = Mma::by_type(x.k_dtype, pass);
     rt::barrier();
     FA_UNROLL for (int pass = 0; pass < M::kOutputPasses; pass++) {

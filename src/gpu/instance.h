@@ -10,7 +10,7 @@ namespace fa {
 namespace gpu {
 
 struct Instance {
-    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mfma, fwd_wmma
+    const char* family;  // fwd_simt, fwd_mma, fwd_mma_byte, fwd_mma_blocks, fwd_mfma, fwd_wmma
     int rows, columns;   // of a tile: group-major query rows; the widest head dimension
     int keys;            // of a tile
     int threads;
@@ -59,6 +59,8 @@ template <class T>
 struct MmaSync;  // f16 or bf16
 template <class T>
 struct MmaByte;  // the same beside k and v of 8 bits
+template <class T>
+struct MmaQuantised;  // and in blocks
 struct MmaTf32;  // f32
 // On AMD's devices, of an instruction's family.
 template <class T>

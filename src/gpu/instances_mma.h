@@ -11,7 +11,7 @@ namespace gpu {
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
 struct Instantiate {
     using Usual = MmaForward<Mma, D, RowWarps, RowTiles, KeyWarps, Keys, Stages, Resident>;
-    static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kKv8bit || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
+    static constexpr bool shrinks = KeyWarps == 1 && (!Mma::kAsyncCopies || Mma::kWidens || Mma::kSplitTf32 || RowTiles > 1 || D > 128);
     static constexpr int keys = !shrinks ? Keys : Keys > 32 ? 32 : 16;
     using General = MmaForward<typename Mma::General, D, RowWarps, RowTiles * Mma::kTile / Mma::General::kTile, KeyWarps, keys,
                                (shrinks && !Mma::kSplitTf32 && Mma::kAsyncCopies ? 2 * Stages : Stages), Resident>;
@@ -37,8 +37,8 @@ constexpr Instance make_instance() {
         return one;
     };
     constexpr auto general = forward_mma<General, Kind::general>;
-    // Prefill from 8-bit k and v has the one loop: most of it reads pages, and three cost much code.
-    if constexpr (M::Policy::kKv8bit && M::key_warps == 1) return make(general, general, general);
+    // Prefill from k and v that are widened has the one loop: most of it reads pages, and three cost much code.
+    if constexpr (M::Policy::kWidens && M::key_warps == 1) return make(general, general, general);
     else if constexpr (sizeof(typename M::Policy::Element) == 4 || !M::Policy::kAsyncCopies)
         return make(general, forward_mma<M, Kind::plain>, general);  // caches of f32 are rare, and see kv_pipe.h
     else return make(general, forward_mma<M, Kind::plain>, forward_mma<M, Kind::paged>);
@@ -52,15 +52,18 @@ constexpr Instance entry() {
 }
 template <class Mma, int width>
 struct List {
-    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kKv8bit;
-    static constexpr bool k8 = Mma::kKv8bit && (width <= 128 || !kIsF16<typename Mma::Element>);  // wide heads under f16 are not worth their code
+    static constexpr bool k32 = sizeof(typename Mma::Element) == 4, k16 = !k32 && !Mma::kWidens;
+    static constexpr bool worth = width <= 128 || !kIsF16<typename Mma::Element>;  // wide heads under f16 are not worth their code
+    static constexpr bool k8 = Mma::kKv8bit && worth, kQuantised = Mma::kQuantised && worth;
     static constexpr Instance list[] = {
 #define FA_MMA_16BIT(D, ...) entry<k16 && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_8BIT(D, ...) entry<k8 && D == width, Mma, D, __VA_ARGS__>(),
+#define FA_MMA_BLOCKS(D, ...) entry<kQuantised && D == width, Mma, D, __VA_ARGS__>(),
 #define FA_MMA_32BIT(D, ...) entry<k32 && D == width, Mma, D, __VA_ARGS__>(),
 #include "gpu/kernels.def"
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
+#undef FA_MMA_BLOCKS
 #undef FA_MMA_32BIT
     };
 };

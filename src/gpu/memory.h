@@ -40,6 +40,13 @@ FA_FN int32_t copy_width(const void* base, const RowStrides& strides, int64_t di
     return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : int32_t(type_bytes(dtype));
 }
 
+// The same of blocks beside a kernel with so many columns: 16 where rows have as many dims, and are aligned pieces of columns / 16 bytes.
+FA_FN int32_t block_copy_width(const void* base, const RowStrides& strides, int64_t dim, int32_t dtype, int64_t columns) {
+    const int64_t bits = int64_t(reinterpret_cast<uintptr_t>(base)) | (strides.batch | strides.row | strides.head) * type_bytes(dtype);
+    if (dim == columns && bits % (columns / 16) == 0) return 16;
+    return (bits | row_bytes(dtype, dim)) % 4 == 0 ? 4 : 2;
+}
+
 FA_DEVICE float load_element(const void* base, int64_t i, int32_t dtype) {
     switch (dtype) {
         case FA_F32: return static_cast<const float*>(base)[i];

@@ -8,8 +8,9 @@
 namespace fa {
 namespace gpu {
 
-// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, less
-// than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^36 bytes from the tensor's begin. general: all.
+// What a compiled kernel takes. plain: no score mod but a band, no dropout, and k and v in rows of aligned 16-byte vectors, or what
+// takes their place in rows of blocks (kVecBytes), less than 2^31 bytes apart. paged: the same over pages, of which no key lies 2^32 of these
+// from the tensor's begin. general: all.
 enum class Kind { general, plain, paged };
 
 template <class Mma, int D, int RowWarps, int RowTiles, int KeyWarps, int Keys, int Stages, int Resident>
@@ -21,7 +22,9 @@ struct MmaBlock {
     static constexpr int row_warps = RowWarps, row_tiles = RowTiles, key_warps = KeyWarps, columns = D, keys = Keys, stages = Stages;
     static constexpr int kTile = Mma::kTile, threads = Mma::kLanes * RowWarps * KeyWarps, rows = kTile * RowTiles * RowWarps;
     static constexpr int resident = Resident;  // blocks that a multiprocessor should hold at once
-    static constexpr int kRowBytes = D * int(sizeof(Key)), kRowVecs = kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;  // of k and v
+    // Of k and v: bytes between rows in shared memory, and a piece of a row that a thread copies at once, of which so many threads have a row.
+    static constexpr int kRowBytes = Mma::kQuantised ? block_pitch(D) : D * int(sizeof(Key)), kVecBytes = Mma::kQuantised ? D / 16 : 16,
+                         kRowVecs = Mma::kQuantised ? 16 : kRowBytes / 16, kRowsAtOnce = threads / kRowVecs;
     static constexpr int kQRowBytes = D * int(sizeof(Element)), kQRowVecs = kQRowBytes / 16;
     static constexpr int kKeyTiles = Keys / kTile / KeyWarps, kSteps = D / kTile;
     static constexpr int kLocationTiles = Stages / 2 + 1;  // key tiles whose locations are kept: from the lookup to the mask
@@ -120,14 +123,14 @@ struct MmaBlock {
     }
     FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& x) {
         const auto permute = [](int at) {
-            if constexpr (Mma::kKv8bit) return Mma::permuted_q_byte(at);
+            if constexpr (Mma::kWidens) return Mma::permuted_q_byte(at);
             else return at;
         };
         load_narrow<Element, rows>(
             q_tile(), int(x.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
             [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);
     }
-    // For k of 8 bits, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
+    // For k that is widened, whose order within 16 dims q takes on: 4-byte words, each to its permuted place.
     FA_MEMBER static void load_q_words(const MmaForwardParams& x) {
         constexpr int words = kQRowBytes / 4;
         const int bytes = int(x.dim_qk) * int(sizeof(Element)), valid = shared().tile.valid;
@@ -160,9 +163,9 @@ struct MmaBlock {
     }
     FA_MEMBER static void load_q(const MmaForwardParams& x) {
         if constexpr (!Mma::kQInShared) return;
-        if constexpr (Mma::kKv8bit && KeyWarps > 1)
+        if constexpr (Mma::kWidens && KeyWarps > 1)
             if (x.q_width == 16) return load_q_words(x);
-        if (Mma::kKv8bit || x.q_width != 16) return load_q_narrow(x);
+        if (Mma::kWidens || x.q_width != 16) return load_q_narrow(x);
         const int vec = rt::thread() % kQRowVecs;
         const bool in_row = 16 * vec < x.dim_qk * int64_t(sizeof(Element));
         for (int r = rt::thread() / kQRowVecs; r < rows; r += threads / kQRowVecs)
@@ -183,14 +186,14 @@ struct MmaBlock {
         if (rt::thread() < Keys && location < 0 && key + rt::thread() < end) s.missing[j % kLocationTiles] = j;
     }
 
-    // For paged calls: how many 16-byte vectors a key's rows of v, times 2^32, and of k lie behind the bases.
+    // For paged calls: how many vectors a key's rows of v, times 2^32, and of k lie behind the bases.
     FA_MEMBER static int64_t find_vec_offsets(const MmaForwardParams& x, int key, int end) {
         const Tile& t = shared().tile;
         if (rt::thread() >= Keys || key + rt::thread() >= end) return -1;
         const uint32_t row = uint32_t(t.seq.k_begin) + uint32_t(key + rt::thread()), size = uint32_t(x.pages.size);
         const int64_t page = x.pages.table[t.seq.kv_index * x.pages.row_stride + row / size];
         if (page < 0 || page >= x.pages.count) return -1;
-        const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / 16; };
+        const auto vecs = [&](const Source& from) { return (page * from.outer + row % size * from.row) / kVecBytes; };
         return vecs(t.v) << 32 | vecs(t.k);
     }
 
@@ -376,7 +379,7 @@ struct MmaBlock {
             }
             FA_UNROLL for (int c = 0; c < steps; c++)
                 FA_UNROLL for (int e = 0; e < Acc::kElements; e++)
-                    *output_at(key_warp, row0 + kTile * i + Acc::row(Acc::lane_row(e)), kTile * c + Mma::output_column(e)) =
+                    *output_at(key_warp, row0 + kTile * i + Acc::row(Acc::lane_row(e)), Mma::output_column(c, e)) =
                         o[i][pass * steps + c].x[e] * factor[Acc::lane_row(e)];
         }
     }

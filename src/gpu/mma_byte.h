@@ -17,11 +17,11 @@ struct MmaByte : MmaSync<T> {
     struct PackedB { uint32_t r[4]; };  // 16 keys × 32 dims or columns
     static constexpr const char* kFamily = "fwd_mma_byte";
     using General = MmaByte;
-    static constexpr bool kKv8bit = true;
+    static constexpr bool kKv8bit = true, kWidens = true;
 
     // Where a byte of a row of q goes: words 2t and 2t + 1 of each eight take the places t and t + 4.
     FA_MEMBER static constexpr int permuted_q_byte(int at) { return (at & ~0x1f) | (at & 4) << 2 | (at & 0x18) >> 1 | (at & 3); }
-    FA_MEMBER static int output_column(int i) { return 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
+    FA_MEMBER static int output_column(int c, int i) { return MmaSync<T>::kTile * c + 4 * (rt::thread() % 4) + 2 * (i % 2) + i / 4; }
 
     template <int row_bytes>
     FA_MEMBER static void load_k(PackedB& b, const SwizzledPtr& ptr, int down, int i) { rt::ldmatrix_x4(ptr.pair(i) + down, b.r); }

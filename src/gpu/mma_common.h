@@ -15,6 +15,12 @@ FA_FN int swizzle_offset(int row, int vec) {
     return row * row_bytes + ((vec ^ (row & 7)) << 4);
 }
 
+// How tiles of k and v come to shared memory: async_pipe.h, block_pipe.h, register_pipe.h.
+enum class Copies { async, blocks, registers };
+
+// Rows in blocks lie there as they are, an odd multiple of 16 bytes behind each other (mma_quantised.h): what those of q8_0 need.
+FA_FN constexpr int block_pitch(int dims) { return (dims / kBlockDims * block_bytes({8, false}) + 15) / 32 * 32 + 16; }
+
 template <class T>
 constexpr bool kIsF16 = false;
 template <>

@@ -91,13 +91,14 @@ struct MmaSync {
     struct FragmentA { uint32_t r[4]; };   // 16 rows × 16 deep
     struct FragmentB { uint32_t r[4]; };  // 16 deep × 16 columns
     using General = MmaSync;                              // the policy of general kernels, in whose rows others' are whole tiles
-    static constexpr bool kKv8bit = false;                // k and v are stored as q is
+    static constexpr bool kKv8bit = false, kQuantised = false, kWidens = false;  // k and v are stored as q is
+    static constexpr Copies kCopies = Copies::async;
     static constexpr bool kSplitTf32 = false;               // long chains of products are accurate enough for probabilities of this type
     static constexpr float kExponent = kIsF16<T> ? 15.f : 0.f;         // log2 of what exponentials are computed too large by
     static constexpr float kRowSumUnit = kIsF16<T> ? 0x1p-47f : 0x1p-32f;    // takes their sums to the units of kHeadroomUnit
     static constexpr float kOutputUnit = kIsF16<T> ? 0x1p-47f : 0x1p-8f;  // and the sums of probabilities times v
     static constexpr float kScoreUnit = 1.f;                              // takes products of q and k to their value
-    FA_MEMBER static int output_column(int i) { return Acc::column(i); }  // of element i of the products with v
+    FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }  // of element i of the c-th product with v
 
     // Where a lane reads, in a tile of q from `row` on, and in tiles of k and v from `key` on.
     template <int row_bytes>
@@ -182,9 +183,10 @@ struct MmaTf32 {
     static constexpr const char* kFamily = "fwd_mma";
     static constexpr bool kAsyncCopies = true, kClusters = true, kQInShared = true, kOutputInPasses = false, kAvailable = rt::kHasMma;
     using General = MmaTf32;
-    static constexpr bool kKv8bit = false, kSplitTf32 = true;
+    static constexpr bool kKv8bit = false, kQuantised = false, kWidens = false, kSplitTf32 = true;
+    static constexpr Copies kCopies = Copies::async;
     static constexpr float kExponent = 0.f, kRowSumUnit = 0x1p-32f, kOutputUnit = 1.f, kScoreUnit = 4.f;
-    FA_MEMBER static int output_column(int i) { return Acc::column(i); }
+    FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // Register 4 · step + i: of the 16 deep, elements 8 · step … 8 · step + 7.
     struct FragmentA { uint32_t large[8], small[8]; };

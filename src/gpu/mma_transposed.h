@@ -135,11 +135,12 @@ struct MmaTransposed {
     static constexpr int kLanes = I::kLanes, kTile = I::kTile;
     static constexpr bool kAvailable = I::kAvailable;
     static constexpr bool kAsyncCopies = false, kClusters = false, kQInShared = false, kOutputInPasses = true;
-    static constexpr bool kKv8bit = false, kSplitTf32 = false, kF16 = kIsF16<T>;
+    static constexpr bool kKv8bit = false, kQuantised = false, kWidens = false, kSplitTf32 = false, kF16 = kIsF16<T>;
     static constexpr float kExponent = kF16 ? 15.f : 0.f, kRowSumUnit = kF16 ? 0x1p-47f : 0x1p-32f,
                            kOutputUnit = kF16 ? 0x1p-47f : 0x1p-8f, kScoreUnit = 1.f;
     static constexpr int kDimPieces = I::kWords * 4 / I::kDimBytes, kKeyPieces = I::kWords * 4 / I::kKeyBytes;
-    FA_MEMBER static int output_column(int i) { return Acc::column(i); }
+    static constexpr Copies kCopies = Copies::registers;
+    FA_MEMBER static int output_column(int c, int i) { return kTile * c + Acc::column(i); }
 
     // q's rows are read from global memory, each lane its own, and stay in registers.
     FA_MEMBER static void load_q(FragmentA& a, const QRow& row, int step) {

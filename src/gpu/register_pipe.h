@@ -8,8 +8,8 @@
 namespace fa {
 namespace gpu {
 
-template <class M, Kind kind>
-struct KvPipe<M, kind, false> {
+template <class M, Kind kind, class Type>
+struct KvPipe<M, kind, Type, Copies::registers> {
     static constexpr bool general = kind == Kind::general;
     using Mma = typename M::Policy;
     using Element = typename M::Element;
@@ -25,7 +25,7 @@ struct KvPipe<M, kind, false> {
     };
     bool pending = false, is_v = false;
 
-    FA_MEMBER KvPipe(const MmaForwardParams& params, int first, int last) : x(params), begin(first), end(last) {}
+    FA_MEMBER KvPipe(const MmaForwardParams& params, Type, int first, int last) : x(params), begin(first), end(last) {}
 
     // Opaque in general kernels: what a thread loads and where it goes then takes no registers while scores are modified.
     FA_MEMBER static int thread() { return general ? rt::opaque(rt::thread()) : rt::thread(); }

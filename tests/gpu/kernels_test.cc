@@ -33,11 +33,16 @@ std::set<std::string> listed_kernels() {
     for (const char* dtype : {"f16", "bf16"})               \
         if (columns <= 128 || dtype == std::string("bf16")) \
             names.insert(matrix_name("fwd_mma_byte", columns, row_warps, row_tiles, dtype));
+#define FA_MMA_BLOCKS(columns, row_warps, row_tiles, ...) \
+    for (const char* dtype : {"f16", "bf16"})                 \
+        if (columns <= 128 || dtype == std::string("bf16"))   \
+            names.insert(matrix_name("fwd_mma_blocks", columns, row_warps, row_tiles, dtype));
 #define FA_MMA_32BIT(columns, row_warps, row_tiles, ...) names.insert(matrix_name("fwd_mma", columns, row_warps, row_tiles, "f32"));
 #include "gpu/kernels.def"
 #undef FA_SIMT
 #undef FA_MMA_16BIT
 #undef FA_MMA_8BIT
+#undef FA_MMA_BLOCKS
 #undef FA_MMA_32BIT
     if (is_hopper()) {
         names.insert("merge_in_cluster");
@@ -92,7 +97,8 @@ std::vector<Case> plain_cases(const Handle& handle, int64_t batch, int64_t heads
     std::vector<Case> cases;
     std::set<std::vector<std::string>> known;
     for (const Types& types : {Types{FA_BF16, FA_BF16}, Types{FA_F16, FA_F16}, Types{FA_F32, FA_F32}, Types{FA_F16, FA_E4M3},
-                               Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}})
+                               Types{FA_BF16, FA_I8}, Types{FA_F32, FA_E5M2}, Types{FA_BF16, FA_Q8_0}, Types{FA_BF16, FA_Q4_0},
+                               Types{FA_F16, FA_Q8_0}, Types{FA_F16, FA_Q5_0}})
         for (const int64_t dim : {64, 128, 256})
             for (const int64_t rows : all_rows)
                 for (const int splits : {0, 1, 5})
