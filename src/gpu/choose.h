@@ -14,9 +14,19 @@ int64_t kv_row_bytes(const Problem& p) { return row_bytes(p.d.k_dtype, p.d.dim_q
 
 // What mma kernels take k and v of: q's type, one of 8 bits, or blocks without a smallest value.
 enum class CacheType { like_q, bytes, blocks, other };
-CacheType cache_type(const fa_attention_desc_t& d) {
-    if (is_block_type(d.k_dtype)) return block_format(d.k_dtype).has_min ? CacheType::other : CacheType::blocks;
-    return is_byte_type(d.k_dtype) ? CacheType::bytes : d.k_dtype == d.q_dtype ? CacheType::like_q : CacheType::other;
+CacheType cache_type(int32_t k_dtype, int32_t q_dtype) {
+    if (is_block_type(k_dtype)) return block_format(k_dtype).has_min ? CacheType::other : CacheType::blocks;
+    return is_byte_type(k_dtype) ? CacheType::bytes : k_dtype == q_dtype ? CacheType::like_q : CacheType::other;
+}
+
+// The type that mma kernels compute with: q's or, by permission, bf16, where with q's there are none for such a k. Not where probabilities are an
+// output: those are computed from q itself, and would not be these.
+int32_t mma_type(const rt::Device& device, const fa_attention_desc_t& d) {
+    const CacheType cache = cache_type(d.k_dtype, d.q_dtype);
+    const bool finer = d.q_dtype == FA_F32   ? d.k_dtype == FA_BF16 || cache == CacheType::bytes || cache == CacheType::blocks
+                       : d.q_dtype == FA_F16 && d.k_dtype == FA_BF16;
+    const bool rounds = finer && d.precision == FA_PRECISION_NATIVE && device.matrix == MatrixUnit::mma_sync && !(d.operands & FA_OPERAND_SCORES);
+    return rounds ? int32_t(FA_BF16) : d.q_dtype;
 }
 
 // The mma kernels that a device has for a type of q, beside k and v of such types.
@@ -52,7 +62,7 @@ constexpr uint64_t kMmaScoreOperands = FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OP
 constexpr uint64_t kMmaOptions = option::bands | option::schedule | option::softcap | option::dropout_p;
 constexpr Implements kMmaForward = {FA_OPERAND_LSE | kMmaScoreOperands | kSequenceOperands | FA_OPERAND_PAGE_TABLE | FA_OPERAND_O_SCALE |
                                         FA_OPERAND_SCORES,
-                                    kMmaOptions | FA_V_IN_K};
+                                    kMmaOptions | FA_V_IN_K | option::precision};
 constexpr Implements kMmaByteForward = {kMmaForward.operands | FA_OPERAND_K_DESCALE | FA_OPERAND_V_DESCALE, kMmaForward.options};
 // Those of them without anything to do to scores and probabilities beside products and bands.
 constexpr Implements kPlainScores = {kMmaByteForward.operands & ~(FA_OPERAND_BIAS | FA_OPERAND_MASK | FA_OPERAND_ALIBI),
@@ -65,13 +75,14 @@ constexpr Implements kMmaBackward = {FA_OPERAND_LSE | kMmaScoreOperands | kSeque
 InstanceLists mma_instances_for(const rt::Device& device, const Problem& p) {
     const fa_attention_desc_t& d = p.d;
     const int64_t limit = int64_t(1) << 31;
-    const CacheType cache = cache_type(d);
+    const int32_t type = mma_type(device, d);
+    const CacheType cache = cache_type(d.k_dtype, type);
     const bool bytes = cache == CacheType::bytes, drops = d.dropout_p > 0;
-    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (drops && d.q_dtype == FA_F32) ||
-        ((drops || bytes) && cache != CacheType::blocks && d.q_dtype == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
+    if (!p.within(bytes ? kMmaByteForward : kMmaForward) || (drops && type == FA_F32) ||
+        ((drops || bytes) && cache != CacheType::blocks && type == FA_F16 && d.o_dtype != FA_F16) || d.seqlen_k >= limit || d.seqlen_q * p.group >= limit ||
         (p.paged() && d.num_pages >= limit))
         return {};
-    return mma_instances_of(device, d.q_dtype, cache);
+    return mma_instances_of(device, type, cache);
 }
 
 // Of the narrowest instances that span the head: the lowest that holds all rows of a kv head in one tile, else the one whose waves

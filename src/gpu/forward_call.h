@@ -16,6 +16,7 @@ struct ForwardPlan : Plan {
     SplitParams split;
     SimtForwardParams simt;  // of the instance's family alone, but for what args add
     MmaForwardParams mma;
+    int32_t mma_type;  // see there
     int64_t grid;
     uint64_t shared_bytes;
     bool early;          // see is_short
@@ -82,6 +83,7 @@ void set_mma_forward(const Problem& p, int rows, const SplitParams& split, MmaFo
     x->section = p.causal() ? min_of(kv_heads_in_l2(p), d.batch * p.kv_heads) : 0;
     if (x->uniform_lengths) x->uniform_split_keys = split_keys(d.seqlen_k, x->num_splits, x->split_size);
     x->k_dtype = d.k_dtype;
+    x->q_dtype = d.q_dtype;
 }
 
 fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
@@ -93,6 +95,7 @@ fa_status_t plan_forward(const Context& c, ForwardPlan* plan, Message* m) {
     if (arch_kernel && !arch_kernel->splits_keys && prefers_splits(c.properties, p, arch_kernel->rows)) plan->arch = ArchPlan{};
     const Instance& kernel = choose_instance(c.properties, p);
     plan->instance = &kernel;
+    plan->mma_type = kernel.simt ? d.q_dtype : mma_type(c.properties, d);
     plan->split = SplitParams{};
     SplitParams& x = plan->split;
     x.rows = d.seqlen_q * p.group;
@@ -135,8 +138,9 @@ void explain_forward(const Context& c, const ForwardPlan& f, char* text, uint64_
                           c.properties.arch, arch->rows, arch->keys, (long long)f.arch.blocks,
                           f.arch.widened > 0 ? ", after 8-bit k or v has been copied to 16 bits" : "");
     else
-        length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys", f.instance->family, f.instance->rows,
-                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys);
+        length = snprintf(text, n, "kernel %s_%dx%d on %s (%s), tiles of %d rows x %d keys%s", f.instance->family, f.instance->rows,
+                          f.instance->columns, c.properties.name, c.properties.arch, f.instance->rows, f.instance->keys,
+                          f.mma_type != f.problem.d.q_dtype ? ", products of bf16" : "");
     if (uint64_t(length) >= n || (arch && !arch->splits_keys)) return;
     text += length, n -= uint64_t(length);
     const char* const merged = !arch && f.cluster_merge ? "their cluster" : merge_name(f.merge_columns);
@@ -170,13 +174,13 @@ void set_mma_forward_tensors(const ForwardPlan& f, const fa_forward_args_t& a, M
     x->v_descale.data = static_cast<const float*>(operand(p, FA_OPERAND_V_DESCALE, a.v_descale));
     x->pages.table = operand(p, FA_OPERAND_PAGE_TABLE, a.page_table);
     x->o_scale = operand(p, FA_OPERAND_O_SCALE, a.o_scale);
-    x->o_plain = d.o_dtype == d.q_dtype && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
+    x->o_plain = d.o_dtype == f.mma_type && d.dim_v % 4 == 0 && vec4_aligned(a.o, x->o_strides, d.o_dtype) && d.dropout_p == 0 &&
                  !p.has(FA_OPERAND_O_SCALE);
     const int64_t* strides = d.mask_stride;
     // Blocks of keys are counted from a split's begin.
     x->mask_vec16 = p.has(FA_OPERAND_MASK) && strides[3] == 1 && x->split_size % 16 == 0 &&
                     (strides[0] | strides[1] | strides[2] | int64_t(reinterpret_cast<uintptr_t>(a.mask))) % 16 == 0;
-    x->q_width = copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype);
+    x->q_width = f.mma_type == d.q_dtype ? copy_width(a.q, x->q_strides, d.dim_qk, d.q_dtype) : 0;
     const auto width = [&](const void* base, const int64_t stride[4], int64_t dim, int32_t dtype) {
         const RowStrides rows = row_strides(stride, p.packed_k());
         return is_block_type(dtype) ? block_copy_width(base, rows, dim, dtype, f.instance->columns) : copy_width(base, rows, dim, dtype);

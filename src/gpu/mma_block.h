@@ -115,17 +115,29 @@ struct MmaBlock {
             for (int r = first; r < count; r += down) copy(r, c * size);
     }
 
-    FA_MEMBER static const char* q_row(const MmaForwardParams& x, int r) {
+    FA_MEMBER static int64_t q_index(const MmaForwardParams& x, int r) {
         const Tile& t = shared().tile;
         const Row row = shared().row[r];
-        return static_cast<const char*>(x.q) +
-               query_index(x.q_strides, t.seq, t.batch, row.position, row.head) * int64_t(sizeof(Element));
+        return query_index(x.q_strides, t.seq, t.batch, row.position, row.head);
+    }
+    FA_MEMBER static const char* q_row(const MmaForwardParams& x, int r) {
+        return static_cast<const char*>(x.q) + q_index(x, r) * int64_t(sizeof(Element));
     }
     FA_COLD_MEMBER static void load_q_narrow(const MmaForwardParams& x) {
         const auto permute = [](int at) {
             if constexpr (Mma::kWidens) return Mma::permuted_q_byte(at);
             else return at;
         };
+        if constexpr (Mma::kRoundsQ)
+            if (x.q_width == 0) {
+                narrow_units<rows, kQRowBytes, int(sizeof(Element))>([&](int r, int at) {
+                    const int c = at / int(sizeof(Element)), to = permute(at);
+                    const bool there = r < shared().tile.valid && c < x.dim_qk;
+                    const float value = there ? load_element(x.q, q_index(x, r) + c, x.q_dtype) : 0.f;
+                    reinterpret_cast<Element*>(q_tile() + swizzle_offset<kQRowBytes>(r, to / 16))[to % 16 / int(sizeof(Element))] = {f32_to_bf16(value)};
+                });
+                return;
+            }
         load_narrow<Element, rows>(
             q_tile(), int(x.dim_qk) * int(sizeof(Element)), x.q_width == 16 ? 4 : x.q_width,
             [&](int r) { return r < shared().tile.valid ? q_row(x, r) : nullptr; }, permute);

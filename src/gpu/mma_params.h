@@ -38,10 +38,11 @@ struct MmaForwardParams : MmaCallParams<RowParams>, SplitParams {
     int64_t section;             // kv heads of the batch whose tiles are taken longest first; 0: in any order
     int64_t uniform_split_keys;  // keys of a split, with uniform_lengths
     int32_t k_dtype;
-    int32_t q_width;     // as RowSource.width
+    int32_t q_width;     // as RowSource.width; 0: q is rounded to the kernel's type
     bool mask_vec16;     // rows of the mask consist of aligned 16-byte vectors
     bool cluster_merge;  // the blocks of a tile's splits are a cluster, and merge among themselves
-    bool o_plain;        // o has q's type, and rows may be written four elements at a time as they come
+    bool o_plain;        // o has the kernel's type, and rows may be written four elements at a time as they come
+    int32_t q_dtype;     // of a q that is rounded
 };
 
 // Does no length, offset or start of a sequence lie in device memory?

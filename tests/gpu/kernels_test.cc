@@ -76,7 +76,11 @@ std::vector<std::string> kernels_of(const Handle& handle, const fa_attention_des
     const size_t begin = words.find("kernel ") + 7;
     std::vector<std::string> names = {words.substr(begin, words.find(' ', begin) - begin)};
     if (names[0].rfind("fwd_mma", 0) == 0 || of_hopper(names[0]))
-        names[0] += d.q_dtype == FA_F32 ? " f32" : d.q_dtype == FA_F16 ? " f16" : d.q_dtype == FA_E4M3 ? " e4m3" : " bf16";
+        names[0] += words.find("products of bf16") != std::string::npos ? " bf16"
+                    : d.q_dtype == FA_F32                                 ? " f32"
+                    : d.q_dtype == FA_F16                                 ? " f16"
+                    : d.q_dtype == FA_E4M3                                ? " e4m3"
+                                                                          : " bf16";
     const bool together = words.find("their cluster") != std::string::npos;
     const bool split = words.find(" splits") != std::string::npos && !together, scores = (d.operands & FA_OPERAND_SCORES) != 0;
     if (together) names.push_back("merge_in_cluster");
