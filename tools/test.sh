@@ -27,7 +27,7 @@ enter() {
 }
 
 packages=(git g++ cmake ninja-build pkg-config libgtest-dev libcli11-dev nlohmann-json3-dev python3-numpy python3-venv mandoc clang-19)
-[ "${1-}" = "" ] || packages+=(cargo rustc rust-clippy golang-go librust-half-dev lld-19 clang-tools-19 libamdhip64-dev
+[ "${1-}" = "" ] || packages+=(cargo rustc rust-clippy golang-go librust-half-dev lld-19 clang-tools-19 llvm-19 libamdhip64-dev
     g++-aarch64-linux-gnu qemu-user googletest abigail-tools openmpi-bin libopenmpi-dev)
 [ "${1-}" != --full ] || packages+=(clang libomp-14-dev fish zsh)
 tools/install_packages.sh "${packages[@]}"

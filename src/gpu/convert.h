@@ -34,9 +34,17 @@ FA_DEVICE void locate_word(const Move& m, int64_t word, int64_t* from, int64_t* 
     else locate_word<uint64_t>(m, word, from, to);
 }
 
-struct alignas(16) Word16 {
-    uint32_t x[4];
+// The longest word, as four values whose bits are never computed with: as an array that is assigned whole it would lie in scratch memory on
+// AMD's GPUs.
+struct Word16 {
+    float x[4];
 };
+FA_DEVICE void load_word(const char* at, Word16* w) { rt::load4(reinterpret_cast<const float*>(at), w->x); }
+FA_DEVICE void store_word(char* at, const Word16& w) { rt::store4(reinterpret_cast<float*>(at), w.x); }
+template <class Word>
+FA_DEVICE void load_word(const char* at, Word* w) { *w = *reinterpret_cast<const Word*>(at); }
+template <class Word>
+FA_DEVICE void store_word(char* at, const Word& w) { *reinterpret_cast<Word*>(at) = w; }
 
 template <class Word>
 FA_DEVICE void copy_words(const Move& m, int64_t first) {
@@ -46,10 +54,10 @@ FA_DEVICE void copy_words(const Move& m, int64_t first) {
         int64_t from;
         if (first + i * kConvertThreads >= m.words) continue;
         locate_word(m, first + i * kConvertThreads, &from, &to[i]);
-        if (m.from) word[i] = *reinterpret_cast<const Word*>(m.from + from);
+        if (m.from) load_word(m.from + from, &word[i]);
     }
-    FA_UNROLL for (int i = 0; i < kConvertWords; i++) if (first + i * kConvertThreads < m.words) *
-        reinterpret_cast<Word*>(m.to + to[i]) = word[i];
+    FA_UNROLL for (int i = 0; i < kConvertWords; i++)
+        if (first + i * kConvertThreads < m.words) store_word(m.to + to[i], word[i]);
 }
 
 template <int n>
